@@ -1,0 +1,108 @@
+# One command each; each sets up what it needs on a machine that has Python, pip and make.
+#
+# An environment is a directory of stamps: a stamp is newer than the files that say what to install,
+# or make installs again. `.venv` grows with the task (run < dev, run < bench), so torch is installed
+# once; `.venv-core` has neither torch nor ml_dtypes.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+CORE := .venv-core
+OLDEST := .venv-oldest
+PINS := requirements/constraints.txt
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+PIP_INSTALL := -m pip install -qq
+SUITE := -m coverage run --data-file
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test test-core test-oldest coverage lint format bench docs dist clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/run.stamp ## Run the example on real data
+	@$(VENV)/bin/python -W error examples/digits.py
+
+test: $(VENV)/dev.stamp ## Run the whole suite (ARGS="-k copy" reaches pytest)
+	$(VENV)/bin/python $(SUITE)=.coverage.full -m pytest $(ARGS)
+
+test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
+	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest $(ARGS)
+
+test-oldest: $(OLDEST)/oldest.stamp ## The same with the oldest versions allowed (PYTHON=python3.11)
+	$(OLDEST)/bin/python -m pytest $(ARGS)
+
+coverage: test test-core ## Run both suites; every branch must have run in one of them
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core
+	$(VENV)/bin/python -m coverage report
+
+lint: $(VENV)/dev.stamp ## Check style, format and types
+	$(VENV)/bin/python -m ruff check
+	$(VENV)/bin/python -m ruff format --check
+	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python
+	PYTHONPATH=src $(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python --verifytypes xbridge --ignoreexternal
+
+format: $(VENV)/dev.stamp ## Put the code into the house format
+	$(VENV)/bin/python -m ruff check --fix-only
+	$(VENV)/bin/python -m ruff format
+
+bench: $(VENV)/bench.stamp ## Measure, and write benchmarks/README.md
+	$(VENV)/bin/python benchmarks/run.py
+
+docs: $(VENV)/run.stamp ## Run every example in the documents and follow their links
+	$(VENV)/bin/python -W error docs/check.py
+
+dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
+	@rm -rf dist build
+	$(VENV)/bin/python -m build --no-isolation --outdir dist > /dev/null
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-index --target build/wheel dist/*-py3-none-any.whl
+	@test -f build/wheel/xbridge/py.typed
+	@cd build/wheel && ../../$(VENV)/bin/python -c "import os, xbridge; assert xbridge.__file__.startswith(os.getcwd())"
+	@ls dist
+
+clean: ## Remove everything these commands have made
+	rm -rf $(VENV) $(CORE) $(OLDEST) dist build htmlcov .coverage .coverage.*
+	rm -rf __pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache .benchmarks
+	find benchmarks docs examples src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# --- the environments -----------------------------------------------------------------------------
+
+%/new.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "xbridge needs Python 3.11 or newer. Try: make PYTHON=python3.11 ...")'
+	@echo "Setting up $* (once)"
+	@$(PYTHON) -m venv --clear $*
+	@touch $@
+
+$(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.stamp
+	@echo "Installing xbridge, torch and scikit-learn into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/demo.txt -c $(PINS)
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[torch]' -c $(PINS)
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt requirements/core.txt $(VENV)/run.stamp
+	@echo "Installing the tests' and linters' tools into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
+	@touch $@
+
+$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
+	@echo "Installing what the benchmarks compare with into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/bench.txt -c $(PINS)
+	@touch $@
+
+$(CORE)/core.stamp: requirements/core.txt $(PINS) pyproject.toml | $(CORE)/new.stamp
+	@echo "Installing xbridge and pytest, without torch, into $(CORE)"
+	@$(CORE)/bin/python $(PIP_INSTALL) -r requirements/core.txt -c $(PINS)
+	@$(CORE)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -c $(PINS)
+	@touch $@
+
+$(OLDEST)/oldest.stamp: requirements/core.txt requirements/oldest.txt $(PINS) pyproject.toml | $(OLDEST)/new.stamp
+	@echo "Installing the oldest versions xbridge allows into $(OLDEST)"
+	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/core.txt -c $(PINS)
+	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -c requirements/oldest.txt
+	@touch $@

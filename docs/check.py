@@ -1,0 +1,147 @@
+"""Run every example in the documents and follow their links: a page nobody runs drifts.
+
+Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. One with prompts is a
+doctest, one without is a script, and the blocks of a page share their names, from top to bottom. A
+block that cannot run everywhere opens with ``python no-run``. Links are checked where they stay in
+the repository, anchors included; nothing is fetched.
+"""
+
+import doctest
+import os
+import re
+import sys
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
+HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced block: what its fence says, its text, and the line the text starts on."""
+
+    info: list[str]
+    text: str
+    line: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether the block is an example that can run everywhere."""
+        return self.info[:1] in (["python"], ["pycon"]) and "no-run" not in self.info
+
+
+def main() -> int:
+    """Check every page, print what is wrong, and return the number of faults."""
+    faults: list[str] = []
+    examples = links = 0
+    pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
+    for page in pages:
+        blocks, prose = read(page)
+        runnable = [b for b in blocks if b.runs]
+        targets = [first or second for first, second in LINK.findall(SPAN.sub("", prose))]
+        faults += [*run(page, runnable), *follow(page, targets)]
+        examples, links = examples + len(runnable), links + len(targets)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    print(f"{len(pages)} pages, {examples} examples, {links} links, {len(faults)} faults")
+    return len(faults)
+
+
+def read(page: Path) -> tuple[list[Block], str]:
+    """Return the fenced blocks of `page`, and its text without them."""
+    blocks: list[Block] = []
+    prose: list[str] = []
+    fence, info = "", ""
+    inside: list[str] = []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        match = FENCE.match(line)
+        if match and not fence:
+            fence, info, inside = match[1], match[2], []
+        elif match and match[1].startswith(fence) and not match[2].strip():
+            text = textwrap.dedent("\n".join(inside)) + "\n"
+            blocks.append(Block(info.split(), text, number - len(inside)))
+            fence = ""
+        elif fence:
+            inside.append(line)
+        else:
+            prose.append(line)
+    if fence:
+        sys.exit(f"{page.relative_to(ROOT)}: a fence is never closed")
+    return blocks, "\n".join(prose)
+
+
+def run(page: Path, blocks: list[Block]) -> list[str]:
+    """Run the `blocks` of a page in a directory of their own; return what went wrong."""
+    name, home = str(page.relative_to(ROOT)), Path.cwd()
+    faults: list[str] = []
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        os.chdir(scratch)
+        try:
+            for block in blocks:
+                step = run_doctest if ">>> " in block.text else run_script
+                faults += step(name, block, names)
+        finally:
+            os.chdir(home)
+    return faults
+
+
+def run_doctest(page: str, block: Block, names: dict[str, Any]) -> list[str]:
+    """Run a block with prompts and compare what it prints."""
+    report: list[str] = []
+    test = doctest.DocTestParser().get_doctest(block.text, names, page, page, block.line - 1)
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
+    names.update(test.globs)
+    return ["".join(report)] if report else []
+
+
+def run_script(page: str, block: Block, names: dict[str, Any]) -> list[str]:
+    """Run a block without prompts; it is right when nothing is raised."""
+    try:
+        code = compile("\n" * (block.line - 1) + block.text, page, "exec")
+        exec(code, names)  # noqa: S102 - the documents are ours
+    except Exception:  # noqa: BLE001 - whatever it raises is the fault to report
+        return [f"{page}:{block.line}: this example raises\n{traceback.format_exc()}"]
+    return []
+
+
+def follow(page: Path, targets: list[str]) -> Iterator[str]:
+    """Yield the links of `page` that stay in the repository and lead nowhere."""
+    for target in targets:
+        path, _, anchor = unquote(target).partition("#")
+        if re.match(r"[a-z][a-z+.-]*:", path):
+            continue
+        there = (page.parent / path).resolve() if path else page
+        if not there.is_relative_to(ROOT) or not there.exists():
+            yield f"{page.relative_to(ROOT)}: {target} does not exist"
+        elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+            yield f"{page.relative_to(ROOT)}: {target}: no such heading"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of `page`, as the usual renderers name them."""
+    found: set[str] = set()
+    for heading in HEADING.findall(read(page)[1]):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = base = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = 0
+        while slug in found:
+            number += 1
+            slug = f"{base}-{number}"
+        found.add(slug)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)
