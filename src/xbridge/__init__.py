@@ -1,0 +1,61 @@
+"""Move arrays between libraries, exactly: values, dtype, device, memory and gradient.
+
+>>> import numpy as np, xbridge
+>>> a = np.arange(3.0)
+>>> xbridge.to_numpy(a) is a, xbridge.backend_of(a), xbridge.dtype_of(a)
+(True, 'numpy', 'float64')
+"""
+
+from xbridge._convert import (
+    align,
+    array_namespace,
+    asarray,
+    backend_of,
+    device_of,
+    dtype_of,
+    shares_memory,
+    to_backend,
+    to_list,
+    to_numpy,
+)
+from xbridge._devices import Device
+from xbridge._registry import is_available, known_backends, register_backend
+from xbridge.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    MissingLibraryError,
+    OptionError,
+    UnknownBackendError,
+    UnsupportedArrayError,
+    ValueLossError,
+    XBridgeError,
+)
+
+__all__ = [
+    "CopyError",
+    "DTypeError",
+    "Device",
+    "DeviceError",
+    "GradientError",
+    "MissingLibraryError",
+    "OptionError",
+    "UnknownBackendError",
+    "UnsupportedArrayError",
+    "ValueLossError",
+    "XBridgeError",
+    "align",
+    "array_namespace",
+    "asarray",
+    "backend_of",
+    "device_of",
+    "dtype_of",
+    "is_available",
+    "known_backends",
+    "register_backend",
+    "shares_memory",
+    "to_backend",
+    "to_list",
+    "to_numpy",
+]

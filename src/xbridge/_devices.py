@@ -1,0 +1,57 @@
+"""Device: one grammar, `kind[:index]`, for every library's places.
+
+A device is a string, so `device_of(x) == "cuda:0"` needs no import and prints as itself. Kinds are the
+words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device1`) is a kind as well.
+`gpu` stands for the target's accelerator and never comes back as an answer.
+"""
+
+from typing import Self
+
+from xbridge.errors import DeviceError
+
+
+class Device(str):
+    """A place where arrays live: a string with a kind and an index.
+
+    Parameters
+    ----------
+    name : str
+        `kind` or `kind:index`, such as ``"cpu"`` or ``"cuda:1"``; ``"cpu:0"`` is ``"cpu"``.
+
+    Raises
+    ------
+    DeviceError
+        `name` is not of that form.
+
+    Examples
+    --------
+    >>> Device("cuda:1").kind, Device("cuda:1").index
+    ('cuda', 1)
+    >>> Device("cpu") == "cpu", Device("cpu").index
+    (True, None)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Self:
+        """Check the grammar once, where the device is made."""
+        kind, colon, index = name.partition(":")
+        if not kind or bool(colon) != (index.isascii() and index.isdecimal()):
+            raise DeviceError.because(
+                f"read device {str(name)!r}", "a device is a kind or kind:index", "device='cpu'"
+            )
+        return super().__new__(cls, "cpu" if name == "cpu:0" else name)
+
+    @property
+    def kind(self) -> str:
+        """The word before the colon."""
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:  # type: ignore[override] # a device has no substrings to look for
+        """The number after the colon; None where there is none."""
+        index = self.partition(":")[2]
+        return int(index) if index else None
+
+
+CPU = Device("cpu")

@@ -1,0 +1,78 @@
+"""Canonical dtype names, and what each one means.
+
+A name is all that two libraries have in common, so the core reasons about names: which kind, how wide,
+up to which integer every value is exact. The names are NumPy's and ml_dtypes'.
+"""
+
+from typing import NamedTuple
+
+
+class DType(NamedTuple):
+    """What a canonical name means."""
+
+    kind: str
+    bits: int
+    digits: int = 0
+    """Of a floating dtype: every integer from -2**digits to 2**digits is exact."""
+
+
+DTYPES = {
+    "bool": DType("bool", 8),
+    "int8": DType("int", 8),
+    "int16": DType("int", 16),
+    "int32": DType("int", 32),
+    "int64": DType("int", 64),
+    "uint8": DType("uint", 8),
+    "uint16": DType("uint", 16),
+    "uint32": DType("uint", 32),
+    "uint64": DType("uint", 64),
+    "float8_e4m3fn": DType("float", 8, 4),
+    "float8_e5m2": DType("float", 8, 3),
+    "float8_e4m3fnuz": DType("float", 8, 4),
+    "float8_e5m2fnuz": DType("float", 8, 3),
+    "float8_e8m0fnu": DType("float", 8, 1),
+    "bfloat16": DType("float", 16, 8),
+    "float16": DType("float", 16, 11),
+    "float32": DType("float", 32, 24),
+    "float64": DType("float", 64, 53),
+    "complex64": DType("complex", 64, 24),
+    "complex128": DType("complex", 128, 53),
+}
+
+_PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+def of_python(dtype: object) -> str | None:
+    """The name that Python's own number type stands for, with NumPy's meaning."""
+    return _PYTHON.get(dtype) if isinstance(dtype, type) else None
+
+
+def category(name: str) -> str:
+    """`bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
+    meaning = DTYPES.get(name)
+    if meaning is None:
+        return "other"
+    return "int" if meaning.kind == "uint" else meaning.kind
+
+
+def is_inexact(name: str) -> bool:
+    """Whether gradients can flow through the dtype."""
+    return category(name) in ("float", "complex")
+
+
+def exact_integers(name: str) -> tuple[int, int]:
+    """The range in which every integer is a value of the dtype."""
+    meaning = DTYPES[name]
+    if meaning.kind == "int":
+        return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
+    if meaning.kind == "uint":
+        return 0, (1 << meaning.bits) - 1
+    return -(1 << meaning.digits), 1 << meaning.digits
+
+
+def no_wider(name: str, default: str) -> str:
+    """`name`, narrowed to the default of its kind where it is wider than that."""
+    meaning, limit = DTYPES[name], DTYPES[default]
+    if meaning.bits <= limit.bits:
+        return name
+    return f"uint{limit.bits}" if meaning.kind == "uint" else default

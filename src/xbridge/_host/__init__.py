@@ -1,0 +1,26 @@
+"""Host memory: what is done where all libraries meet, in NumPy.
+
+NumPy allocates and copies on the host for everybody: it asks the system for huge pages, so a large copy
+into its fresh memory is several times faster than elsewhere. Nothing here knows another library.
+Imported when the first conversion needs it, never by `import xbridge`.
+"""
+
+from xbridge._host._exporters import admit
+from xbridge._host._memory import cast, check, copy, freeze, overlap, thaw
+from xbridge._host._sequences import Nest, is_literal, is_nest, literal, nest, promote
+
+__all__ = [
+    "Nest",
+    "admit",
+    "cast",
+    "check",
+    "copy",
+    "freeze",
+    "is_literal",
+    "is_nest",
+    "literal",
+    "nest",
+    "overlap",
+    "promote",
+    "thaw",
+]

@@ -1,0 +1,149 @@
+"""Read a DLPack capsule: the one exchange protocol that says dtype, device, strides and read-only.
+
+NumPy's own importer refuses bfloat16 and float8, others ignore the read-only flag or abort on a negative
+stride, so the C structure is read here, field by field, and checked before any memory is touched. The
+capsule is never consumed: the array keeps it, and its own destructor frees the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from xbridge._dtypes import DTYPES
+from xbridge._host._memory import look, native_dtype
+from xbridge._protocol import Layout
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._protocol import HostArray
+    from xbridge.errors import XBridgeError
+
+_HOST_DEVICES = (1, 3)  # plain and pinned host memory
+_READ_ONLY, _IS_COPIED = 1, 2
+_MOST_AXES = 64
+_NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+_EXTENDED = {
+    (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
+    (11, 8): "float8_e4m3fnuz",
+    (12, 8): "float8_e5m2",
+    (13, 8): "float8_e5m2fnuz",
+    (14, 8): "float8_e8m0fnu",
+}
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_: ClassVar = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned; the older DLManagedTensor begins with its tensor."""
+
+    _fields_: ClassVar = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _refused(
+    x: object,
+    why: str,
+    error: type[XBridgeError] = UnsupportedArrayError,
+    do: str = "numpy.asarray(x)",
+) -> XBridgeError:
+    return error.because(f"read a {type(x).__name__} through DLPack", why, do)
+
+
+def from_dlpack(x: Any) -> tuple[HostArray, bool]:
+    """A view of an exporter's host memory, and whether it is the exporter's own memory.
+
+    It is writable only where a versioned capsule says so.
+    """
+    device, capsule = _export(x)
+    if device not in _HOST_DEVICES:
+        why = f"its memory is on DLPack device type {device}"
+        raise _refused(x, why, DeviceError, "moving it to the cpu first")
+    if _is_valid(capsule, b"dltensor_versioned"):
+        managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+        if managed.major != 1:
+            raise _refused(x, f"it speaks DLPack {managed.major}")
+        tensor, flags = managed.tensor, managed.flags
+    elif _is_valid(capsule, b"dltensor"):
+        tensor, flags = _Tensor.from_address(_pointer(capsule, b"dltensor")), _READ_ONLY
+    else:
+        raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
+    return _view(x, capsule, tensor, readonly=bool(flags & _READ_ONLY)), not flags & _IS_COPIED
+
+
+def _export(x: Any) -> tuple[int, object]:
+    """What the exporter says of its device, and its capsule."""
+    try:
+        device = int(x.__dlpack_device__()[0])
+        if device not in _HOST_DEVICES:
+            return device, None
+        try:
+            return device, x.__dlpack__(max_version=(1, 1))
+        except TypeError:
+            return device, x.__dlpack__()
+    except (BufferError, TypeError, ValueError, RuntimeError, AttributeError, LookupError) as error:
+        raise _refused(x, f"the export failed with {error!r}") from error
+
+
+def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
+    if tensor.device_type not in _HOST_DEVICES or not 0 <= tensor.ndim <= _MOST_AXES:
+        raise _refused(x, "its capsule contradicts itself")
+    dtype = native_dtype(_dtype_name(x, tensor))
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    if min(shape, default=1) < 0 or not tensor.data:
+        raise _refused(x, "its capsule has no memory")
+    steps = tensor.strides[: tensor.ndim] if tensor.strides else _dense(shape)
+    strides = tuple(step * dtype.itemsize for step in steps)
+    layout = Layout(tensor.data + tensor.byte_offset, shape, strides, dtype.itemsize, not readonly)
+    return look(layout, owner=capsule).view(dtype)
+
+
+def _dense(shape: tuple[int, ...]) -> list[int]:
+    """Strides in C order, in items."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _dtype_name(x: object, tensor: _Tensor) -> str:
+    name = _EXTENDED.get((tensor.code, tensor.bits))
+    if name is None:
+        kind = _NAMES.get(tensor.code, "opaque")
+        name = kind if kind == "bool" else f"{kind}{tensor.bits}"
+    if tensor.lanes != 1 or name not in DTYPES:
+        why = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
+        raise _refused(x, why, DTypeError, "casting it in its own library first")
+    return name

@@ -1,0 +1,94 @@
+"""Admit what is no registered library's array: scalars, anybody's exporter, typed buffers.
+
+The protocols are asked in the order of what they tell: DLPack, `__array_interface__`, `__array__`, the
+buffer protocol. An exporter's memory is writable to us only where the protocol says so, and `__array__`
+says nothing of whose memory it returns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._host._dlpack import from_dlpack
+from xbridge._host._memory import freeze
+from xbridge.errors import CopyError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._protocol import HostArray
+
+_LITERALS = (bool, int, float, complex, list, tuple, range)
+
+
+def admit(x: Any, *, must_share: bool) -> HostArray:
+    """A host array for `x`; with `must_share`, over the memory of `x`."""
+    if isinstance(x, np.generic):
+        host, shares = np.asarray(x), False
+    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        host, shares = from_dlpack(x)
+    elif getattr(x, "__array_interface__", None) is not None:
+        host, shares = _read(x, np.asarray), True
+    elif hasattr(x, "__array__"):
+        return _from_array_method(x, must_share=must_share)
+    else:
+        host, shares = _read(_buffer(x), np.asarray), True
+    if must_share and not shares and host.size:
+        raise _apart(x, "it hands out a copy")
+    return host
+
+
+def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
+    if must_share:
+        try:
+            host = x.__array__(copy=False)
+        except (TypeError, ValueError) as error:
+            raise _apart(x, f"__array__(copy=False) failed with {error!r}") from error
+    else:
+        host = _read(x, lambda x: x.__array__())
+    if type(host) is not np.ndarray:
+        raise UnsupportedArrayError.because(
+            f"read a {type(x).__name__}",
+            f"its __array__ returned a {type(host).__name__}",
+            "converting it in its own library first",
+        )
+    return freeze(host)
+
+
+def _buffer(x: object) -> memoryview:
+    if isinstance(x, _LITERALS):
+        raise UnsupportedArrayError.because(
+            f"convert a {type(x).__name__}",
+            "numbers and lists are no arrays",
+            "asarray(x, backend=...)",
+        )
+    try:
+        view = memoryview(x)  # type: ignore[arg-type] # whether it is a buffer is the question
+    except TypeError as error:
+        raise UnsupportedArrayError.because(
+            f"convert a {type(x).__name__}",
+            "no backend owns the type and it exports no memory",
+            "register_backend, or numpy.asarray(x)",
+        ) from error
+    if view.format == "B" and type(x).__name__ in ("bytes", "bytearray", "mmap"):
+        raise UnsupportedArrayError.because(
+            f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
+        )
+    return view
+
+
+def _read(x: Any, how: Callable[[Any], HostArray]) -> HostArray:
+    try:
+        return how(x)
+    except (TypeError, ValueError, BufferError, RuntimeError, AttributeError) as error:
+        raise UnsupportedArrayError.because(
+            f"read a {type(x).__name__}",
+            f"its export failed with {error!r}",
+            "converting it in its own library first",
+        ) from error
+
+
+def _apart(x: object, why: str) -> CopyError:
+    return CopyError.because(f"share the memory of a {type(x).__name__}", why, "copy=None")

@@ -1,0 +1,264 @@
+"""Name -> backend, type -> backend: the only tables, and the only lock.
+
+A backend is a string until somebody needs it: its name, or an array of its type. A package root only
+nominates a backend for a type (`torch.Size` is a tuple); the backend's own `owns` decides. Outsiders are
+read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
+
+The hot path reads the tables without the lock. They are filled under the lock and emptied in place, so a
+late registration is seen by the next call.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from threading import RLock
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from xbridge.backends import INDEX, Entry
+from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
+
+if TYPE_CHECKING:
+    from xbridge._protocol import Backend
+
+
+by_type: dict[type, Backend] = {}
+plain: dict[type, Backend] = {}
+by_name: dict[str, Backend] = {}
+
+_entries: dict[str, Entry] = dict(INDEX)
+_plugins: dict[str, tuple[Entry, ...]] | None = None
+_available: dict[str, bool] = {}
+_lock = RLock()
+
+
+def get(name: str) -> Backend:
+    """The backend of that name, imported if need be."""
+    try:
+        return by_name[name]
+    except (KeyError, TypeError):
+        with _lock:
+            return _load(name)
+
+
+def backend_for(cls: type) -> Backend | None:
+    """The backend that owns instances of the class; None if nobody does."""
+    try:
+        return by_type[cls]
+    except KeyError:
+        name = _find(cls)
+        return by_name[name] if name else None
+
+
+def kin(thing: object) -> list[Backend]:
+    """The backends from whose package a thing that is no array comes: a dtype, a device, a class."""
+    modules = (type(thing).__module__, getattr(thing, "__module__", None))
+    roots = dict.fromkeys(str(module).partition(".")[0] for module in modules)
+    return [get(name) for root in roots for name in _nominated(root)]
+
+
+def register_backend(
+    name: str,
+    module: ModuleType | str,
+    *,
+    roots: tuple[str, ...] | None = None,
+    replace: bool = False,
+) -> None:
+    """Add a backend.
+
+    Parameters
+    ----------
+    name : str
+        What users type.
+    module : module or str
+        A module with the verbs of `xbridge._protocol.Backend`, or its import path, which is imported
+        when it is first needed.
+    roots : tuple of str, optional
+        Top-level packages that its array types come from; `name` if not given.
+    replace : bool
+        Whether it may take a name that another module holds.
+
+    Raises
+    ------
+    OptionError
+        The name belongs to another module and `replace` is False.
+
+    Examples
+    --------
+    >>> import xbridge
+    >>> xbridge.register_backend("mylib", "mylib_xbridge")
+    >>> "mylib" in xbridge.known_backends(), xbridge.is_available("mylib")
+    (True, False)
+    """
+    entry = Entry(module, (name,) if roots is None else tuple(roots), f"pip install {name}")
+    with _lock:
+        held = _entries.get(name)
+        if held is not None and held.module is not module and held.module != module and not replace:
+            raise OptionError.because(
+                f"register a backend {name!r}",
+                f"that name belongs to {_path(held.module)}",
+                "replace=True, or another name",
+            )
+        _entries[name] = entry
+        by_type.clear()
+        plain.clear()
+        by_name.pop(name, None)
+        _available.pop(name, None)
+
+
+def known_backends() -> tuple[str, ...]:
+    """The names that can be asked for, installed or not.
+
+    Returns
+    -------
+    tuple of str
+        Built-in backends first, then registered ones, then entry points.
+
+    Examples
+    --------
+    >>> known_backends()[:2]
+    ('numpy', 'torch')
+    """
+    with _lock:
+        return tuple(dict.fromkeys([*_entries, *_scan()]))
+
+
+def is_available(name: str) -> bool:
+    """Whether the backend can be imported and used here. The answer is remembered.
+
+    Parameters
+    ----------
+    name : str
+        Any name. One that nobody has registered is not available.
+
+    Returns
+    -------
+    bool
+        False if its library is missing or cannot be imported.
+
+    Examples
+    --------
+    >>> is_available("numpy"), is_available("nolib")
+    (True, False)
+    """
+    with _lock:
+        if name not in _available:
+            try:
+                _load(name)
+            except (MissingLibraryError, UnknownBackendError):
+                _available[name] = False
+            else:
+                _available[name] = True
+        return _available[name]
+
+
+def _find(cls: type) -> str:
+    """Fill the tables for a class, and name its backend; "" if nobody owns it."""
+    with _lock:
+        roots = dict.fromkeys(c.__module__.partition(".")[0] for c in cls.__mro__)
+        for root in roots:
+            for name in _nominated(root):
+                backend = _load(name)
+                if backend.owns(cls):
+                    by_type[cls] = backend
+                    if cls in backend.plain:
+                        plain[cls] = backend
+                    return name
+        return ""
+
+
+# A compiler that traces the first call of all may run this once and keep the answer.
+vars(_find)["_dynamo_marked_constant"] = True
+
+
+def _nominated(root: str) -> list[str]:
+    """Names of the backends whose arrays may come from a package; asks plugins only if nobody else."""
+    if root in sys.stdlib_module_names:
+        return []
+    names = [name for name, entry in _entries.items() if root in entry.roots]
+    return names or [name for name in _scan() if name == root]
+
+
+def _load(name: str) -> Backend:
+    if name in by_name:
+        return by_name[name]
+    entry = _entry(name)
+    module = entry.module if isinstance(entry.module, ModuleType) else _import(name, entry)
+    backend = cast("Backend", module)
+    _check(name, module)
+    by_name[name] = backend
+    return backend
+
+
+def _entry(name: str) -> Entry:
+    if isinstance(name, str):
+        if name in _entries:
+            return _entries[name]
+        claims = _scan().get(name, ())
+        if len(claims) > 1:
+            paths = " and ".join(_path(claim.module) for claim in claims)
+            raise OptionError.because(
+                f"use backend {name!r}", f"{paths} both claim the name", "uninstalling one of them"
+            )
+        if claims:
+            return claims[0]
+    raise _unknown(name)
+
+
+def _unknown(name: object) -> UnknownBackendError:
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    names = known_backends()
+    near = get_close_matches(str(name), names, n=1) or names[:1]
+    return UnknownBackendError.because(
+        f"find backend {name!r}", f"the known names are {', '.join(names)}", f"{near[0]!r}"
+    )
+
+
+def _import(name: str, entry: Entry) -> ModuleType:
+    path = str(entry.module)
+    try:
+        return import_module(path)
+    except ImportError as error:
+        absent = (error.name or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and absent in {
+            *entry.roots,
+            path.partition(".")[0],
+        }:
+            why, do = f"{absent} is not installed", entry.install
+        else:
+            why, do = f"importing {path} failed with {error}", f'python -c "import {path}"'
+        raise MissingLibraryError.because(f"use backend {name!r}", why, do) from error
+
+
+def _check(name: str, module: ModuleType) -> None:
+    """A misspelt verb is a missing one: say so when the backend is loaded, not when it is needed."""
+    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
+
+    missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
+    if missing:
+        raise OptionError.because(
+            f"use backend {name!r}",
+            f"{_path(module)} has no {', '.join(missing)}",
+            "defining every fact and verb of xbridge._protocol.Backend",
+        )
+
+
+def _scan() -> dict[str, tuple[Entry, ...]]:
+    """Entry points by name, read once. What is registered or built in goes before them."""
+    global _plugins  # noqa: PLW0603 -- filled once, under the lock
+    if _plugins is None:
+        from importlib.metadata import entry_points  # noqa: PLC0415 -- 11 ms, and only a miss needs it
+
+        claims: dict[str, tuple[Entry, ...]] = {}
+        for point in entry_points(group="xbridge.backends"):
+            package = point.dist.name if point.dist else point.value
+            entry = Entry(point.value, (point.name,), f"pip install {package}")
+            claims[point.name] = (*claims.get(point.name, ()), entry)
+        _plugins = claims
+    return _plugins
+
+
+def _path(module: ModuleType | str) -> str:
+    return module if isinstance(module, str) else module.__name__

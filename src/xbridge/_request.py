@@ -1,0 +1,89 @@
+"""Read options: any library's dtype and device objects become names, everything else is checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge._devices import Device
+from xbridge._dtypes import DTYPES, of_python
+from xbridge._plan import Request
+from xbridge._registry import kin
+from xbridge.errors import DeviceError, DTypeError, OptionError
+
+if TYPE_CHECKING:
+    from xbridge._protocol import Backend
+_GRADS = (None, "keep", "detach")
+
+
+def read_request(
+    rooms: tuple[Backend, ...],
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+    track: bool = False,
+) -> Request:
+    """The options as a request; `rooms` are asked first what a dtype or device object means."""
+    if copy is not None and copy is not True and copy is not False:
+        raise OptionError.because(f"take copy={copy!r}", "it is None, True or False", "copy=None")
+    if grad not in _GRADS:
+        raise OptionError.because(f"take grad={grad!r}", "it is None, 'keep' or 'detach'", "grad='detach'")
+    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track)
+
+
+def with_requires_grad(grad: object, requires_grad: object) -> object:
+    """What `requires_grad` makes of `grad`."""
+    if requires_grad is None or requires_grad is True:
+        return grad
+    if requires_grad is not False:
+        raise OptionError.because(
+            f"take requires_grad={requires_grad!r}",
+            "it is None, True or False",
+            "requires_grad=True",
+        )
+    if grad == "keep":
+        raise OptionError.because(
+            "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
+        )
+    return "detach"
+
+
+def _device(device: object, rooms: tuple[Backend, ...]) -> Device | None:
+    if device is None:
+        return None
+    if isinstance(device, str):
+        return Device(device)
+    for room in (*rooms, *kin(device)):
+        found = room.device_name(device)
+        if found is not None:
+            return found
+    raise DeviceError.because(f"read device {device!r}", "no library knows it as a device", "device='cpu'")
+
+
+def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
+    if dtype is None:
+        return None
+    if isinstance(dtype, str):
+        if dtype in DTYPES or dtype == "default":
+            return str(dtype)
+        raise _unknown(dtype)
+    name = of_python(dtype)
+    if name is not None:
+        return name
+    for room in (*rooms, *kin(dtype)):
+        name = room.dtype_name(dtype)
+        if name is not None:
+            return name
+    raise _unknown(dtype)
+
+
+def _unknown(dtype: object) -> DTypeError:
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    near = get_close_matches(str(dtype), DTYPES, n=1) or ["float32"]
+    return DTypeError.because(
+        f"read dtype {dtype!r}",
+        "it is no canonical name and no library's native dtype",
+        f"dtype={near[0]!r}",
+    )

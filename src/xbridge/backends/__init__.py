@@ -1,0 +1,27 @@
+"""INDEX: the one list of names. Strings only, so that reading it imports nothing.
+
+A line says where a backend's module is, which package roots its array types come from, and what to type
+when the library is missing. Everything else about a library stands in its own module.
+"""
+
+from types import ModuleType
+from typing import NamedTuple
+
+__all__ = ["HOST", "INDEX", "Entry"]
+
+
+class Entry(NamedTuple):
+    """Where a backend is found."""
+
+    module: str | ModuleType
+    roots: tuple[str, ...]
+    install: str
+
+
+INDEX = {
+    "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
+    "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
+}
+
+HOST = "numpy"
+"""The backend in whose arrays host memory meets."""

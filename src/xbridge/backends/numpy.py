@@ -1,0 +1,191 @@
+"""NumPy: the host, where everybody meets. Arrays may be read-only; there are no devices and no gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge import _host
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES
+from xbridge._host._memory import address, native_dtype
+from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, HostArray
+
+name = "numpy"
+plain = (np.ndarray,)
+scalars = (np.generic,)
+readonly = True
+immutable = False
+autograd = False
+host_only = True
+host_casts: frozenset[tuple[str, str]] = frozenset()
+gaps = {
+    "device": "never: NumPy arrays live in host memory",
+    "history": "never: NumPy does not differentiate",
+}
+
+_BARE = (np.ndarray, np.memmap, np.matrix)
+_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+_WAYS_OUT = {
+    "M": "x.view('int64')",
+    "m": "x.view('int64')",
+    "V": "one field, such as x['name']",
+    "O": "x.astype(float)",
+}
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, (np.ndarray, np.generic))
+
+
+def describe(x: HostArray, /) -> Facts:
+    return Facts(_name(x.dtype), CPU, x.shape, native=x.dtype.isnative)
+
+
+def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
+    if isinstance(x, np.ma.MaskedArray):
+        return Refusal(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
+    if not leaving:
+        return None
+    if type(x) not in _BARE:
+        why = f"a {type(x).__name__} may mean more than its numbers"
+        return Refusal(UnsupportedArrayError, why, "x.view(numpy.ndarray)")
+    kind = x.dtype.kind
+    if kind in "biufc" or _name(x.dtype) in DTYPES:
+        return None
+    do = _WAYS_OUT.get(kind, "x.astype(float)")
+    return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
+
+
+def layout(x: HostArray, /) -> Layout:
+    flags = x.flags
+    return Layout(
+        address(x),
+        x.shape,
+        x.strides,
+        x.itemsize,
+        writable=flags.writeable,
+        aligned=flags.aligned,
+    )
+
+
+def dtype_name(dtype: object, /) -> str | None:
+    if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        dtype = np.dtype(dtype)
+    return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
+
+
+def lacks(dtype: str, device: Device, /) -> Refusal | None:
+    try:
+        native_dtype(dtype)
+    except ImportError:
+        why = f"NumPy knows {dtype} through ml_dtypes, which is not installed"
+        return Refusal(DTypeError, why, "pip install ml_dtypes, or dtype='float32'")
+    except TypeError:
+        return Refusal(DTypeError, f"NumPy has no {dtype}", "dtype='float32'")
+    return None
+
+
+def default_dtype(category: str, device: Device, /) -> str:
+    return _DEFAULTS[category]
+
+
+def device_name(device: object, /) -> Device | None:
+    return None
+
+
+def resolve_device(device: Device, near: Device, /) -> Device:
+    if device != CPU:
+        raise DeviceError.because(
+            f"put a NumPy array on {device!r}", "NumPy lives in host memory", "device='cpu'"
+        )
+    return CPU
+
+
+def devices() -> tuple[Device, ...]:
+    return (CPU,)
+
+
+def namespace(x: HostArray, /) -> ModuleType:
+    from array_api_compat import numpy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    return fn
+
+
+def recording() -> bool:
+    return False
+
+
+def peek(x: HostArray, /) -> HostArray | None:
+    return x
+
+
+def adopt(host: HostArray, /) -> HostArray | None:
+    return host
+
+
+def detach(x: HostArray, /) -> HostArray:
+    return x
+
+
+def track(x: HostArray, /) -> HostArray:
+    raise GradientError.because(
+        "make a NumPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
+    )
+
+
+def settle(x: HostArray, /) -> HostArray:
+    return x
+
+
+def check(x: HostArray, dtype: str, /) -> HostArray:
+    return _host.check(x, dtype)
+
+
+def cast(x: HostArray, dtype: str, /) -> HostArray:
+    with np.errstate(all="ignore"):
+        return x.astype(native_dtype(dtype), order="K")
+
+
+def copy(x: HostArray, /) -> HostArray:
+    return x.copy(order="K")
+
+
+def move(x: HostArray, device: Device, /) -> HostArray:
+    return x
+
+
+def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
+    return np.stack(arrays).reshape((*shape, *arrays[0].shape))
+
+
+def holds(facts: Facts, layout: Layout, /) -> bool:
+    return True
+
+
+def to_host(x: HostArray, /) -> HostArray:
+    return x.view(np.ndarray)
+
+
+def from_host(host: HostArray, /) -> HostArray:
+    return host
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    """The canonical name; NumPy's own word where there is none."""
+    if dtype.kind in "biufc":
+        return {"g": "longdouble", "G": "clongdouble"}.get(dtype.char, dtype.name)
+    return dtype.name if dtype.type.__module__ == "ml_dtypes" else str(dtype)

@@ -1,0 +1,302 @@
+"""PyTorch: devices, pending conjugates and gradients are all real; a read-only tensor does not exist.
+
+A tensor may be many things that only look like memory: fake, meta, freed, wrapped by a transform, traced.
+The library's own exits check some of these and read garbage from the rest, so `refusal` asks each one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C import _functorch
+from torch._C import _get_tracing_state as _jit_state
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch.autograd import forward_ad
+
+from xbridge import _host
+from xbridge._devices import CPU, Device
+from xbridge._dtypes import DTYPES, exact_integers
+from xbridge._host._memory import native_dtype
+from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._protocol import Array, HostArray
+
+_NATIVE = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
+_NAMES = {dtype: word for word, dtype in _NATIVE.items()}
+_BITS = {
+    dtype: {1: torch.uint8, 2: torch.uint16}[dtype.itemsize]
+    for word, dtype in _NATIVE.items()
+    if word.startswith(("bfloat", "float8"))
+}
+_ACCELERATORS = ("cuda", "xpu", "mps")
+_SIGN = -(1 << 63)
+_is_traced = torch.compiler.is_dynamo_compiling
+
+name = "torch"
+plain = (torch.Tensor, torch.nn.Parameter)
+scalars: tuple[type, ...] = ()
+readonly = False
+immutable = False
+autograd = True
+host_only = False
+host_casts = frozenset(
+    {
+        *(("float64", "float32"), ("float32", "float64"), ("complex128", "complex64")),
+        *((wide, narrow) for wide in ("int64", "uint64") for narrow in ("int32", "uint32")),
+        *((whole, "float32") for whole in ("int64", "int32", "uint8")),
+    }
+)
+gaps = {"readonly": "never: torch has no read-only tensors"}
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, torch.Tensor)
+
+
+def describe(x: torch.Tensor, /) -> Facts:
+    shape = (x.size(0),) if x.is_nested else tuple(x.shape)
+    return Facts(_name(x.dtype), _device(x.device), shape, history=x.requires_grad)
+
+
+def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
+    if not leaving:
+        return None
+    found = _not_memory(x) or _not_values(x)
+    return Refusal(UnsupportedArrayError, *found) if found else None
+
+
+def layout(x: torch.Tensor, /) -> Layout:
+    refused = refusal(x, leaving=True)
+    if refused:
+        raise refused.error.because("look at the memory of a torch tensor", refused.why, refused.do)
+    size = x.itemsize
+    return Layout(
+        x.data_ptr(),
+        tuple(x.shape),
+        tuple(stride * size for stride in x.stride()),
+        size,
+        settled=not (x.is_conj() or x.is_neg()),
+    )
+
+
+def dtype_name(dtype: object, /) -> str | None:
+    return _name(dtype) if isinstance(dtype, torch.dtype) else None
+
+
+def lacks(dtype: str, device: Device, /) -> Refusal | None:
+    if dtype not in _NATIVE:
+        return Refusal(DTypeError, f"torch has no {dtype}", "dtype='float32'")
+    if device.kind == "mps" and dtype in ("float64", "complex128"):
+        return Refusal(DTypeError, f"MPS has no {dtype}", "dtype='default'")
+    return None
+
+
+def default_dtype(category: str, device: Device, /) -> str:
+    wide = torch.get_default_dtype()
+    if category == "float":
+        return _NAMES[wide]
+    if category == "complex":
+        return "complex128" if wide == torch.float64 else "complex64"
+    return "int64" if category == "int" else "bool"
+
+
+def device_name(device: object, /) -> Device | None:
+    return _device(device) if isinstance(device, torch.device) else None
+
+
+def resolve_device(device: Device, near: Device, /) -> Device:
+    kind, index = device.kind, device.index
+    if kind == "gpu":
+        kind = next((k for k in _ACCELERATORS if _count(k)), "gpu")
+    if kind == near.kind and index in (None, near.index):
+        return near
+    if kind == "meta":
+        raise DeviceError.because(
+            "move a torch tensor to 'meta'",
+            "meta holds no data",
+            "torch.empty_like(x, device='meta')",
+        )
+    if index is None and _count(kind) and kind != "cpu":
+        index = getattr(torch, kind).current_device() if kind != "mps" else 0
+    return Device(kind if index is None else f"{kind}:{index}")
+
+
+def devices() -> tuple[Device, ...]:
+    own = torch._C._get_privateuse1_backend_name()
+    found = [Device(f"{kind}:{i}") for kind in (*_ACCELERATORS, own) for i in range(_count(kind))]
+    return (CPU, *found)
+
+
+def namespace(x: torch.Tensor, /) -> ModuleType:
+    from array_api_compat import torch as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    if _is_traced():
+        disabled: Callable[..., Array] = torch.compiler.disable(fn)  # type: ignore[no-untyped-call] # theirs
+        return disabled
+    return torch.inference_mode(mode=False)(fn) if torch.is_inference_mode_enabled() else fn
+
+
+def recording() -> bool:
+    return torch.is_grad_enabled()
+
+
+def peek(x: torch.Tensor, /) -> HostArray | None:
+    if _is_traced() or forward_ad._current_level >= 0 or _dispatch_modes():
+        return None
+    try:
+        if not x.data_ptr():
+            return None
+        if x.requires_grad:
+            if not x.is_cpu or x.is_conj():
+                return None
+            host = x.numpy(force=True)
+            host.setflags(write=False)
+        else:
+            host = x.numpy()
+        end = host.nbytes + x.storage_offset() * host.itemsize
+        if host.flags.forc and x.untyped_storage().nbytes() >= end:
+            return host
+    except (RuntimeError, TypeError):
+        pass
+    return None
+
+
+def adopt(host: HostArray, /) -> torch.Tensor | None:
+    flags = host.flags
+    if not (flags.behaved and flags.forc) or _is_traced() or torch.is_inference_mode_enabled():
+        return None
+    try:
+        return torch.from_numpy(host)
+    except (TypeError, ValueError):
+        return None
+
+
+def detach(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach()
+
+
+def track(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach().requires_grad_()
+
+
+def settle(x: torch.Tensor, /) -> torch.Tensor:
+    return x.resolve_conj().resolve_neg()
+
+
+def check(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    if x.numel() and _loses(x.detach(), dtype):
+        raise ValueLossError.narrowing(_name(x.dtype), dtype)
+    return x
+
+
+def cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    return x.to(getattr(torch, dtype))
+
+
+def copy(x: torch.Tensor, /) -> torch.Tensor:
+    return x.clone()
+
+
+def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
+    return x.to(torch.device(device))
+
+
+def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
+    return torch.stack(arrays).reshape((*shape, *arrays[0].shape))
+
+
+def holds(facts: Facts, layout: Layout, /) -> bool:
+    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
+    return facts.native and layout.aligned and dense_items
+
+
+def to_host(x: torch.Tensor, /) -> HostArray:
+    with torch._C.DisableTorchFunctionSubclass():
+        bits = _BITS.get(x.dtype)
+        if bits is None:
+            return x.numpy()
+        return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
+
+
+def from_host(host: HostArray, /) -> torch.Tensor:
+    own = _NATIVE[host.dtype.name]
+    as_bits = own in _BITS or host.dtype.char == "Q"
+    raw = host.view(f"u{host.itemsize}") if as_bits else host
+    tensor = torch.from_numpy(raw if raw.flags.writeable else _host.thaw(raw))
+    return tensor.view(own) if own in _BITS else tensor
+
+
+def _not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+    """What it is instead of an array in memory, and the way out."""
+    cls = type(x)
+    if x.is_nested:
+        return "a nested tensor is ragged", "x.unbind()"
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
+        return f"a {cls.__name__} is no plain memory", ways.get(cls.__name__, "the tensor inside it")
+    if x.is_quantized:
+        return "a quantized tensor holds codes, not values", "x.dequantize()"
+    if x.layout is not torch.strided:
+        return f"its layout is {x.layout}", "x.to_dense()"
+    if x.is_meta:
+        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
+    if _functorch.is_functorch_wrapped_tensor(x):
+        return "a function transform is running over it", "converting outside the transform"
+    return None
+
+
+def _not_values(x: torch.Tensor) -> tuple[str, str] | None:
+    """What would be lost or misread with its bytes, and the way out."""
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call] # theirs
+        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
+    proxy = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    if proxy is not None or _jit_state() is not None:
+        return "a tracer would bake its values into the program", "converting outside the trace"
+    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    need = (x.storage_offset() + reach) * x.itemsize
+    if x.numel() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+        return "its storage was freed or shrunk", "restoring the storage first"
+    return None
+
+
+def _loses(x: torch.Tensor, dtype: str) -> bool:
+    """Whether an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
+    if not x.is_floating_point() and not x.is_complex():
+        signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)
+        low, high = (int(end) + (x.dtype == torch.uint64) * -_SIGN for end in torch.aminmax(signed))
+        least, most = exact_integers(dtype)
+        return low < least or high > most
+    if x.is_complex():
+        x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
+    ends = torch.stack(torch.aminmax(x))
+    if ends.to(_NATIVE[dtype]).isfinite().all():
+        return False
+    finite = x[x.isfinite()]
+    return bool(finite.to(_NATIVE[dtype]).isinf().any())
+
+
+def _name(dtype: torch.dtype) -> str:
+    """The canonical name; torch's own word where there is none."""
+    return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def _device(device: torch.device) -> Device:
+    if device.type == "cpu":
+        return CPU
+    return Device(str(device))
+
+
+def _count(kind: str) -> int:
+    """How many devices of a kind are here."""
+    module = getattr(torch, kind, None)
+    return int(module.device_count()) if module is not None else 0

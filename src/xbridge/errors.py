@@ -1,0 +1,75 @@
+"""Every exception, and the one form of every message.
+
+A refusal is worth as much as a conversion only if it saves the reader a search, so each message says
+what was given, what was asked, why it cannot be, and ends with the next thing to type.
+Each class also inherits the built-in that a caller would guess, so `except ValueError` works.
+"""
+
+from typing import Self
+
+__all__ = [
+    "CopyError",
+    "DTypeError",
+    "DeviceError",
+    "GradientError",
+    "MissingLibraryError",
+    "OptionError",
+    "UnknownBackendError",
+    "UnsupportedArrayError",
+    "ValueLossError",
+    "XBridgeError",
+]
+
+
+class XBridgeError(Exception):
+    """The base of every error that xbridge raises."""
+
+    @classmethod
+    def because(cls, asked: str, why: str, do: str) -> Self:
+        """The one message form: what was asked of what, why not, what to type next."""
+        return cls(f"cannot {asked}: {why}; try {do}")
+
+
+class UnknownBackendError(XBridgeError, LookupError):
+    """No backend has that name."""
+
+
+class MissingLibraryError(XBridgeError, ImportError):
+    """The library behind a backend is not installed, or cannot be imported."""
+
+
+class UnsupportedArrayError(XBridgeError, TypeError):
+    """Not an array, or an array whose memory cannot be read without losing what it means."""
+
+
+class DTypeError(XBridgeError, TypeError):
+    """The dtype is unknown, or the target has no such dtype, or the cast is not allowed."""
+
+
+class DeviceError(XBridgeError, ValueError):
+    """The device is unknown, absent, or one where the target cannot live."""
+
+
+class CopyError(XBridgeError, ValueError):
+    """`copy=False` was asked and memory cannot be shared."""
+
+
+class OptionError(XBridgeError, ValueError):
+    """An option has a value it cannot take, or a list is ragged."""
+
+
+class ValueLossError(XBridgeError, OverflowError):
+    """A value does not fit the dtype that was not asked for by name."""
+
+    @classmethod
+    def narrowing(cls, dtype: str, narrower: str) -> Self:
+        """A value that its default dtype cannot hold."""
+        return cls.because(
+            f"turn {dtype} into {narrower} unasked",
+            f"a value does not fit {narrower}",
+            f"dtype={dtype!r} to keep it, or dtype={narrower!r} to accept the loss",
+        )
+
+
+class GradientError(XBridgeError, RuntimeError):
+    """History would be lost where it was to be kept, or cannot begin here."""
