@@ -6,19 +6,9 @@
 (True, 'numpy', 'float64')
 """
 
-from xbridge._convert import (
-    align,
-    array_namespace,
-    asarray,
-    backend_of,
-    device_of,
-    dtype_of,
-    shares_memory,
-    to_backend,
-    to_list,
-    to_numpy,
-)
+from xbridge._convert import align, asarray, to_backend, to_list, to_numpy
 from xbridge._devices import Device
+from xbridge._look import array_namespace, backend_of, device_of, dtype_of, shares_memory
 from xbridge._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
     CopyError,

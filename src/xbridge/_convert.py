@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._registry import backend_for, by_name, by_type, get, plain
+from xbridge._registry import hot
 from xbridge.backends import HOST
-from xbridge.errors import UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Literal, TypeAlias
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Backend, HostArray
+    from xbridge._protocol import Array, HostArray
 
     Grad: TypeAlias = Literal["keep", "detach"] | None
+
+
+_to_host = hot[HOST]
 
 
 def to_backend(
@@ -33,17 +33,71 @@ def to_backend(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Array:
-    if device is None and dtype is None and copy is None and grad is None and type(backend) is str:
-        source = plain.get(type(x))
-        target = by_name.get(backend)
-        if source is not None and target is not None:
-            if source is target:
-                return x
-            host = source.peek(x)
-            if host is not None:
-                y = target.adopt(host)
-                if y is not None:
-                    return y
+    """Convert an array to another library, or within its own.
+
+    Parameters
+    ----------
+    x : array
+        An array of any registered library, a NumPy scalar, or an exporter of ``__dlpack__``,
+        ``__array_interface__``, ``__array__`` or a typed buffer. Any shape, 0-d and empty included.
+        Numbers and lists belong to `asarray`.
+    backend : str
+        The name of the target library, such as ``"numpy"`` or ``"torch"``.
+    device : str or device object, optional
+        Where the result lives: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"gpu"`` for the target's
+        accelerator, or any library's device object. None keeps the array where it is; a library that
+        lives in host memory only takes it there. Transfers from and to the host are complete on return.
+    dtype : str or dtype object, optional
+        A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object, or Python's
+        ``bool``, ``int``, ``float``, ``complex``. None means the same dtype or an error. ``"default"``
+        means no wider than the target's default dtype of that kind, or an error if a value would be lost.
+    copy : bool, optional
+        None shares memory where that is safe and copies once where it is not. True never shares. False
+        shares or raises.
+    grad : {None, "keep", "detach"}
+        None keeps history within a library and ends it where the library ends, where a shared result is
+        read-only. "keep" keeps it or raises. "detach" gives a result without history.
+
+    Returns
+    -------
+    array
+        The target's array, of the same shape. `x` itself if it is the target's and nothing is to change.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        The target is not known, or not installed.
+    UnsupportedArrayError
+        `x` is no array, or one whose memory cannot be read without losing what it means.
+    DTypeError, ValueLossError
+        The target has no such dtype, or ``dtype="default"`` would lose a value.
+    DeviceError
+        There is no such device, or the target cannot live there.
+    CopyError
+        ``copy=False``, and memory cannot be shared.
+    GradientError
+        ``grad="keep"``, and history would end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.arange(3.0)
+    >>> t = to_backend(a, "torch")
+    >>> t
+    tensor([0., 1., 2.], dtype=torch.float64)
+    >>> a[0] = 7.0  # the memory is shared
+    >>> t[0].item()
+    7.0
+    >>> to_backend(a, "torch", dtype="float32", copy=True)
+    tensor([7., 1., 2.])
+    """
+    if device is None and dtype is None and copy is None and grad is None:
+        try:
+            y = hot[backend][type(x)](x)
+        except (KeyError, TypeError):
+            y = None
+        if y is not None:
+            return y
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
@@ -57,12 +111,52 @@ def to_numpy(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> HostArray:
+    """Convert an array to NumPy, whatever its library, device or graph.
+
+    The same as ``to_backend(x, "numpy", dtype=dtype, copy=copy, grad=grad)``.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`, of any shape.
+    dtype : str or dtype object, optional
+        As for `to_backend`; None means the same dtype.
+    copy : bool, optional
+        As for `to_backend`; None shares memory where that is safe.
+    grad : {None, "keep", "detach"}
+        As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with history.
+
+    Returns
+    -------
+    numpy.ndarray
+        It shares the memory of `x` where `x` lies in host memory and nothing is to change, and is
+        read-only there if `x` is read-only, immutable, repeats memory or is tracked by autograd.
+        Otherwise it is the caller's own and writable.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> t = torch.ones(3, requires_grad=True)
+    >>> a = to_numpy(t)
+    >>> a
+    array([1., 1., 1.], dtype=float32)
+    >>> a.flags.writeable  # a write would corrupt gradients in silence
+    False
+    >>> to_numpy(t, copy=True).flags.writeable
+    True
+    """
     if dtype is None and copy is None and grad is None:
-        source = plain.get(type(x))
-        if source is not None:
-            host = source.peek(x)
-            if host is not None:
-                return host
+        try:
+            host = _to_host[type(x)](x)
+        except KeyError:
+            host = None
+        if host is not None:
+            return host  # type: ignore[no-any-return] # arrays are Any to the core
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     result: HostArray = _planned.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
@@ -81,6 +175,49 @@ def asarray(
     grad: Grad = None,
     requires_grad: bool | None = None,
 ) -> Array:
+    """Make an array of anything that is one: arrays, exporters, numbers, nested lists of all these.
+
+    Parameters
+    ----------
+    obj : array, number, or nested list or tuple of them
+        Numbers become the target's default dtypes. Arrays in a list keep their dtype, promoted as NumPy
+        promotes; they must have one shape and live on one device, and are stacked in one pass.
+    like : array, optional
+        Gives the backend, and the device if that backend is the target. Not the dtype.
+    backend : str, optional
+        The target library; wins over `like`. With neither, an array stays in its library, a list that
+        holds arrays goes to the first one's library and device, and anything else becomes NumPy's.
+    device, dtype, copy, grad
+        As for `to_backend`. A list is always copied.
+    requires_grad : bool, optional
+        True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
+        allows; `obj` itself is never changed. False is ``grad="detach"``.
+
+    Returns
+    -------
+    array
+        The target's array; `obj` itself if it is the target's and nothing is to change.
+
+    Raises
+    ------
+    OptionError
+        The list is ragged, or an option has a value it cannot take.
+    ValueLossError
+        An integer in a list would be rounded, or fits no integer dtype.
+    GradientError
+        ``requires_grad=True``, and the target has no gradients, the dtype has none, or `obj` has a
+        history that ``grad="detach"`` does not end.
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> asarray([1, 2, 3])
+    array([1, 2, 3])
+    >>> asarray([[1.0, 2.0], [3.0, 4.0]], backend="torch", requires_grad=True)
+    tensor([[1., 2.],
+            [3., 4.]], requires_grad=True)
+    """
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.asarray(
@@ -103,54 +240,68 @@ def align(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> tuple[Array, ...]:
+    """Bring arrays of several libraries and devices to one backend and one device.
+
+    Parameters
+    ----------
+    *xs : array or number
+        Arrays as for `to_backend`. Python numbers pass through: they adapt to any array.
+    like : array, optional
+        Gives the backend, and the device if that backend is the target.
+    backend : str, optional
+        The target library; wins over `like`. With neither, the first array decides.
+    device : str or device object, optional
+        The device for all. None takes that of `like` or of the first array that is the target's.
+    copy, grad
+        As for `to_backend`, for each array.
+
+    Returns
+    -------
+    tuple
+        One result for each argument, in order, dtypes unchanged. An array that is where it should be is
+        returned itself.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> a, b, c = align(torch.ones(2), np.array([1.0, 2.0]), 3)
+    >>> a + b * c
+    tensor([4., 7.], dtype=torch.float64)
+    """
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.align(xs, like, backend, device=device, dtype=None, copy=copy, grad=grad)
 
 
 def to_list(x: Array, /) -> Any:
+    """List the values of an array as Python numbers.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`: from any library, device or graph, of any shape.
+
+    Returns
+    -------
+    list or number
+        Nested as deep as `x` has axes; a number for a 0-d array. Values are exact, and nothing is shared.
+
+    Raises
+    ------
+    UnsupportedArrayError, DTypeError
+        `x` cannot be read, or Python has no such numbers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> to_list(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
+    [1.0, 1.0]
+    """
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.to_list(x)
-
-
-def backend_of(x: Array, /) -> str:
-    try:
-        return by_type[type(x)].name
-    except KeyError:
-        return _owner(x).name
-
-
-def device_of(x: Array, /) -> Device:
-    return _owner(x).describe(x).device
-
-
-def dtype_of(x: Array, /) -> str:
-    return _owner(x).describe(x).dtype
-
-
-def array_namespace(*xs: Array) -> ModuleType:
-    rooms = {type(x): _owner(x) for x in xs if not isinstance(x, (bool, int, float, complex))}
-    names = dict.fromkeys(room.name for room in rooms.values())
-    if len(names) != 1:
-        raise UnsupportedArrayError.because(
-            "find one namespace",
-            f"the arrays come from {' and '.join(names) or 'nowhere'}",
-            "align(*xs) first",
-        )
-    return get(*names).namespace(xs[0])
-
-
-def shares_memory(a: Array, b: Array, /) -> bool:
-    from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
-
-    return _planned.shares_memory(a, b)
-
-
-def _owner(x: Array) -> Backend:
-    room = backend_for(type(x))
-    if room is None:
-        raise UnsupportedArrayError.because(
-            f"name the backend of a {type(x).__name__}", "no backend owns that type", "asarray(x)"
-        )
-    return room

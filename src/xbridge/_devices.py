@@ -7,6 +7,7 @@ words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device
 
 from typing import Self
 
+from xbridge._tracing import constant
 from xbridge.errors import DeviceError
 
 
@@ -54,4 +55,21 @@ class Device(str):
         return int(index) if index else None
 
 
-CPU = Device("cpu")
+class _Made:
+    """Every device that was asked for, as an attribute: a compiler can follow that."""
+
+
+def device_named(name: str) -> Device:
+    """`Device(name)`, where a compiler may be tracing."""
+    made: Device = getattr(_Made, _make(name))
+    return made
+
+
+@constant
+def _make(name: str) -> str:
+    device = Device(name)
+    setattr(_Made, device, device)
+    return str(device)
+
+
+CPU = device_named("cpu")

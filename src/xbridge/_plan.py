@@ -80,13 +80,14 @@ def in_words(source: Backend, facts: Facts, target: Backend) -> str:
     return f"convert a {given} to {target.name}"
 
 
-_FAILURES: dict[str, type[XBridgeError]] = {
-    "cast": DTypeError,
-    "check": DTypeError,
-    "move": DeviceError,
-    "detach": GradientError,
-    "track": GradientError,
+_FAILURES: dict[str, tuple[type[XBridgeError], str]] = {
+    "cast": (DTypeError, "another dtype"),
+    "check": (DTypeError, "naming the dtype"),
+    "move": (DeviceError, "device='cpu'"),
+    "detach": (GradientError, "grad=None"),
+    "track": (GradientError, "copy=True"),
 }
+_FAILURE = (UnsupportedArrayError, "converting it in its own library first")
 
 
 def run(x: Array, plan: Plan) -> Array:
@@ -97,9 +98,9 @@ def run(x: Array, plan: Plan) -> Array:
         except XBridgeError:
             raise
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-            failure = _FAILURES.get(step.verb, UnsupportedArrayError)
+            failure, do = _FAILURES.get(step.verb, _FAILURE)
             why = f"the step {' '.join((step.verb, *step.args))} failed with {error!r}"
-            raise failure.because(plan.route.asked(), why, "doing that step yourself first") from error
+            raise failure.because(plan.route.asked(), why, do) from error
     return x
 
 

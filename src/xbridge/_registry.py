@@ -4,8 +4,9 @@ A backend is a string until somebody needs it: its name, or an array of its type
 nominates a backend for a type (`torch.Size` is a tuple); the backend's own `owns` decides. Outsiders are
 read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
 
-The hot path reads the tables without the lock. They are filled under the lock and emptied in place, so a
-late registration is seen by the next call.
+The hot path reads one table, `hot`: backend name -> exact type -> one function that converts or returns
+None. It is read without the lock, filled under it, and emptied in place, so a late registration is seen
+by the next call.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from xbridge.backends import INDEX, Entry
+from xbridge._tracing import constant
+from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
 
 if TYPE_CHECKING:
-    from xbridge._protocol import Backend
+    from collections.abc import Callable
+
+    from xbridge._protocol import Array, Backend
 
 
 by_type: dict[type, Backend] = {}
-plain: dict[type, Backend] = {}
-by_name: dict[str, Backend] = {}
+hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
+_loaded: dict[str, Backend] = {}
 
 _entries: dict[str, Entry] = dict(INDEX)
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -35,11 +39,7 @@ _lock = RLock()
 
 def get(name: str) -> Backend:
     """The backend of that name, imported if need be."""
-    try:
-        return by_name[name]
-    except (KeyError, TypeError):
-        with _lock:
-            return _load(name)
+    return _loaded[_fetch(name)]
 
 
 def backend_for(cls: type) -> Backend | None:
@@ -48,7 +48,7 @@ def backend_for(cls: type) -> Backend | None:
         return by_type[cls]
     except KeyError:
         name = _find(cls)
-        return by_name[name] if name else None
+        return _loaded[name] if name else None
 
 
 def kin(thing: object) -> list[Backend]:
@@ -102,9 +102,9 @@ def register_backend(
             )
         _entries[name] = entry
         by_type.clear()
-        plain.clear()
-        by_name.pop(name, None)
+        _loaded.pop(name, None)
         _available.pop(name, None)
+        _warm()
 
 
 def known_backends() -> tuple[str, ...]:
@@ -153,6 +153,7 @@ def is_available(name: str) -> bool:
         return _available[name]
 
 
+@constant
 def _find(cls: type) -> str:
     """Fill the tables for a class, and name its backend; "" if nobody owns it."""
     with _lock:
@@ -162,14 +163,17 @@ def _find(cls: type) -> str:
                 backend = _load(name)
                 if backend.owns(cls):
                     by_type[cls] = backend
-                    if cls in backend.plain:
-                        plain[cls] = backend
                     return name
         return ""
 
 
-# A compiler that traces the first call of all may run this once and keep the answer.
-vars(_find)["_dynamo_marked_constant"] = True
+@constant
+def _fetch(name: str) -> str:
+    """Make sure that a backend is loaded."""
+    if type(name) is not str or name not in _loaded:
+        with _lock:
+            _load(name)
+    return name
 
 
 def _nominated(root: str) -> list[str]:
@@ -181,14 +185,42 @@ def _nominated(root: str) -> list[str]:
 
 
 def _load(name: str) -> Backend:
-    if name in by_name:
-        return by_name[name]
+    if name in _loaded:
+        return _loaded[name]
     entry = _entry(name)
     module = entry.module if isinstance(entry.module, ModuleType) else _import(name, entry)
     backend = cast("Backend", module)
     _check(name, module)
-    by_name[name] = backend
+    _loaded[name] = backend
+    _load(HOST)
+    _warm()
     return backend
+
+
+def _warm() -> None:
+    """Lay out the hot table anew for the backends that are loaded."""
+    for table in hot.values():
+        table.clear()
+    for target in _loaded.values():
+        for source in _loaded.values():
+            direct = _direct(source, target)
+            hot.setdefault(target.name, {}).update(dict.fromkeys(source.plain, direct))
+
+
+def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]:
+    """One call from a plain array of one backend to the other; it answers None when in doubt."""
+    if source is target:
+        return lambda x: x
+    if target.name == HOST:
+        return source.peek
+    if source.name == HOST:
+        return target.adopt
+
+    def meet(x: Array) -> Array | None:
+        host = source.peek(x)
+        return None if host is None else target.adopt(host)
+
+    return meet
 
 
 def _entry(name: str) -> Entry:

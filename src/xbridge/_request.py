@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._devices import Device
+from xbridge._devices import device_named
 from xbridge._dtypes import DTYPES, of_python
 from xbridge._plan import Request
 from xbridge._registry import kin
 from xbridge.errors import DeviceError, DTypeError, OptionError
 
 if TYPE_CHECKING:
+    from xbridge._devices import Device
     from xbridge._protocol import Backend
 _GRADS = (None, "keep", "detach")
 
@@ -53,7 +54,7 @@ def _device(device: object, rooms: tuple[Backend, ...]) -> Device | None:
     if device is None:
         return None
     if isinstance(device, str):
-        return Device(device)
+        return device_named(device)
     for room in (*rooms, *kin(device)):
         found = room.device_name(device)
         if found is not None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch._C import _functorch
 from torch._C import _get_tracing_state as _jit_state
-from torch._C import _len_torch_dispatch_stack as _dispatch_modes
 from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
 
 from xbridge import _host
-from xbridge._devices import CPU, Device
+from xbridge._devices import CPU, Device, device_named
 from xbridge._dtypes import DTYPES, exact_integers
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
@@ -34,8 +34,10 @@ _BITS = {
     for word, dtype in _NATIVE.items()
     if word.startswith(("bfloat", "float8"))
 }
-_ACCELERATORS = ("cuda", "xpu", "mps")
 _SIGN = -(1 << 63)
+# What NumPy's flags say of a dense view of somebody else's memory, writable or not. Where a tensor had no
+# memory to show, NumPy has allocated some and owns it.
+_VIEWS = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _is_traced = torch.compiler.is_dynamo_compiling
 
 name = "torch"
@@ -113,7 +115,7 @@ def device_name(device: object, /) -> Device | None:
 def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next((k for k in _ACCELERATORS if _count(k)), "gpu")
+        kind = next(filter(_count, _accelerators()), kind)
     if kind == near.kind and index in (None, near.index):
         return near
     if kind == "meta":
@@ -122,15 +124,14 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             "meta holds no data",
             "torch.empty_like(x, device='meta')",
         )
-    if index is None and _count(kind) and kind != "cpu":
-        index = getattr(torch, kind).current_device() if kind != "mps" else 0
-    return Device(kind if index is None else f"{kind}:{index}")
+    if index is None and kind in _accelerators() and _count(kind):
+        current = getattr(getattr(torch, kind), "current_device", int)
+        index = current()
+    return device_named(kind if index is None else f"{kind}:{index}")
 
 
 def devices() -> tuple[Device, ...]:
-    own = torch._C._get_privateuse1_backend_name()
-    found = [Device(f"{kind}:{i}") for kind in (*_ACCELERATORS, own) for i in range(_count(kind))]
-    return (CPU, *found)
+    return (CPU, *(Device(f"{kind}:{i}") for kind in _accelerators() for i in range(_count(kind))))
 
 
 def namespace(x: torch.Tensor, /) -> ModuleType:
@@ -151,21 +152,19 @@ def recording() -> bool:
 
 
 def peek(x: torch.Tensor, /) -> HostArray | None:
-    if _is_traced() or forward_ad._current_level >= 0 or _dispatch_modes():
+    if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
-        if not x.data_ptr():
-            return None
         if x.requires_grad:
-            if not x.is_cpu or x.is_conj():
-                return None
-            host = x.numpy(force=True)
-            host.setflags(write=False)
+            host = x.data.numpy()
+            host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
             host = x.numpy()
-        end = host.nbytes + x.storage_offset() * host.itemsize
-        if host.flags.forc and x.untyped_storage().nbytes() >= end:
-            return host
+        if host.flags.num in _VIEWS:
+            if x.untyped_storage().nbytes() == host.nbytes and not x.storage_offset():
+                return host
+            if _covers(x, host):
+                return host
     except (RuntimeError, TypeError):
         pass
     return None
@@ -236,6 +235,12 @@ def from_host(host: HostArray, /) -> torch.Tensor:
     return tensor.view(own) if own in _BITS else tensor
 
 
+def _covers(x: torch.Tensor, host: HostArray) -> bool:
+    """Whether the memory of a dense view lies inside its storage."""
+    offset = x.storage_offset() * host.itemsize
+    return x.data_ptr() > offset and x.untyped_storage().nbytes() >= offset + host.nbytes
+
+
 def _not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     """What it is instead of an array in memory, and the way out."""
     cls = type(x)
@@ -293,7 +298,12 @@ def _name(dtype: torch.dtype) -> str:
 def _device(device: torch.device) -> Device:
     if device.type == "cpu":
         return CPU
-    return Device(str(device))
+    return device_named(str(device))
+
+
+def _accelerators() -> tuple[str, ...]:
+    """The kinds of device that torch may have, the one of an extension last."""
+    return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
 
 
 def _count(kind: str) -> int:

@@ -1,0 +1,192 @@
+"""Handwritten digits, from NumPy to torch and back: what happens at every crossing.
+
+Run it with `make demo`. It trains a small classifier on scikit-learn's bundled digits, hands the
+probabilities back to scikit-learn while they still require grad, and then gives the same images in
+five awkward forms. Nothing is taken on trust: what the table says was found out by NumPy's and torch's
+own means, and the script stops with an error as soon as a promise is not kept.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
+
+import xbridge
+from xbridge import to_backend, to_numpy
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TRAINING = 1200
+"""How many of the 1797 images the classifier learns from; it is judged on the rest."""
+
+
+class Crossing(NamedTuple):
+    """What was seen when an array crossed."""
+
+    what: str
+    memory: str
+    nbytes: int
+    dtype: str
+    writable: str
+    graph: str
+
+
+def promise(text: str, *, kept: bool) -> None:
+    """Say what was promised, and stop if it is not so."""
+    print(f"  {'kept' if kept else 'BROKEN'}: {text}")
+    if not kept:
+        raise SystemExit(1)
+
+
+# -- looking at a crossing, without xbridge ------------------------------------------------------
+
+
+def bare(x: Any) -> Array:
+    """The memory of an array, seen through its own library."""
+    if not isinstance(x, torch.Tensor):
+        return np.asarray(x)
+    plain = x.detach()
+    return plain.view(torch.int16).numpy() if x.dtype is torch.bfloat16 else plain.numpy()
+
+
+def can_be_written(x: Any) -> bool:
+    """Whether a write goes through: it is tried, and changes nothing."""
+    try:
+        x[:1] = x[:1]
+    except (ValueError, RuntimeError):
+        return False
+    return True
+
+
+def look(what: str, source: Any, result: Any) -> Crossing:
+    """Find out what happened between a source and a result."""
+    had, has = (getattr(x, "requires_grad", False) for x in (source, result))
+    return Crossing(
+        what=what,
+        memory="shared" if np.shares_memory(bare(source), bare(result)) else "copied",
+        nbytes=result.nbytes,
+        dtype=str(result.dtype).removeprefix("torch."),
+        writable="yes" if can_be_written(result) else "no",
+        graph="none" if not had else "kept" if has else "left behind",
+    )
+
+
+def table(crossings: list[Crossing]) -> Iterator[str]:
+    """The crossings as lines of text."""
+    rows = [("crossing", "memory", "bytes", "dtype", "writable", "graph")]
+    rows += [(c.what, c.memory, f"{c.nbytes:,}", c.dtype, c.writable, c.graph) for c in crossings]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield ("  " + "  ".join(cells)).rstrip()
+        if row is rows[0]:
+            yield "  " + "  ".join("-" * width for width in widths)
+
+
+# -- the classifier: plain torch -----------------------------------------------------------------
+
+
+def train(images: torch.Tensor, labels: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Learn to tell the digits apart; the answer maps images to probabilities."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 10))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+    return lambda given: model(given).softmax(dim=1)
+
+
+# -- the same images, in awkward forms -----------------------------------------------------------
+
+
+def awkward(images: Array, folder: Path) -> Iterator[tuple[str, Array, str]]:
+    """The same images again: their form, the array, and what must become of its memory."""
+    yield "reversed", images[::-1], "copied"
+
+    yield "big-endian", images.astype(">f4"), "copied"
+
+    locked = images.copy()
+    locked.flags.writeable = False
+    yield "read-only", locked, "copied"
+
+    mapped = np.memmap(folder / "digits.bin", images.dtype, mode="w+", shape=images.shape)
+    mapped[:] = images
+    yield "memory-mapped", mapped, "shared"
+
+    # Pixels are sixteenths, so bfloat16 holds them exactly.
+    yield "bfloat16", images.astype(ml_dtypes.bfloat16), "shared"
+
+
+# -- the story -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Tell it from the first image to the refusal."""
+    digits = load_digits()
+    pixels, labels = np.asarray(digits.data / 16, "float32"), np.asarray(digits.target)
+    seen: list[Crossing] = []
+
+    print(f"\n1. {len(pixels)} images of handwritten digits cross from NumPy to torch.")
+    images, targets = to_backend(pixels, "torch"), to_backend(labels, "torch")
+    seen += [look("images to torch", pixels, images), look("labels to torch", labels, targets)]
+    promise("both libraries name the same address", kept=images.data_ptr() == pixels.ctypes.data)
+    pixels[0, 0] = 0.5
+    promise("what NumPy writes, torch reads", kept=images[0, 0].item() == 0.5)
+    images[0, 0] = 0
+    promise("what torch writes, NumPy reads", kept=pixels[0, 0] == 0)
+
+    print(f"\n2. A small network learns from {TRAINING} of them, and is asked about the rest.")
+    classify = train(images[:TRAINING], targets[:TRAINING])
+    probabilities = classify(images[TRAINING:])
+    promise("its probabilities still require grad", kept=probabilities.requires_grad)
+
+    print("\n3. The probabilities cross back to NumPy, for scikit-learn's metrics.")
+    scores = to_numpy(probabilities)
+    seen.append(look("probabilities to NumPy", probabilities, scores))
+    promise("not a byte was copied", kept=scores.ctypes.data == probabilities.data_ptr())
+    promise("NumPy cannot write into the graph's memory", kept=not can_be_written(scores))
+    own = to_numpy(probabilities, copy=True)
+    seen.append(look("the same, copy=True", probabilities, own))
+    promise("copy=True is the caller's own, and writable", kept=can_be_written(own))
+
+    truth, answers = labels[TRAINING:], scores.argmax(axis=1)
+    confused = confusion_matrix(truth, answers)
+    np.fill_diagonal(confused, 0)
+    digit, taken_for = np.unravel_index(confused.argmax(), confused.shape)
+    accuracy = accuracy_score(truth, answers)
+    print(f"  accuracy {accuracy:.3f}, log loss {log_loss(truth, scores):.3f};")
+    print(f"  the commonest mistake takes a {digit} for a {taken_for}")
+    promise("the network has learned something", kept=accuracy > 0.85)
+
+    print("\n4. The same images are given in five awkward forms.")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for form, given, memory in awkward(pixels, Path(folder)):
+            arrived = to_backend(given, "torch")
+            seen.append(look(f"{form} to torch", given, arrived))
+            promise(f"{form}: {memory}", kept=seen[-1].memory == memory)
+            again = to_numpy(classify(arrived.float())).argmax(axis=1)
+            again = again[::-1] if form == "reversed" else again
+            promise(f"{form}: every answer is the same", kept=np.array_equal(again[TRAINING:], answers))
+
+    print("\n5. What happened at each crossing:\n")
+    print("\n".join(table(seen)))
+
+    print("\n6. One array is refused. Its blank pixels are masked, and torch has no masks:\n")
+    try:
+        to_backend(np.ma.masked_equal(pixels, 0), "torch")
+    except xbridge.UnsupportedArrayError as refusal:
+        print(f"  {type(refusal).__name__}: {refusal}\n")
+    else:
+        promise("a mask is never dropped", kept=False)
+
+
+if __name__ == "__main__":
+    main()
