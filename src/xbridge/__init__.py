@@ -6,6 +6,9 @@
 (True, 'numpy', 'float64')
 """
 
+# What this imports says `TYPE_CHECKING = False` for itself: to import `typing` would take longer than all
+# the rest.
+
 from xbridge._convert import align, asarray, to_backend, to_list, to_numpy
 from xbridge._devices import Device
 from xbridge._look import array_namespace, backend_of, device_of, dtype_of, shares_memory

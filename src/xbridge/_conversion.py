@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
-from xbridge._plan import across, in_words, run, within
+from xbridge._decide import across, within
+from xbridge._plan import in_words, run
 from xbridge._registry import backend_for, get
 from xbridge.backends import HOST
 

@@ -7,13 +7,12 @@ library's own zero-copy call. With any doubt or any option, the conversion is pl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from xbridge._registry import hot
 from xbridge.backends import HOST
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, TypeAlias
+    from typing import Any, Literal, TypeAlias
 
     from xbridge._protocol import Array, HostArray
 
@@ -55,8 +54,8 @@ def to_backend(
         None shares memory where that is safe and copies once where it is not. True never shares. False
         shares or raises.
     grad : {None, "keep", "detach"}
-        None keeps history within a library and ends it where the library ends, where a shared result is
-        read-only. "keep" keeps it or raises. "detach" gives a result without history.
+        None keeps history within a library; outside it ends, and a shared result is read-only. "keep"
+        keeps it or raises. "detach" gives a result without history.
 
     Returns
     -------
@@ -117,13 +116,7 @@ def to_numpy(
 
     Parameters
     ----------
-    x : array
-        As for `to_backend`, of any shape.
-    dtype : str or dtype object, optional
-        As for `to_backend`; None means the same dtype.
-    copy : bool, optional
-        As for `to_backend`; None shares memory where that is safe.
-    grad : {None, "keep", "detach"}
+    x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with history.
 
     Returns
@@ -258,8 +251,7 @@ def align(
     Returns
     -------
     tuple
-        One result for each argument, in order, dtypes unchanged. An array that is where it should be is
-        returned itself.
+        One result for each argument, in order, dtypes unchanged; `x` itself where nothing is to change.
 
     Raises
     ------

@@ -5,10 +5,14 @@ words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device
 `gpu` stands for the target's accelerator and never comes back as an answer.
 """
 
-from typing import Self
+from __future__ import annotations
 
 from xbridge._tracing import constant
 from xbridge.errors import DeviceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Device(str):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from xbridge._registry import backend_for, by_type, get
 from xbridge.errors import UnsupportedArrayError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 

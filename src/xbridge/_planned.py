@@ -26,6 +26,7 @@ def to_backend(x: object, name: str, **options: object) -> Array:
     source = backend_for(type(x))
     if source is None or source is target:
         return _to_backend(x, target, source, options)
+    options["traced"] = source.tracing() or target.tracing()
     return target.outside(source.outside(_to_backend))(x, target, source, options)
 
 

@@ -157,6 +157,9 @@ class Backend(Protocol):
     def namespace(self, x: Array, /) -> ModuleType:
         """The array API namespace of `x`."""
 
+    def tracing(self) -> bool:
+        """Whether a compiler of the library is tracing the caller now."""
+
     def outside(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
         """`fn`, run outside the modes that would change what it makes, such as tracing."""
 
@@ -219,7 +222,7 @@ FACTS = (
 
 VERBS = (
     *("owns", "describe", "refusal", "layout", "dtype_name", "lacks", "default_dtype"),
-    *("device_name", "resolve_device", "devices", "namespace", "outside", "recording"),
+    *("device_name", "resolve_device", "devices", "namespace", "tracing", "outside", "recording"),
     *("peek", "adopt"),
     *("detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
     *("to_host", "from_host"),

@@ -5,24 +5,24 @@ nominates a backend for a type (`torch.Size` is a tuple); the backend's own `own
 read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
 
 The hot path reads one table, `hot`: backend name -> exact type -> one function that converts or returns
-None. It is read without the lock, filled under it, and emptied in place, so a late registration is seen
-by the next call.
+None. It is read without the lock, and filled and emptied in place under it.
 """
 
 from __future__ import annotations
 
 import sys
+from _thread import RLock
 from importlib import import_module
-from threading import RLock
-from types import ModuleType
-from typing import TYPE_CHECKING, cast
 
 from xbridge._tracing import constant
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
 
     from xbridge._protocol import Array, Backend
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 by_type: dict[type, Backend] = {}
 hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 _loaded: dict[str, Backend] = {}
+_current: set[str] = set()
+"""Whose `_loaded` is the one registered now. Nothing ever leaves `_loaded`: somebody may be looking."""
 
 _entries: dict[str, Entry] = dict(INDEX)
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -102,7 +104,7 @@ def register_backend(
             )
         _entries[name] = entry
         by_type.clear()
-        _loaded.pop(name, None)
+        _current.discard(name)
         _available.pop(name, None)
         _warm()
 
@@ -170,7 +172,9 @@ def _find(cls: type) -> str:
 @constant
 def _fetch(name: str) -> str:
     """Make sure that a backend is loaded."""
-    if type(name) is not str or name not in _loaded:
+    if not isinstance(name, str):
+        raise _unknown(name)
+    if name not in _current:
         with _lock:
             _load(name)
     return name
@@ -185,13 +189,14 @@ def _nominated(root: str) -> list[str]:
 
 
 def _load(name: str) -> Backend:
-    if name in _loaded:
+    if name in _current:
         return _loaded[name]
     entry = _entry(name)
-    module = entry.module if isinstance(entry.module, ModuleType) else _import(name, entry)
-    backend = cast("Backend", module)
-    _check(name, module)
+    module = entry.module
+    backend: Backend = _import(name, module, entry) if isinstance(module, str) else module
+    _check(name, backend)
     _loaded[name] = backend
+    _current.add(name)
     _load(HOST)
     _warm()
     return backend
@@ -201,8 +206,9 @@ def _warm() -> None:
     """Lay out the hot table anew for the backends that are loaded."""
     for table in hot.values():
         table.clear()
-    for target in _loaded.values():
-        for source in _loaded.values():
+    rooms = [_loaded[name] for name in _loaded if name in _current]
+    for target in rooms:
+        for source in rooms:
             direct = _direct(source, target)
             hot.setdefault(target.name, {}).update(dict.fromkeys(source.plain, direct))
 
@@ -224,18 +230,17 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
 
 
 def _entry(name: str) -> Entry:
-    if isinstance(name, str):
-        if name in _entries:
-            return _entries[name]
-        claims = _scan().get(name, ())
-        if len(claims) > 1:
-            paths = " and ".join(_path(claim.module) for claim in claims)
-            raise OptionError.because(
-                f"use backend {name!r}", f"{paths} both claim the name", "uninstalling one of them"
-            )
-        if claims:
-            return claims[0]
-    raise _unknown(name)
+    if name in _entries:
+        return _entries[name]
+    claims = _scan().get(name, ())
+    if len(claims) > 1:
+        paths = " and ".join(_path(claim.module) for claim in claims)
+        raise OptionError.because(
+            f"use backend {name!r}", f"{paths} both claim the name", "uninstalling one of them"
+        )
+    if not claims:
+        raise _unknown(name)
+    return claims[0]
 
 
 def _unknown(name: object) -> UnknownBackendError:
@@ -248,8 +253,7 @@ def _unknown(name: object) -> UnknownBackendError:
     )
 
 
-def _import(name: str, entry: Entry) -> ModuleType:
-    path = str(entry.module)
+def _import(name: str, path: str, entry: Entry) -> Any:
     try:
         return import_module(path)
     except ImportError as error:
@@ -264,7 +268,7 @@ def _import(name: str, entry: Entry) -> ModuleType:
         raise MissingLibraryError.because(f"use backend {name!r}", why, do) from error
 
 
-def _check(name: str, module: ModuleType) -> None:
+def _check(name: str, module: Backend) -> None:
     """A misspelt verb is a missing one: say so when the backend is loaded, not when it is needed."""
     from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
 
@@ -272,7 +276,7 @@ def _check(name: str, module: ModuleType) -> None:
     if missing:
         raise OptionError.because(
             f"use backend {name!r}",
-            f"{_path(module)} has no {', '.join(missing)}",
+            f"its module has no {', '.join(missing)}",
             "defining every fact and verb of xbridge._protocol.Backend",
         )
 

@@ -24,13 +24,14 @@ def read_request(
     copy: object,
     grad: object,
     track: bool = False,
+    traced: bool = False,
 ) -> Request:
     """The options as a request; `rooms` are asked first what a dtype or device object means."""
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.because(f"take copy={copy!r}", "it is None, True or False", "copy=None")
     if grad not in _GRADS:
         raise OptionError.because(f"take grad={grad!r}", "it is None, 'keep' or 'detach'", "grad='detach'")
-    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track)
+    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track, traced)
 
 
 def with_requires_grad(grad: object, requires_grad: object) -> object:
@@ -55,10 +56,10 @@ def _device(device: object, rooms: tuple[Backend, ...]) -> Device | None:
         return None
     if isinstance(device, str):
         return device_named(device)
-    for room in (*rooms, *kin(device)):
-        found = room.device_name(device)
-        if found is not None:
-            return found
+    names = (room.device_name(device) for asked in (rooms, None) for room in asked or kin(device))
+    found = next((name for name in names if name is not None), None)
+    if found is not None:
+        return found
     raise DeviceError.because(f"read device {device!r}", "no library knows it as a device", "device='cpu'")
 
 
@@ -69,14 +70,11 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
         if dtype in DTYPES or dtype == "default":
             return str(dtype)
         raise _unknown(dtype)
-    name = of_python(dtype)
-    if name is not None:
-        return name
-    for room in (*rooms, *kin(dtype)):
-        name = room.dtype_name(dtype)
-        if name is not None:
-            return name
-    raise _unknown(dtype)
+    names = (room.dtype_name(dtype) for asked in (rooms, None) for room in asked or kin(dtype))
+    found = of_python(dtype) or next((name for name in names if name is not None), None)
+    if found is None:
+        raise _unknown(dtype)
+    return found
 
 
 def _unknown(dtype: object) -> DTypeError:

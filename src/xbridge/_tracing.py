@@ -6,12 +6,12 @@ lock, an import, a new string type), it may call a marked function once and keep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
-F = TypeVar("F", bound="Callable[..., object]")
+    F = TypeVar("F", bound=Callable[..., object])
 
 
 def constant(fn: F) -> F:

@@ -5,7 +5,11 @@ what was given, what was asked, why it cannot be, and ends with the next thing t
 Each class also inherits the built-in that a caller would guess, so `except ValueError` works.
 """
 
-from typing import Self
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = [
     "CopyError",

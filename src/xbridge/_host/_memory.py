@@ -39,15 +39,17 @@ def cast(host: HostArray, dtype: str) -> HostArray:
 
 
 def freeze(host: HostArray) -> HostArray:
-    """A read-only view."""
-    view = host.view()
-    view.setflags(write=False)
-    return view
+    """A read-only view, which cannot be made writable again."""
+    return _reinterpret(host, writable=False)
 
 
 def thaw(host: HostArray) -> HostArray:
     """A view that says it is writable, for a reader who will not write."""
-    layout = Layout(address(host), host.shape, host.strides, host.itemsize)
+    return _reinterpret(host, writable=True)
+
+
+def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
+    layout = Layout(address(host), host.shape, host.strides, host.itemsize, writable)
     return look(layout, owner=host).view(host.dtype)
 
 

@@ -4,18 +4,24 @@ A line says where a backend's module is, which package roots its array types com
 when the library is missing. Everything else about a library stands in its own module.
 """
 
-from types import ModuleType
-from typing import NamedTuple
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["HOST", "INDEX", "Entry"]
 
 
-class Entry(NamedTuple):
+class Entry:
     """Where a backend is found."""
 
-    module: str | ModuleType
-    roots: tuple[str, ...]
-    install: str
+    __slots__ = ("install", "module", "roots")
+
+    def __init__(self, module: str | ModuleType, roots: tuple[str, ...], install: str) -> None:
+        self.module = module
+        self.roots = roots
+        self.install = install
 
 
 INDEX = {

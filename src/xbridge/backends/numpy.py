@@ -33,6 +33,7 @@ gaps = {
     "history": "never: NumPy does not differentiate",
 }
 
+_NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
@@ -121,6 +122,10 @@ def namespace(x: HostArray, /) -> ModuleType:
     return compat
 
 
+def tracing() -> bool:
+    return False
+
+
 def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
@@ -187,5 +192,8 @@ def from_host(host: HostArray, /) -> HostArray:
 def _name(dtype: np.dtype[Any]) -> str:
     """The canonical name; NumPy's own word where there is none."""
     if dtype.kind in "biufc":
+        # NumPy works out `name` in Python; most arrays are of a dtype that is on the list.
+        if dtype.num in _NAMES:
+            return _NAMES[dtype.num]
         return {"g": "longdouble", "G": "clongdouble"}.get(dtype.char, dtype.name)
     return dtype.name if dtype.type.__module__ == "ml_dtypes" else str(dtype)

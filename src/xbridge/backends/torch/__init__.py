@@ -1,7 +1,7 @@
 """PyTorch: devices, pending conjugates and gradients are all real; a read-only tensor does not exist.
 
-A tensor may be many things that only look like memory: fake, meta, freed, wrapped by a transform, traced.
-The library's own exits check some of these and read garbage from the rest, so `refusal` asks each one.
+A tensor may be many things that only look like memory (`_refusals.py`), so the hot path asks a few cheap
+questions of each, and answers None unless every one is settled.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch._C import _functorch
-from torch._C import _get_tracing_state as _jit_state
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
@@ -19,6 +17,7 @@ from xbridge._devices import CPU, Device, device_named
 from xbridge._dtypes import DTYPES, exact_integers
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.backends.torch._refusals import not_memory, not_values
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def describe(x: torch.Tensor, /) -> Facts:
 def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
     if not leaving:
         return None
-    found = _not_memory(x) or _not_values(x)
+    found = not_memory(x) or not_values(x)
     return Refusal(UnsupportedArrayError, *found) if found else None
 
 
@@ -140,6 +139,10 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
     return compat
 
 
+def tracing() -> bool:
+    return _is_traced()
+
+
 def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
     if _is_traced():
         disabled: Callable[..., Array] = torch.compiler.disable(fn)  # type: ignore[no-untyped-call] # theirs
@@ -161,7 +164,7 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
         else:
             host = x.numpy()
         if host.flags.num in _VIEWS:
-            if x.untyped_storage().nbytes() == host.nbytes and not x.storage_offset():
+            if len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
                 return host
             if _covers(x, host):
                 return host
@@ -239,39 +242,6 @@ def _covers(x: torch.Tensor, host: HostArray) -> bool:
     """Whether the memory of a dense view lies inside its storage."""
     offset = x.storage_offset() * host.itemsize
     return x.data_ptr() > offset and x.untyped_storage().nbytes() >= offset + host.nbytes
-
-
-def _not_memory(x: torch.Tensor) -> tuple[str, str] | None:
-    """What it is instead of an array in memory, and the way out."""
-    cls = type(x)
-    if x.is_nested:
-        return "a nested tensor is ragged", "x.unbind()"
-    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
-        return f"a {cls.__name__} is no plain memory", ways.get(cls.__name__, "the tensor inside it")
-    if x.is_quantized:
-        return "a quantized tensor holds codes, not values", "x.dequantize()"
-    if x.layout is not torch.strided:
-        return f"its layout is {x.layout}", "x.to_dense()"
-    if x.is_meta:
-        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
-    if _functorch.is_functorch_wrapped_tensor(x):
-        return "a function transform is running over it", "converting outside the transform"
-    return None
-
-
-def _not_values(x: torch.Tensor) -> tuple[str, str] | None:
-    """What would be lost or misread with its bytes, and the way out."""
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call] # theirs
-        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
-    proxy = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-    if proxy is not None or _jit_state() is not None:
-        return "a tracer would bake its values into the program", "converting outside the trace"
-    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
-    need = (x.storage_offset() + reach) * x.itemsize
-    if x.numel() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
-        return "its storage was freed or shrunk", "restoring the storage first"
-    return None
 
 
 def _loses(x: torch.Tensor, dtype: str) -> bool:

@@ -1,0 +1,215 @@
+"""Turn what was measured into one Markdown page: how to run it, how to read it, the tables, the machine.
+
+The page is generated, so that it cannot say more than the last run did.
+"""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from harness import Figure, Scale
+from rows import PEERS, ROWS, No, huge_pages
+
+__all__ = ["Result", "Table", "document"]
+
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+LIBRARIES = ("xbridge-array", "numpy", "torch", "ml_dtypes", "array-api-compat", *PEERS)
+
+TRIAL = "This was a trial: the arrays were small and the rounds few, so the figures say nothing."
+PAGE = """\
+# Benchmarks
+
+{verdict}
+
+`make bench` makes this page; this one was made by `{command}` on {date}.
+`python benchmarks/run.py --quick` only tries whether everything runs.
+
+**How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that
+what slows the machine slows all of them; the arrays are made anew a few times. A figure compares medians;
+behind it stands between which values the middle half of the rounds lies. Where a row has several
+references, the fastest counts.
+
+**How to read it.** The tables show our statement and the reference as they ran. The peers' figures have
+the same reference as ours; the notes say why there is none where a dash is.
+
+{tables}
+
+## Notes
+
+{notes}
+
+## The peers' calls
+
+A peer stands in a row if its result has the type, dtype and values of ours. What it promises about
+memory, writing and gradients is not compared.
+
+{calls}
+
+Gymnasium's two are its `array_conversion` with its namespace of either library, as
+`gymnasium.wrappers.numpy_to_torch` defines them. scikit-learn's is `sklearn.utils._array_api.move_to`
+with array API dispatch switched on, given array-api-compat's namespaces and torch's device.
+
+## The machine
+
+{machine}
+"""
+
+
+class Result(NamedTuple):
+    """One measured row."""
+
+    given: str
+    call: str
+    reference: str
+    seconds: float | None
+    """What our statement takes."""
+    figure: Figure
+    target: float | None
+    peers: Sequence[Figure | str]
+    """Figures, or why there are none."""
+
+
+class Table(NamedTuple):
+    """Measured rows that are read alike."""
+
+    title: str
+    reading: str
+    scale: Scale
+    results: Sequence[Result]
+
+
+def document(tables: Iterable[Table], *, quick: bool) -> str:
+    """Return the whole page.
+
+    Parameters
+    ----------
+    tables : iterable of Table
+        In the order of the page.
+    quick : bool
+        Whether this was the quick run.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    tables, notes = list(tables), list[str]()
+    body = "\n\n".join([section(table, notes) for table in tables])
+    return PAGE.format(
+        verdict=TRIAL if quick else verdict(tables),
+        command="python benchmarks/run.py" + " --quick" * quick,
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        tables=body,
+        notes="\n".join(f"{i}. {note}" for i, note in enumerate(notes, 1)),
+        calls="\n".join(f"- {line}" for line in calls()),
+        machine="\n".join(f"- {line}" for line in machine()),
+    )
+
+
+def verdict(tables: Iterable[Table]) -> str:
+    """Return how many targets were met."""
+    met = [
+        table.scale.met(result.figure.value, result.target)
+        for table in tables
+        for result in table.results
+        if result.target is not None
+    ]
+    return f"{sum(met)} of {len(met)} targets were met on the machine below."
+
+
+def section(table: Table, notes: list[str]) -> str:
+    """Return one table with its heading; add what its dashes need to the notes."""
+    better = "Less is better" if table.scale.at_most else "More is better"
+    head = ["given", "call", "beside", "takes", "figure", "target", "met", *PEERS]
+    rows = [cells(result, table.scale, notes) for result in table.results]
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    body = grid([[row[i] for i in used] for row in [head, *rows]])
+    return f"## {table.title}\n\n{table.reading} {better}.\n\n{body}"
+
+
+def cells(result: Result, scale: Scale, notes: list[str]) -> list[str]:
+    """Return a row's cells."""
+    value, low, high = (scale.form.format(x) for x in result.figure)
+    met = target = ""
+    if result.target is not None:
+        sign = "at most" if scale.at_most else "at least"
+        target = f"{sign} {result.target:g}"
+        met = "yes" if scale.met(result.figure.value, result.target) else "**no**"
+    return [
+        f"`{result.given}`" if result.given else "",
+        f"`{result.call}`",
+        f"`{result.reference}`",
+        duration(result.seconds),
+        f"{value} ({low} to {high})" if low != high else value,
+        target,
+        met,
+        *(peer(found, scale, notes) for found in result.peers),
+    ]
+
+
+def peer(found: Figure | str, scale: Scale, notes: list[str]) -> str:
+    """Return a peer's cell: its figure, or a dash with the number of the note that says why."""
+    if not isinstance(found, str):
+        return scale.form.format(found.value)
+    note = f"{found[0].upper()}{found[1:]}."
+    if note not in notes:
+        notes.append(note)
+    return f"- ({notes.index(note) + 1})"
+
+
+def grid(rows: list[list[str]]) -> str:
+    """Return a Markdown table whose columns also line up on a terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(map(str.ljust, row, widths)) for row in rows]
+    rule = "-|-".join("-" * width for width in widths)
+    return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in the unit in which it reads best."""
+    if seconds is None:
+        return ""
+    unit, size = next((unit, size) for unit, size in UNITS if seconds >= size)
+    return f"{seconds / size:.3g} {unit}"
+
+
+def calls() -> list[str]:
+    """Return what was run for each peer."""
+    own = [dict.fromkeys(row.peers[i] for row in ROWS) for i in range(len(PEERS))]
+    return [
+        f"{name}: " + ", ".join(f"`{call}`" for call in used if not isinstance(call, No))
+        for name, used in zip(PEERS, own, strict=True)
+    ]
+
+
+def machine() -> list[str]:
+    """Return what the figures depend on."""
+    torch = import_module("torch")
+    return [
+        f"{processor()}, {os.cpu_count()} cores, of which torch uses {torch.get_num_threads()}",
+        f"{platform.system()} {platform.machine()}; huge pages: {huge_pages()}",
+        f"Python {platform.python_version()}, {', '.join(map(installed, LIBRARIES))}",
+    ]
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (found or [platform.processor() or "unknown processor"])[0]
+
+
+def installed(name: str) -> str:
+    """Return a distribution with its version."""
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:  # ours, when it runs from its source tree
+        return f"{name} (not installed)"

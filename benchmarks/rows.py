@@ -1,0 +1,209 @@
+"""What is measured: a row is a statement, what it must stand beside, and the target.
+
+A row makes its arrays by its own setup. A peer gets the call of its own interface that does the same
+work; whether it can is found out by running it, and `No` says why there is nothing to run.
+"""
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import NS, SPEED, TIME, Scale
+
+__all__ = [
+    "BULK",
+    "IMPORT",
+    "PEERS",
+    "ROWS",
+    "STACK",
+    "No",
+    "Row",
+    "Section",
+    "huge_pages",
+    "names",
+    "sections",
+]
+
+PEERS = ("autoray", "gymnasium", "scikit-learn")
+
+
+class No(str):
+    """Why a peer has no figure."""
+
+    __slots__ = ()
+
+
+class Row(NamedTuple):
+    """One line of a table."""
+
+    setup: str
+    """Makes the arrays; sees the libraries, and `n`."""
+    ours: str
+    references: tuple[str, ...]
+    """The fastest of them counts."""
+    target: float | None
+    peers: tuple[str, str, str]
+    """Statements or `No`, in the order of `PEERS`."""
+
+
+class Section(NamedTuple):
+    """Rows that are measured and read alike."""
+
+    title: str
+    reading: str
+    scale: Scale
+    rows: tuple[Row, ...]
+    n: int
+    """Items of 8 bytes, or twice as many of 4."""
+    trials: int
+    """How often the arrays are made anew: where they lie in memory changes what a call takes."""
+    rounds: int
+    """How many turns each statement gets in a trial."""
+    block: float
+    """Seconds of a turn; 0 for a single run."""
+
+
+def huge_pages() -> str:
+    """Return who gets huge pages: ``always`` all, ``madvise`` NumPy but not torch, ``never`` none."""
+    try:
+        modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
+    except OSError:
+        return "unknown"
+    mode = modes.partition("[")[2].partition("]")[0]
+    off = os.environ.get("NUMPY_MADVISE_HUGEPAGE") == "0"
+    return "never" if off and mode == "madvise" else mode
+
+
+TO_NUMPY = ("autoray.to_numpy(t)", "torch_to_numpy(t)", "move_to(t, xp=xnp, device='cpu')")
+TO_TORCH = (
+    "autoray.do('asarray', a, like='torch')",
+    "numpy_to_torch(a)",
+    "move_to(a, xp=xtorch, device=cpu)",
+)
+NO_COPY = No("cannot be asked for a copy")
+NO_DTYPE = No("cannot be asked for a dtype")
+NO_CALL = No("has no such call")
+ABORTS = No("hands negative strides to `torch.from_dlpack`, which aborts the process")
+LISTS = No("converts the items of a list and keeps the list")
+
+FLOATS = "a = np.arange(0.0, n)"
+TENSOR = "t = torch.arange(n).double()"
+OURS = "xbridge.to_backend(a, 'torch')"
+COPY = f"{OURS[:-1]}, copy=True)"
+DETACH = ("t.detach().cpu().numpy()",)
+COPIES = ("autoray.do('array', a, like='torch')", NO_COPY, NO_COPY)
+
+CLONE = Row(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
+
+CALLS = (
+    Row(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
+    Row(f"{TENSOR}.requires_grad_()", "xbridge.to_numpy(t)", DETACH, 1.2, TO_NUMPY),
+    Row(f"{TENSOR}[10:]", "xbridge.to_numpy(t)", DETACH, 1.4, TO_NUMPY),
+    Row(FLOATS, OURS, ("torch.from_numpy(a)",), 1.9, TO_TORCH),
+    CLONE,
+)
+
+LOOKS = tuple(
+    Row(x, "xbridge.backend_of(x)", ("empty(x)",), 60, ("autoray.infer_backend(x)", NO_CALL, NO_CALL))
+    for x in (f"x{TENSOR[1:]}", f"x{FLOATS[1:]}")
+)
+
+BULK = (
+    CLONE._replace(target=3.0 if huge_pages() == "madvise" else 1.0),
+    Row(
+        f"{FLOATS}[::-1]",
+        OURS,
+        ("np.ascontiguousarray(a)", "a.copy()"),
+        0.9,
+        (TO_TORCH[0], ABORTS, TO_TORCH[2]),
+    ),
+    Row(
+        f"{FLOATS}.astype('>f8')",
+        OURS,
+        ("a.astype('=f8')", "a.byteswap()"),
+        0.9,
+        TO_TORCH,
+    ),
+    Row(
+        FLOATS,
+        f"{OURS[:-1]}, dtype='float32')",
+        ("a.astype('f4')", "torch.from_numpy(a).to(torch.float32)"),
+        0.9,
+        ("autoray.to(a, 'torch-float32')", NO_DTYPE, NO_DTYPE),
+    ),
+)
+
+STACK = Row(
+    "a = [np.full(n // 128, i, 'f4') for i in range(256)]",
+    "xbridge.asarray(a, backend='torch')",
+    ("torch.tensor(a)",),
+    20,
+    (TO_TORCH[0], LISTS, TO_TORCH[2]),
+)
+
+IMPORT = Row(
+    "",
+    "import xbridge",
+    ("pass",),
+    15,
+    (
+        "import autoray",
+        "import gymnasium.wrappers.array_conversion",
+        "import sklearn.utils._array_api",
+    ),
+)
+
+ROWS = (*CALLS, *LOOKS, *BULK, STACK, IMPORT)
+
+
+def names() -> dict[str, Any]:
+    """Return what the statements see: the libraries, and the peers' converters."""
+    os.environ["SCIPY_ARRAY_API"] = "1"  # scikit-learn dispatches only if SciPy was told so before
+    libraries: dict[str, Any] = {
+        name: import_module(path)
+        for name, path in {
+            "xbridge": "xbridge",
+            "np": "numpy",
+            "torch": "torch",
+            "autoray": "autoray",
+            "xnp": "array_api_compat.numpy",
+            "xtorch": "array_api_compat.torch",
+        }.items()
+    }
+    gymnasium = import_module("gymnasium.wrappers.numpy_to_torch")
+    import_module("sklearn").set_config(array_api_dispatch=True)
+    return libraries | {
+        "numpy_to_torch": gymnasium.numpy_to_torch,
+        "torch_to_numpy": gymnasium.torch_to_numpy,
+        "move_to": import_module("sklearn.utils._array_api").move_to,
+        "cpu": libraries["torch"].device("cpu"),
+        "empty": lambda _: None,
+    }
+
+
+def sections(*, quick: bool) -> tuple[Section, ...]:
+    """Return what is timed in this process.
+
+    Parameters
+    ----------
+    quick : bool
+        Whether to do just enough to see that it works.
+
+    Returns
+    -------
+    tuple of Section
+        In the order of the report.
+    """
+    many, few = ((1, 40), (1, 5)) if quick else ((10, 60), (3, 7))
+    large, middle, listed = (2**19, 2**17, 2**17) if quick else (2**25, 2**21, 2**19)
+    time = "Time, as a multiple of the reference's; 100 items of float64."
+    look = "Time beyond an empty call's; 100 items of float64."
+    speed = "Speed, as a multiple of the reference's"
+    return (
+        Section("Small arrays", time, TIME, CALLS, 100, *many, 5e-4),
+        Section("Looking", look, NS, LOOKS, 100, *many, 5e-4),
+        Section("Large arrays", f"{speed}; {large >> 17} MB.", SPEED, BULK, large, *few, 0),
+        Section("Between", f"{speed}; {middle >> 17} MB.", SPEED, (CLONE,), middle, *few, 2e-3),
+        Section("A list of 256 arrays", f"{speed}; {listed >> 17} MB.", SPEED, (STACK,), listed, *few, 0),
+    )

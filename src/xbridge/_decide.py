@@ -1,0 +1,223 @@
+"""Decide a conversion from facts, as a list of steps: the one place where the contract stands.
+
+Two libraries meet in host memory:
+
+    source: detach, settle, cast, move    host: check, cast, copy, freeze    target: cast, move, track
+
+Within one library nobody meets: every step is the library's own operation, so arrays that could never
+leave it (tracers, sparse, fake) pass. Nothing is decided by trying and catching.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge import _host
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
+from xbridge._plan import Plan, Route, Step
+from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from xbridge._devices import Device
+    from xbridge._plan import Request
+    from xbridge._protocol import Array, Backend, Facts, Layout
+
+
+def within(room: Backend, x: Array, request: Request) -> Plan:
+    """The plan for a conversion inside one library."""
+    route = _route(room, room, room.describe(x), request)
+    facts, dtype = route.facts, route.dtype
+    changes = [*_check(route, room), *_cast(route, room)]
+    moves = _move(route, room)
+    changes = [*changes, *moves] if _narrows(facts.dtype, dtype) else [*moves, *changes]
+    detached = request.grad == "detach" and facts.history
+    if not changes:
+        if detached and not room.readonly:
+            changes = [Step(room, "copy", copies=f"it requires grad, and {_has_no_readonly(room)}")]
+        elif request.copy:
+            changes = [Step(room, "copy", copies="copy=True")]
+    if changes and request.grad == "keep" and facts.history and not room.recording():
+        raise GradientError.because(
+            route.asked(), "grad='keep' was asked where gradients are off", "grad=None, or turning them on"
+        )
+    steps = [Step(room, "detach")] if detached else []
+    return _plan(route, [*steps, *changes, *_track(route)])
+
+
+def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan:
+    """The plan for a conversion from one library to another, by way of host memory."""
+    route = _route(source, target, source.describe(x), request)
+    facts, dtype, device = route.facts, route.dtype, route.device
+    if facts.history and request.grad == "keep":
+        raise GradientError.because(
+            route.asked(),
+            "grad='keep' was asked, and a graph ends where its library ends",
+            "grad=None",
+        )
+    if device != CPU and device not in target.devices():
+        places = ", ".join(target.devices())
+        raise DeviceError.because(
+            route.asked(),
+            f"{target.name} has no device {device} here, only {places}",
+            "device='cpu'",
+        )
+    layout = source.layout(x)
+    steps = [Step(source, "detach")] if facts.history else []
+    if not layout.settled:
+        steps.append(Step(source, "settle", copies="a conjugate or a negation is pending on its bytes"))
+    steps += _move(route, source, CPU)
+    lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
+    if lacking:
+        steps += [*_check(route, source), *_cast(route, source)]
+    steps.append(Step(source, "to_host"))
+    on_host, at_target = [], []
+    if not lacking:
+        on_host = _check(route, _host)
+        if target.host_only or (facts.dtype, dtype) in target.host_casts:
+            on_host += _cast(route, _host)
+        else:
+            at_target = _cast(route, target)
+    moves = _move(route, target, device, start=CPU)
+    later = [*at_target, *moves] if _narrows(facts.dtype, dtype) else [*moves, *at_target]
+    if not any(step.copies for step in [*steps, *on_host]):
+        on_host += _share_or_copy(route, layout, will_copy=bool(later))
+    return _plan(route, [*steps, *on_host, Step(target, "from_host"), *later, *_track(route)])
+
+
+def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
+    """Settle on a dtype and a device, and refuse what cannot be asked."""
+    near = CPU if target.host_only else facts.device
+    device = target.resolve_device(request.device or near, facts.device)
+    route = Route(source, target, facts, request, _dtype(target, facts, request, device), device)
+    dtype = route.dtype
+    if category(facts.dtype) == "complex" and category(dtype) in ("int", "float"):
+        raise DTypeError.because(
+            route.asked(),
+            f"a cast from {facts.dtype} to {dtype} drops the imaginary part",
+            "x.real",
+        )
+    lacks = None
+    if source is not target or device != facts.device:
+        lacks = target.lacks(dtype, device)
+    if lacks:
+        raise lacks.error.because(route.asked(), lacks.why, lacks.do)
+    if request.grad == "keep" and facts.history and not is_inexact(dtype):
+        raise GradientError.because(
+            route.asked(),
+            f"grad='keep' was asked, and no gradient flows through {dtype}",
+            "grad=None",
+        )
+    return route
+
+
+def _dtype(target: Backend, facts: Facts, request: Request, device: Device) -> str:
+    if request.dtype is None:
+        return facts.dtype
+    if request.dtype != "default":
+        return request.dtype
+    kind = category(facts.dtype)
+    return no_wider(facts.dtype, target.default_dtype(kind, device)) if facts.dtype in DTYPES else facts.dtype
+
+
+def _check(route: Route, room: Backend | ModuleType) -> list[Step]:
+    """Look at the values, where a dtype is narrowed that nobody named."""
+    asked = route.request.dtype == "default" and route.dtype != route.facts.dtype
+    return [Step(room, "check", (route.dtype,))] if asked else []
+
+
+def _cast(route: Route, room: Backend | ModuleType) -> list[Step]:
+    facts, dtype = route.facts, route.dtype
+    if dtype != facts.dtype:
+        return [Step(room, "cast", (dtype,), f"{facts.dtype} becomes {dtype}")]
+    if route.request.dtype is not None and not facts.native:
+        return [Step(room, "cast", (dtype,), f"its bytes are not in the order of {dtype}")]
+    return []
+
+
+def _move(
+    route: Route, room: Backend, device: Device | None = None, start: Device | None = None
+) -> list[Step]:
+    goal = route.device if device is None else device
+    begin = route.facts.device if start is None else start
+    return [] if goal == begin else [Step(room, "move", (goal,), f"it moves from {begin} to {goal}")]
+
+
+def _track(route: Route) -> list[Step]:
+    """Begin a new history, where one was asked for and can begin."""
+    if not route.request.track:
+        return []
+    target, facts = route.target, route.facts
+    why = do = ""
+    if not target.autograd:
+        why, do = f"{target.name} has no gradients", "a backend that has"
+    elif not is_inexact(route.dtype):
+        why, do = f"no gradient flows through {route.dtype}", "dtype='float32'"
+    elif facts.history and route.request.grad != "detach":
+        why, do = "a new leaf would cut the history that it has", "grad='detach' to cut it"
+    if why:
+        raise GradientError.because(f"{route.asked()} with requires_grad=True", why, do)
+    return [Step(target, "track")]
+
+
+def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Step]:
+    """The sharing rules. Memory that a later step reads only once needs no more than a view of it."""
+    target, facts = route.target, route.facts
+    why = next(_obstacles(route, layout), "")
+    if will_copy:
+        return [] if target.holds(facts, layout) else [Step(_host, "copy", copies=why)]
+    if route.request.copy and not why:
+        why = "copy=True"
+    if why:
+        return [Step(_host, "copy", copies=why)]
+    return [Step(_host, "freeze")] if _is_guarded(facts, layout) else []
+
+
+def _is_guarded(facts: Facts, layout: Layout) -> bool:
+    """Whether nobody may write the memory through a new array."""
+    return facts.history or not layout.writable or layout.repeats()
+
+
+def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
+    """Why the target cannot safely look at the same memory."""
+    source, target, facts = route.source, route.target, route.facts
+    if not target.holds(facts, layout):
+        if not facts.native:
+            yield "its bytes are in foreign order"
+        elif not layout.aligned:
+            yield "its memory is not aligned"
+        yield f"{target.name} has no such strides"
+    if not target.readonly:
+        reasons = {
+            "its memory is read-only": not layout.writable,
+            "its elements share memory with each other": layout.repeats(),
+            "it requires grad": facts.history,
+        }
+        yield from (f"{why}, and {_has_no_readonly(target)}" for why, holds in reasons.items() if holds)
+    elif route.request.traced and _is_guarded(facts, layout):
+        yield "a compiler would make its read-only array writable"
+    if target.immutable and not source.immutable:
+        yield f"its memory can change, and {target.name} reads it later"
+
+
+def _has_no_readonly(room: Backend) -> str:
+    return f"{room.name} has no read-only arrays"
+
+
+def _narrows(dtype: str, narrower: str) -> bool:
+    """Whether fewer bytes cross if the cast comes before the move."""
+    if dtype in DTYPES and narrower in DTYPES:
+        return DTYPES[narrower].bits < DTYPES[dtype].bits
+    return False
+
+
+def _plan(route: Route, steps: list[Step]) -> Plan:
+    """Hold `copy=False` against the steps; an empty array has no memory to share."""
+    if route.request.copy is False:
+        why = next((step.copies for step in steps if step.copies), "")
+        if why and 0 not in route.facts.shape:
+            raise CopyError.because(f"{route.asked()} with copy=False", why, "copy=None")
+    return Plan(route, tuple(steps))

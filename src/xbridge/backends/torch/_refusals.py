@@ -1,0 +1,44 @@
+"""What a tensor may be instead of values in memory, and the way out of each.
+
+A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. The
+library's own exits check some of these and read garbage from the rest, so each one is asked about here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._C import _functorch
+from torch.autograd import forward_ad
+
+
+def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+    """What it is instead of an array in memory, and the way out."""
+    cls = type(x)
+    if x.is_nested:
+        return "a nested tensor is ragged", "x.unbind()"
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
+        return f"a {cls.__name__} is no plain memory", ways.get(cls.__name__, "the tensor inside it")
+    if x.is_quantized:
+        return "a quantized tensor holds codes, not values", "x.dequantize()"
+    if x.layout is not torch.strided:
+        return f"its layout is {x.layout}", "x.to_dense()"
+    if x.is_meta:
+        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
+    if _functorch.is_functorch_wrapped_tensor(x):
+        return "a function transform is running over it", "converting outside the transform"
+    return None
+
+
+def not_values(x: torch.Tensor) -> tuple[str, str] | None:
+    """What would be lost or misread with its bytes, and the way out."""
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call] # theirs
+        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
+    proxy = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    if proxy is not None:
+        return "a tracer would bake its values into the program", "converting outside the trace"
+    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    need = (x.storage_offset() + reach) * x.itemsize
+    if x.numel() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+        return "its storage was freed or shrunk", "restoring the storage first"
+    return None

@@ -1,0 +1,234 @@
+"""The registry: late registration, plugins, precedence, threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from toylib import SubToy, Toy, make_backend
+
+import xbridge
+from xbridge.backends import numpy as room
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xbridge._protocol import HostArray
+
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    """An installed distribution that announces backends."""
+    for package, point in points.items():
+        info = folder / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n", encoding="utf-8")
+        (info / "entry_points.txt").write_text(f"[xbridge.backends]\n{point}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_backend_registered_late_is_seen_by_the_next_call() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(Toy(np.ones(2)))
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+
+
+def test_a_subclass_belongs_to_the_backend_of_its_base() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
+
+
+def test_a_package_root_only_nominates_and_owns_decides() -> None:
+    xbridge.register_backend("toylib", make_backend(owns=lambda cls: cls is SubToy))
+    assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(Toy(np.ones(2)))
+
+
+def test_roots_say_which_packages_the_arrays_come_from() -> None:
+    xbridge.register_backend("toys", make_backend("toys"), roots=("toylib",))
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toys"
+
+
+def test_a_name_is_never_taken_by_accident() -> None:
+    first = make_backend()
+    xbridge.register_backend("toylib", first)
+    xbridge.register_backend("toylib", first)
+    with pytest.raises(xbridge.OptionError, match="replace=True"):
+        xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.OptionError, match=r"xbridge\.backends\.numpy"):
+        xbridge.register_backend("numpy", make_backend("numpy"))
+
+
+def test_replacing_a_backend_replaces_it_in_every_table() -> None:
+    toy = Toy(np.ones(2))
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.dtype_of(toy) == "float64"
+    facts = room.describe(toy.data)._replace(dtype="replaced")
+    xbridge.register_backend("toylib", make_backend(describe=lambda _: facts), replace=True)
+    assert xbridge.dtype_of(toy) == "replaced"
+
+
+def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_toys.py").write_text(
+        "import sys, toylib\nsys.modules[__name__] = toylib.make_backend()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("toylib", "late_toys")
+    assert "late_toys" not in sys.modules
+    assert xbridge.is_available("toylib")
+    assert "late_toys" in sys.modules
+
+
+def test_a_missing_library_says_what_to_install() -> None:
+    xbridge.register_backend("nolib", "nolib.backend")
+    assert not xbridge.is_available("nolib")
+    with pytest.raises(xbridge.MissingLibraryError, match=r"nolib is not installed; try pip install nolib$"):
+        xbridge.to_backend(np.ones(2), "nolib")
+
+
+def test_a_broken_library_is_told_from_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_toys.py").write_text("from numpy import no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("toylib", "broken_toys")
+    with pytest.raises(xbridge.MissingLibraryError, match=r"importing broken_toys failed with .*no_such_name"):
+        xbridge.to_backend(np.ones(2), "toylib")
+
+
+def test_a_misspelt_verb_is_named_when_the_backend_is_loaded() -> None:
+    xbridge.register_backend("toylib", make_backend(from_host=None, gaps=None))
+    with pytest.raises(xbridge.OptionError, match="has no gaps, from_host"):
+        xbridge.to_backend(np.ones(2), "toylib")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(xbridge.UnknownBackendError, match="try 'numpy'"):
+        xbridge.to_backend(np.ones(2), "nunpy")
+    with pytest.raises(xbridge.UnknownBackendError, match=r"\['numpy'\]"):
+        xbridge.to_backend(np.ones(2), ["numpy"])  # type: ignore[arg-type] # that is the mistake
+    assert not xbridge.is_available("nunpy")
+
+
+def test_a_plugin_is_found_by_its_name_and_by_its_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy_plugin.py").write_text(
+        "import sys, toylib\nsys.modules[__name__] = toylib.make_backend()\n"
+    )
+    install(tmp_path, monkeypatch, toy_plugin="toylib = toy_plugin")
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert isinstance(xbridge.to_backend(np.ones(2), "toylib"), Toy)
+    assert xbridge.known_backends()[-1] == "toylib"
+
+
+def test_two_plugins_that_claim_one_name_are_both_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, one="toylib = one_toy", two="toylib = two_toy")
+    with pytest.raises(xbridge.OptionError, match=r"one_toy and two_toy|two_toy and one_toy"):
+        xbridge.to_backend(np.ones(2), "toylib")
+    assert xbridge.backend_of(np.ones(2)) == "numpy"
+
+
+def test_a_broken_plugin_harms_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, broken="brokenlib = brokenlib.no_such_module")
+    assert xbridge.known_backends()[-1] == "brokenlib"
+    assert not xbridge.is_available("brokenlib")
+    assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
+    with pytest.raises(xbridge.MissingLibraryError, match="pip install broken"):
+        xbridge.to_backend(np.ones(2), "brokenlib")
+
+
+def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[str] = []
+
+    def entry_points(*, group: str) -> list[object]:
+        scans.append(group)
+        return []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    xbridge.asarray([1, (2,)[0], 3.5])
+    xbridge.asarray(2.5)
+    assert scans == []
+    for _ in range(2):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.backend_of(Toy(np.ones(2)))
+    assert scans == ["xbridge.backends"]
+
+
+def test_threads_that_race_see_one_backend_or_the_next_and_nothing_else() -> None:
+    facts = room.describe(np.ones(2))
+    first = make_backend(describe=lambda _: facts._replace(dtype="first"))
+    second = make_backend(describe=lambda _: facts._replace(dtype="second"))
+    xbridge.register_backend("toylib", first)
+    seen: set[str] = set()
+    failures: list[BaseException] = []
+    start = threading.Barrier(5)
+
+    def look() -> None:
+        start.wait()
+        try:
+            for _ in range(2000):
+                seen.add(xbridge.dtype_of(Toy(np.ones(2))))
+        except xbridge.XBridgeError as error:
+            failures.append(error)
+
+    def register() -> None:
+        start.wait()
+        for turn in range(200):
+            xbridge.register_backend("toylib", (first, second)[turn % 2], replace=True)
+
+    threads = [threading.Thread(target=work) for work in (look, look, look, look, register)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen <= {"first", "second"}
+    assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
+
+
+def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    a = np.ones(3)
+    copied = xbridge.to_backend(a, "toylib")
+    a[0] = 9.0
+    assert copied.data.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(xbridge.CopyError, match="its memory can change, and toylib reads it later"):
+        xbridge.to_backend(a, "toylib", copy=False)
+
+
+def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
+    xbridge.register_backend("toylib", make_backend(immutable=False))
+    xbridge.register_backend("others", make_backend("others", immutable=False, plain=(SubToy,)), roots=("o",))
+    a = np.ones(3)
+    toy = xbridge.to_backend(a, "toylib")
+    other = xbridge.to_backend(toy, "others")
+    assert np.shares_memory(other.data, a)
+    a.flags.writeable = False
+    assert not np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
+
+
+def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
+    asked: list[str] = []
+
+    def adopt(host: HostArray) -> Toy | None:
+        asked.append("adopt")
+        return None if host.size == 0 else Toy(host)
+
+    xbridge.register_backend("toylib", make_backend(peek=lambda x: x.data if x.data.size else None))
+    xbridge.register_backend("others", make_backend("others", adopt=adopt, plain=(SubToy,)), roots=())
+    assert xbridge.is_available("toylib")
+    assert xbridge.is_available("others")
+    a = np.ones(3)
+    assert np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
+    assert xbridge.to_backend(Toy(np.ones(0)), "others").data.size == 0
+    assert asked == ["adopt"]

@@ -1,0 +1,232 @@
+"""The options of the verbs, NumPy only: what each may be, and how `like` and `align` choose."""
+
+from __future__ import annotations
+
+import ctypes
+
+import array_api_compat.numpy
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge.backends import numpy as room
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+@pytest.mark.parametrize("copy", [0, 1, "yes", np.True_])
+def test_copy_is_none_true_or_false_and_nothing_like_them(copy: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="copy=None"):
+        xbridge.to_numpy(np.ones(2), copy=copy)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("grad", ["drop", True, 0, []])
+def test_grad_is_none_keep_or_detach(grad: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="grad='detach'"):
+        xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
+def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="requires_grad=True"):
+        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[arg-type] # likewise
+
+
+def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
+    with pytest.raises(xbridge.OptionError, match="contradict"):
+        xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
+
+
+def test_numpy_has_no_gradients_to_begin() -> None:
+    with pytest.raises(xbridge.GradientError, match="numpy has no gradients"):
+        xbridge.asarray(np.ones(2), requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
+        room.track(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", np.float32, np.dtype("float32"), np.dtype("<f4").newbyteorder("=")]
+)
+def test_a_dtype_is_a_name_or_any_object_for_it(dtype: object) -> None:
+    assert xbridge.to_numpy(np.ones(2), dtype=dtype).dtype.str == np.dtype("f4").str
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(bool, "?"), (int, "i8"), (float, "f8"), (complex, "c16")])
+def test_a_python_type_means_what_it_means_to_numpy(dtype: type, expected: str) -> None:
+    assert xbridge.to_numpy(np.ones(2, "f4"), dtype=dtype).dtype == np.dtype(expected)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "double", ">f4", np.dtype(">f4"), 3, list, object()])
+def test_anything_else_is_no_dtype(dtype: object) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"try dtype='\w+'"):
+        xbridge.to_numpy(np.ones(2), dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["", ":0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u00b2"])
+def test_a_device_is_a_kind_or_a_kind_and_an_index(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="kind:index"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+@pytest.mark.parametrize("device", [0, object(), np.ones(2)])
+def test_anything_else_is_no_device(device: object) -> None:
+    with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:1", "meta"])
+def test_numpy_lives_in_host_memory_only(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="device='cpu'"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+def test_a_device_is_a_string_that_knows_its_parts() -> None:
+    device = xbridge.Device("cuda:1")
+    assert (device, device.kind, device.index) == ("cuda:1", "cuda", 1)
+    assert (xbridge.Device("cpu:0"), xbridge.Device("device1").index) == ("cpu", None)
+    assert {device: 1} == {"cuda:1": 1}
+
+
+def test_an_array_with_nothing_to_change_comes_back_itself() -> None:
+    for a in (np.ones(2), np.ones(2, ">f4"), np.ones(2)[::-1], np.array("2020", "M8[D]"), np.array([None])):
+        assert xbridge.to_numpy(a) is a
+        assert xbridge.asarray(a) is a
+        assert xbridge.to_backend(a, "numpy", device="cpu", copy=False, grad="keep") is a
+
+
+def test_copy_true_copies_within_a_library_and_keeps_layout_and_byte_order() -> None:
+    a = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
+    b = xbridge.to_numpy(a, copy=True)
+    assert (b.dtype, b.strides, b.tolist()) == (a.dtype, a.strides, a.tolist())
+    assert not np.shares_memory(a, b)
+
+
+def test_an_explicit_dtype_is_in_native_byte_order() -> None:
+    a = np.arange(3, dtype=">i4")
+    b = xbridge.to_numpy(a, dtype="int32")
+    assert b.dtype == np.dtype("i4")
+    assert b.tolist() == [0, 1, 2]
+    with pytest.raises(xbridge.CopyError, match="not in the order of int32"):
+        xbridge.to_numpy(a, dtype="int32", copy=False)
+
+
+def test_a_cast_within_numpy_is_numpys_own() -> None:
+    days = np.array(["2020-01-01"], "M8[D]")
+    assert xbridge.to_numpy(days, dtype="int64").tolist() == days.astype("i8").tolist()
+    with pytest.raises(xbridge.DTypeError, match="another dtype"):
+        xbridge.to_numpy(np.array(["x"]), dtype="float64")
+
+
+def test_a_cast_that_drops_the_imaginary_part_is_refused() -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"try x\.real"):
+        xbridge.to_numpy(np.ones(2, "c16"), dtype="float64")
+    assert xbridge.to_numpy(np.array([0j, 2j]), dtype="bool").tolist() == [False, True]
+
+
+def test_the_default_dtype_of_numpy_is_its_widest() -> None:
+    for dtype in ("f8", "f2", "i8", "u8", "c16", "?", "M8[D]"):
+        a = np.zeros(2, dtype)
+        assert xbridge.to_numpy(a, dtype="default") is a
+
+
+def test_like_gives_the_backend_and_an_explicit_one_wins() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    toy = xbridge.asarray([1.0, 2.0], like=Toy(np.ones(1, "f4")))
+    assert isinstance(toy, Toy)
+    assert toy.data.dtype == "f8"
+    assert isinstance(xbridge.asarray(toy, like=toy, backend="numpy"), np.ndarray)
+    assert isinstance(xbridge.asarray(np.ones(2), like=np.float32(1)), np.ndarray)
+
+
+def test_align_follows_explicit_then_like_then_the_first_array() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    a, toy = np.ones(2), Toy(np.ones(2))
+    assert [type(x) for x in xbridge.align(2, a, toy, 1j)] == [int, np.ndarray, np.ndarray, complex]
+    assert [type(x) for x in xbridge.align(toy, a)] == [Toy, Toy]
+    assert [type(x) for x in xbridge.align(a, a, like=toy)] == [Toy, Toy]
+    assert [type(x) for x in xbridge.align(a, toy, like=toy, backend="numpy")] == [np.ndarray, np.ndarray]
+    assert xbridge.align() == ()
+    assert xbridge.align(True, 2.5) == (True, 2.5)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="asarray"):
+        xbridge.align(a, [1, 2])
+
+
+def test_a_namespace_belongs_to_one_backend() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.array_namespace(1.0, np.ones(2), np.float32(2)) is array_api_compat.numpy
+    with pytest.raises(xbridge.UnsupportedArrayError, match="align"):
+        xbridge.array_namespace(np.ones(2), Toy(np.ones(2)))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+        xbridge.array_namespace(1, 2.0)
+
+
+def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    assert [ask(masked) for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of)] == [
+        "numpy",
+        "cpu",
+        "float64",
+    ]
+    assert xbridge.dtype_of(np.array("x")) == "<U1"
+    assert xbridge.dtype_of(np.float32(1)) == "float32"
+    assert xbridge.dtype_of(np.zeros(2, np.longdouble)) == "longdouble"
+    for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try asarray\(x\)"):
+            ask([1, 2])
+
+
+def test_to_list_gives_python_numbers_or_says_that_there_are_none() -> None:
+    assert xbridge.to_list(np.array([[1, 2]], ">i2")) == [[1, 2]]
+    assert xbridge.to_list(np.float32(0.5)) == 0.5
+    assert xbridge.to_list(memoryview(b"ab")) == [97, 98]
+    assert type(xbridge.to_list(np.array(True))) is bool
+    for a in (np.ones(2, np.longdouble), np.array(["x"]), np.array([None]), np.array("2020", "M8[D]")):
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_list(a)
+
+
+def test_shares_memory_is_exact_where_numpys_bounds_are_not() -> None:
+    a = np.arange(24)
+    assert not xbridge.shares_memory(a[::2], a[1::2])
+    assert np.may_share_memory(a[::2], a[1::2])
+    assert xbridge.shares_memory(a[::3], a[::2])
+    assert not xbridge.shares_memory(a[:0], a)
+    assert not xbridge.shares_memory(np.float64(1), np.float64(1))
+    masked = np.ma.masked_array(a, mask=a > 3)
+    assert xbridge.shares_memory(masked, a)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "apart", "shared"),
+    [
+        ((6, 6, 3, 3, 5, 6), (87100, 28019, 41638, 38697, 25884, 15130), 8, True),
+        ((6, 5, 6, 5, 7), (57125, 7306, 35936, 69013, 65691), 14, False),
+    ],
+)
+def test_shares_memory_is_exact_where_numpys_solver_gives_up(
+    shape: tuple[int, ...], strides: tuple[int, ...], apart: int, *, shared: bool
+) -> None:
+    buffer = np.zeros(3_000_000, "i1")
+    a = np.lib.stride_tricks.as_strided(buffer, shape, strides)
+    b = np.lib.stride_tricks.as_strided(buffer[apart:], shape[::-1], strides[::-1])
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=1000)  # type: ignore[arg-type] # any int
+    assert np.shares_memory(a, b) is shared
+    assert xbridge.shares_memory(a, b) is shared
+
+
+def test_arrays_of_ctypes_are_typed_buffers() -> None:
+    numbers = (ctypes.c_int32 * 3)(1, 2, 3)
+    a = xbridge.to_numpy(numbers)
+    a[0] = 7
+    assert list(numbers) == [7, 2, 3]
+
+
+def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
+    a = np.ones(2)
+    assert room.detach(a) is a
+    assert room.settle(a) is a
+    assert room.move(a, xbridge.Device("cpu")) is a
+    assert room.recording() is False
+    assert room.device_name("cpu") is None
