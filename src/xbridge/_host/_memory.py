@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._dtypes import DTYPES, exact_integers
+from xbridge._host._fill import filled
 from xbridge._protocol import Layout
 from xbridge.errors import ValueLossError
 
@@ -29,13 +30,12 @@ def native_dtype(name: str) -> np.dtype[Any]:
 
 def copy(host: HostArray) -> HostArray:
     """One pass into fresh memory: dense, native byte order, the same axis order."""
-    return np.array(host, dtype=host.dtype.newbyteorder("="), copy=True, order="K", subok=False)
+    return filled(host, host.dtype.newbyteorder("="))
 
 
 def cast(host: HostArray, dtype: str) -> HostArray:
     """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
-    with np.errstate(all="ignore"):
-        return host.astype(native_dtype(dtype), order="K", subok=False)
+    return filled(host, native_dtype(dtype))
 
 
 def freeze(host: HostArray) -> HostArray:
