@@ -9,7 +9,7 @@ import numpy as np
 from xbridge._dtypes import DTYPES, exact_integers
 from xbridge._host._fill import filled
 from xbridge._protocol import Layout
-from xbridge.errors import ValueLossError
+from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -21,7 +21,14 @@ _WORK = 1000
 def native_dtype(name: str) -> np.dtype[Any]:
     """NumPy's dtype of a canonical name, or of NumPy's own words; through ml_dtypes where need be."""
     if name in DTYPES and not hasattr(np, name):
-        import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
+        try:
+            import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
+        except ImportError as error:
+            raise MissingLibraryError.because(
+                f"hold {name} in host memory",
+                "NumPy knows it through ml_dtypes, which is not installed",
+                "pip install ml_dtypes, or dtype='float32'",
+            ) from error
 
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extended

@@ -34,9 +34,10 @@ _BITS = {
     if word.startswith(("bfloat", "float8"))
 }
 _SIGN = -(1 << 63)
-# What NumPy's flags say of a dense view of somebody else's memory, writable or not. Where a tensor had no
-# memory to show, NumPy has allocated some and owns it.
-_VIEWS = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
+# NumPy's flags of a dense view of somebody else's memory, and the one it has for memory of its own: that is
+# what comes where a tensor had no memory to show.
+_DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
+_OWNED = 0x4
 _is_traced = torch.compiler.is_dynamo_compiling
 
 name = "torch"
@@ -163,11 +164,10 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
             host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
             host = x.numpy()
-        if host.flags.num in _VIEWS:
-            if len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
-                return host
-            if _covers(x, host):
-                return host
+        flags = host.flags.num
+        if flags in _DENSE and len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
+            return host
+        return host if not flags & _OWNED and _covers(x, host) else None
     except (RuntimeError, TypeError):
         pass
     return None
@@ -231,17 +231,22 @@ def to_host(x: torch.Tensor, /) -> HostArray:
 
 
 def from_host(host: HostArray, /) -> torch.Tensor:
-    own = _NATIVE[host.dtype.name]
-    as_bits = own in _BITS or host.dtype.char == "Q"
-    raw = host.view(f"u{host.itemsize}") if as_bits else host
-    tensor = torch.from_numpy(raw if raw.flags.writeable else _host.thaw(raw))
-    return tensor.view(own) if own in _BITS else tensor
+    raw = host if host.flags.writeable else _host.thaw(host)
+    if host.dtype.type.__module__ == "ml_dtypes":
+        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
+    return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
 def _covers(x: torch.Tensor, host: HostArray) -> bool:
-    """Whether the memory of a dense view lies inside its storage."""
-    offset = x.storage_offset() * host.itemsize
-    return x.data_ptr() > offset and x.untyped_storage().nbytes() >= offset + host.nbytes
+    """Whether the elements lie apart from each other, and inside the storage."""
+    start = x.storage_offset() * host.itemsize
+    reach = host.nbytes
+    if not host.flags.forc:
+        layout = Layout(0, host.shape, host.strides, host.itemsize)
+        if layout.repeats():
+            return False
+        reach = layout.span()[1]
+    return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach
 
 
 def _loses(x: torch.Tensor, dtype: str) -> bool:
