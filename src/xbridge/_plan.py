@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge.errors import (
+    FOREIGN_ERRORS,
     DeviceError,
     DTypeError,
     GradientError,
@@ -90,7 +91,7 @@ def run(x: Array, plan: Plan) -> Array:
             x = getattr(step.room, step.verb)(x, *step.args)
         except XBridgeError:
             raise
-        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        except FOREIGN_ERRORS as error:
             failure, do = _FAILURES.get(step.verb, _FAILURE)
             why = f"the step {' '.join((step.verb, *step.args))} failed with {error!r}"
             raise failure.because(plan.route.asked(), why, do) from error

@@ -25,6 +25,13 @@ __all__ = [
 ]
 
 
+FOREIGN_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, BufferError, LookupError),
+    *(OSError, RuntimeError, TypeError, ValueError),
+)
+"""What other people's code may raise when it is asked for an array; ours is chained to it."""
+
+
 class XBridgeError(Exception):
     """The base of every error that xbridge raises."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from xbridge._dtypes import DTYPES
 from xbridge._host._memory import look, native_dtype
 from xbridge._protocol import Layout
-from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -114,7 +114,7 @@ def _export(x: Any) -> tuple[int, object]:
             return device, x.__dlpack__(max_version=(1, 1))
         except TypeError:
             return device, x.__dlpack__()
-    except (BufferError, TypeError, ValueError, RuntimeError, AttributeError, LookupError) as error:
+    except FOREIGN_ERRORS as error:
         raise _refused(x, f"the export failed with {error!r}") from error
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from xbridge._host._dlpack import from_dlpack
 from xbridge._host._memory import freeze
-from xbridge.errors import CopyError, UnsupportedArrayError
+from xbridge.errors import FOREIGN_ERRORS, CopyError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
         try:
             host = x.__array__(copy=False)
-        except (TypeError, ValueError) as error:
+        except FOREIGN_ERRORS as error:
             raise _apart(x, f"__array__(copy=False) failed with {error!r}") from error
     else:
         host = _read(x, lambda x: x.__array__())
@@ -82,7 +82,7 @@ def _buffer(x: object) -> memoryview:
 def _read(x: Any, how: Callable[[Any], HostArray]) -> HostArray:
     try:
         return how(x)
-    except (TypeError, ValueError, BufferError, RuntimeError, AttributeError) as error:
+    except FOREIGN_ERRORS as error:
         raise UnsupportedArrayError.because(
             f"read a {type(x).__name__}",
             f"its export failed with {error!r}",

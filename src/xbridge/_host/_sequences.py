@@ -131,6 +131,8 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
         return ()
     if is_literal(x) and not isinstance(x, _SEQUENCES):
         raise _ragged("a number stands beside a list")
+    if not isinstance(x, _SEQUENCES) and not getattr(x, "shape", ()):
+        raise _ragged("it holds arrays and numbers at different depths")
     shapes = {_collect(item, depth - 1, leaves) for item in x}
     if len(shapes) > 1:
         raise _ragged("its rows differ in length")

@@ -1,0 +1,322 @@
+"""Every form of message, word for word: what was asked, why not, what to type next."""
+
+from __future__ import annotations
+
+import array
+import copy as copies
+import pickle
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[], object]
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+A = np.arange(3.0)
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+def options(**changes: object) -> Call:
+    return lambda: xbridge.to_backend(A, "numpy", **changes)  # type: ignore[arg-type] # often the mistake
+
+
+def nested(thing: object, **changes: object) -> Call:
+    return lambda: xbridge.asarray(thing, **changes)  # type: ignore[arg-type] # likewise
+
+
+FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
+    (
+        lambda: xbridge.to_backend(A, "nunpy"),
+        xbridge.UnknownBackendError,
+        "cannot find backend 'nunpy': the known names are numpy, torch; try 'numpy'",
+    ),
+    (
+        lambda: xbridge.register_backend("numpy", "other"),
+        xbridge.OptionError,
+        (
+            "cannot register a backend 'numpy': that name belongs to xbridge.backends.numpy; "
+            "try replace=True, or another name"
+        ),
+    ),
+    (
+        options(copy="no"),
+        xbridge.OptionError,
+        "cannot take copy='no': it is None, True or False; try copy=None",
+    ),
+    (
+        options(grad="drop"),
+        xbridge.OptionError,
+        "cannot take grad='drop': it is None, 'keep' or 'detach'; try grad='detach'",
+    ),
+    (
+        nested(A, requires_grad=1),
+        xbridge.OptionError,
+        "cannot take requires_grad=1: it is None, True or False; try requires_grad=True",
+    ),
+    (
+        nested(A, requires_grad=False, grad="keep"),
+        xbridge.OptionError,
+        "cannot take requires_grad=False with grad='keep': they contradict each other; try one of them",
+    ),
+    (
+        options(dtype="flaot32"),
+        xbridge.DTypeError,
+        (
+            "cannot read dtype 'flaot32': it is no canonical name and no library's native dtype; "
+            "try dtype='float32'"
+        ),
+    ),
+    (
+        options(device="cuda:x"),
+        xbridge.DeviceError,
+        "cannot read device 'cuda:x': a device is a kind or kind:index; try device='cpu'",
+    ),
+    (
+        options(device=0),
+        xbridge.DeviceError,
+        "cannot read device 0: no library knows it as a device; try device='cpu'",
+    ),
+    (
+        options(device="cuda"),
+        xbridge.DeviceError,
+        "cannot put a NumPy array on 'cuda': NumPy lives in host memory; try device='cpu'",
+    ),
+    (
+        options(dtype="float32", copy=False),
+        xbridge.CopyError,
+        (
+            "cannot convert a numpy float64 array of shape (3,) on cpu to numpy with copy=False: "
+            "float64 becomes float32; try copy=None"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(A * 1j, dtype="float64"),
+        xbridge.DTypeError,
+        (
+            "cannot convert a numpy complex128 array of shape (3,) on cpu to numpy: "
+            "a cast from complex128 to float64 drops the imaginary part; try x.real"
+        ),
+    ),
+    (
+        nested(A, requires_grad=True),
+        xbridge.GradientError,
+        (
+            "cannot convert a numpy float64 array of shape (3,) on cpu to numpy with requires_grad=True: "
+            "numpy has no gradients; try a backend that has"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(np.array(["x"]), dtype="float64"),
+        xbridge.DTypeError,
+        (
+            "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
+            "the step cast float64 failed with ValueError(\"could not convert string to float: np.str_('x')\"); "
+            "try another dtype"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(np.ma.masked_array(A, mask=True)),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot convert a numpy float64 array of shape (3,) on cpu to numpy: "
+            "its mask would be lost; try x.filled(value)"
+        ),
+    ),
+    (
+        lambda: xbridge.to_list(np.array("2020", "M8[D]")),
+        xbridge.DTypeError,
+        (
+            "cannot convert a numpy datetime64[D] array of shape () on cpu to numpy: "
+            "datetime64[D] is no numeric dtype; try x.view('int64')"
+        ),
+    ),
+    (
+        lambda: xbridge.to_list(np.ones(2, np.longdouble)),
+        xbridge.DTypeError,
+        "cannot list an array of longdouble: Python has no such numbers; try dtype='float64' with to_numpy",
+    ),
+    (
+        lambda: xbridge.to_numpy([1]),
+        xbridge.UnsupportedArrayError,
+        "cannot convert a list: numbers and lists are no arrays; try asarray(x, backend=...)",
+    ),
+    (
+        lambda: xbridge.to_numpy({}),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot convert a dict: no backend owns the type and it exports no memory; "
+            "try register_backend, or numpy.asarray(x)"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(b"abc"),
+        xbridge.UnsupportedArrayError,
+        "cannot convert bytes: plain bytes have no dtype; try numpy.frombuffer(x, dtype)",
+    ),
+    (
+        lambda: xbridge.to_numpy(np.float64(1), copy=False),
+        xbridge.CopyError,
+        "cannot share the memory of a float64: it hands out a copy; try copy=None",
+    ),
+    (
+        lambda: xbridge.to_numpy(Exporter(__array__=lambda: "x")),
+        xbridge.UnsupportedArrayError,
+        "cannot read a Exporter: its __array__ returned a str; try converting it in its own library first",
+    ),
+    (
+        lambda: xbridge.to_numpy(Exporter(__array__=lambda: 1 / 0)),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot read a Exporter: its export failed with ZeroDivisionError('division by zero'); "
+            "try converting it in its own library first"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 0), __dlpack__=None)),
+        xbridge.DeviceError,
+        (
+            "cannot read a Exporter through DLPack: its memory is on DLPack device type 2; "
+            "try moving it to the cpu first"
+        ),
+    ),
+    (
+        lambda: xbridge.backend_of(3),
+        xbridge.UnsupportedArrayError,
+        "cannot name the backend of a int: no backend owns that type; try asarray(x)",
+    ),
+    (
+        lambda: xbridge.array_namespace(3),
+        xbridge.UnsupportedArrayError,
+        "cannot find one namespace: the arrays come from nowhere; try align(*xs) first",
+    ),
+    (
+        nested([A, A[:2]]),
+        xbridge.OptionError,
+        "cannot make an array of this list: it holds shapes (3,), (2,); try arrays of one shape",
+    ),
+    (
+        nested([A], copy=False),
+        xbridge.CopyError,
+        "cannot make an array of this list with copy=False: its elements lie apart in memory; try copy=None",
+    ),
+    (
+        nested([[A], A[0]]),
+        xbridge.OptionError,
+        (
+            "cannot make an array of this list: it holds arrays and numbers at different depths; "
+            "try rows of one length"
+        ),
+    ),
+    (
+        nested([1, None]),
+        xbridge.UnsupportedArrayError,
+        "cannot make an array of this list: not all of it are numbers; try a list of numbers or arrays",
+    ),
+    (
+        nested([-1, 2**63]),
+        xbridge.ValueLossError,
+        (
+            "cannot make an array of this list: its integers fit no integer dtype together; "
+            "try floats instead, such as float(n)"
+        ),
+    ),
+    (
+        nested([0.5, 2**53 + 1]),
+        xbridge.ValueLossError,
+        (
+            "cannot make a float64 array of this list: it would round an integer beyond 9007199254740992; "
+            "try dtype='float64' to say that it may be rounded"
+        ),
+    ),
+    (
+        nested([np.array([2**53 + 1]), np.array([0.5])]),
+        xbridge.ValueLossError,
+        (
+            "cannot turn int64 into float64 unasked: a value does not fit float64; "
+            "try dtype='int64' to keep it, or dtype='float64' to accept the loss"
+        ),
+    ),
+    (
+        nested(CYCLE),
+        xbridge.OptionError,
+        (
+            "cannot make an array of this list: it is nested more than 64 deep, or contains itself; "
+            "try rows of one length"
+        ),
+    ),
+]
+
+
+class Exporter:
+    """Whatever its methods are said to do."""
+
+    def __new__(cls, **methods: object) -> Self:
+        """Give the class of the new object the methods, as protocols look them up there."""
+        return object.__new__(type("Exporter", (cls,), {k: staticmethod(v) for k, v in methods.items()}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), FORMS, ids=[form[2][:60] for form in FORMS])
+def test_a_message_says_what_was_asked_why_not_and_what_to_type(
+    call: Call, error: type[xbridge.XBridgeError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+BUILT_IN = {
+    "UnknownBackendError": LookupError,
+    "MissingLibraryError": ImportError,
+    "UnsupportedArrayError": TypeError,
+    "DTypeError": TypeError,
+    "DeviceError": ValueError,
+    "CopyError": ValueError,
+    "OptionError": ValueError,
+    "ValueLossError": OverflowError,
+    "GradientError": RuntimeError,
+}
+
+
+def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:
+    assert set(errors.__all__) == {"XBridgeError", *BUILT_IN}
+    for name, built_in in BUILT_IN.items():
+        error = getattr(xbridge, name)
+        assert issubclass(error, xbridge.XBridgeError)
+        assert issubclass(error, built_in)
+        assert name in xbridge.__all__
+
+
+def test_an_error_survives_pickling() -> None:
+    with pytest.raises(xbridge.CopyError) as caught:
+        xbridge.to_numpy(A, dtype="int8", copy=False)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (xbridge.CopyError, str(caught.value))
+
+
+def test_what_a_library_raised_is_chained() -> None:
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_numpy(np.array(["x"]), dtype="float64")
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
+
+
+def test_a_refusal_leaves_everything_as_it_was() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    numbers = array.array("d", [1.0, 2.0])
+    toy = Toy(np.ones(3))
+    before = copies.deepcopy((numbers, toy.data))
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.align(numbers, toy, {})
+    assert numbers == before[0]
+    assert toy.data.tolist() == before[1].tolist()
+    numbers.append(3.0)
