@@ -120,8 +120,8 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
-            "the step cast float64 failed with ValueError(\"could not convert string to float: np.str_('x')\"); "
-            "try another dtype"
+            "the step cast float64 failed with "
+            "ValueError(\"could not convert string to float: np.str_('x')\"); try another dtype"
         ),
     ),
     (
@@ -243,7 +243,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.ValueLossError,
         (
             "cannot turn int64 into float64 unasked: a value does not fit float64; "
-            "try dtype='int64' to keep it, or dtype='float64' to accept the loss"
+            "try naming one: dtype='int64' or dtype='float64'"
         ),
     ),
     (

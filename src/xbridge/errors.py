@@ -78,7 +78,7 @@ class ValueLossError(XBridgeError, OverflowError):
         return cls.because(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
-            f"dtype={dtype!r} to keep it, or dtype={narrower!r} to accept the loss",
+            f"naming one: dtype={dtype!r} or dtype={narrower!r}",
         )
 
 
