@@ -55,7 +55,8 @@ format: $(VENV)/dev.stamp ## Put the code into the house format
 bench: $(VENV)/bench.stamp ## Measure, and write benchmarks/README.md
 	$(VENV)/bin/python benchmarks/run.py
 
-docs: $(VENV)/run.stamp ## Run every example in the documents and follow their links
+docs: $(VENV)/run.stamp ## Check the documents: examples, links, and what is generated
+	$(VENV)/bin/python -W error docs/generate.py --check
 	$(VENV)/bin/python -W error docs/check.py
 
 dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel

@@ -121,7 +121,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         (
             "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
             "the step cast float64 failed with "
-            "ValueError(\"could not convert string to float: np.str_('x')\"); try another dtype"
+            "ValueError(\"could not convert string to float: np.str_('x')\"); try that step in numpy itself"
         ),
     ),
     (
@@ -155,7 +155,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try register_backend, or numpy.asarray(x)"
+            "try an array, or asarray for numbers and lists"
         ),
     ),
     (
@@ -225,17 +225,14 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         nested([-1, 2**63]),
         xbridge.ValueLossError,
-        (
-            "cannot make an array of this list: its integers fit no integer dtype together; "
-            "try floats instead, such as float(n)"
-        ),
+        ("cannot make an array of this list: its integers fit no integer dtype together; try smaller ones"),
     ),
     (
         nested([0.5, 2**53 + 1]),
         xbridge.ValueLossError,
         (
-            "cannot make a float64 array of this list: it would round an integer beyond 9007199254740992; "
-            "try dtype='float64' to say that it may be rounded"
+            "cannot make a float64 array of this list: an integer would be rounded in float64; "
+            "try dtype='float64' to say that it may be"
         ),
     ),
     (

@@ -32,7 +32,7 @@ def enter(x: object, *, must_share: bool = False) -> Guest:
     """`x` as an array of some backend. What nobody owns is admitted as a host array."""
     room = backend_for(type(x))
     if room is None or isinstance(x, room.scalars):
-        return Guest(_host.admit(x, must_share=must_share), get(HOST), foreign=True)
+        return Guest(_host.admit(x, must_share=must_share), get(HOST), foreign=room is None)
     return Guest(x, room)
 
 

@@ -125,7 +125,8 @@ def _dtype(target: Backend, facts: Facts, request: Request, device: Device) -> s
 
 def _check(route: Route, room: Backend | ModuleType) -> list[Step]:
     """Look at the values, where a dtype is narrowed that nobody named."""
-    asked = route.request.dtype == "default" and route.dtype != route.facts.dtype
+    request = route.request
+    asked = (request.dtype == "default" or request.exact) and route.dtype != route.facts.dtype
     return [Step(room, "check", (route.dtype,))] if asked else []
 
 
@@ -193,7 +194,7 @@ def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
     if not target.readonly:
         reasons = {
             "its memory is read-only": not layout.writable,
-            "its elements share memory with each other": layout.repeats(),
+            "its elements may share memory with each other": layout.repeats(),
             "it requires grad": facts.history,
         }
         yield from (f"{why}, and {_has_no_readonly(target)}" for why, holds in reasons.items() if holds)

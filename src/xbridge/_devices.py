@@ -40,10 +40,11 @@ class Device(str):
 
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, where the device is made."""
-        kind, colon, index = name.partition(":")
-        if not kind or bool(colon) != (index.isascii() and index.isdecimal()):
+        kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
+        is_number = index.isascii() and index.isdecimal() and str(int(index)) == index
+        if not kind or kind != kind.strip() or bool(colon) != is_number:
             raise DeviceError.because(
-                f"read device {str(name)!r}", "a device is a kind or kind:index", "device='cpu'"
+                f"read device {name!r}", "a device is a kind or kind:index", "device='cpu'"
             )
         return super().__new__(cls, "cpu" if name == "cpu:0" else name)
 
@@ -72,8 +73,9 @@ def device_named(name: str) -> Device:
 @constant
 def _make(name: str) -> str:
     device = Device(name)
-    setattr(_Made, device, device)
-    return str(device)
+    attribute = f"device {device}"
+    setattr(_Made, attribute, device)
+    return attribute
 
 
 CPU = device_named("cpu")

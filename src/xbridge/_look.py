@@ -122,15 +122,16 @@ def array_namespace(*xs: Array) -> ModuleType:
     >>> array_namespace(np.zeros(2), 1.0).__name__
     'array_api_compat.numpy'
     """
-    rooms = {type(x): _owner(x) for x in xs if not isinstance(x, (bool, int, float, complex))}
-    names = dict.fromkeys(room.name for room in rooms.values())
+    numbers = (bool, int, float, complex)
+    arrays = [x for x in xs if not isinstance(x, numbers) or backend_for(type(x)) is not None]
+    names = dict.fromkeys(_owner(x).name for x in arrays)
     if len(names) != 1:
         raise UnsupportedArrayError.because(
             "find one namespace",
             f"the arrays come from {' and '.join(names) or 'nowhere'}",
             "align(*xs) first",
         )
-    return get(*names).namespace(xs[0])
+    return get(*names).namespace(arrays[0])
 
 
 def shares_memory(a: Array, b: Array, /) -> bool:

@@ -1,7 +1,7 @@
 """Make an array of numbers, or of a nested list of numbers and arrays.
 
-Who stacks the arrays of a list? The target, if they are all its own or one of them has a history to keep;
-otherwise the host, from views of them all. Either way every element is read once.
+Who stacks the arrays of a list? The target, where one of them is its own; otherwise the host, from views
+of them all. Either way every element is read once.
 """
 
 from __future__ import annotations
@@ -11,102 +11,106 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
 from xbridge._devices import CPU
-from xbridge._dtypes import category
-from xbridge._plan import Request
+from xbridge._dtypes import category, exact_integers
+from xbridge._plan import Plan, Request, Route, Step, run
 from xbridge._registry import get
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, DeviceError, OptionError
+from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
 if TYPE_CHECKING:
+    from xbridge._devices import Device
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend, Facts
 
 
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     """Numbers, in the target's default dtypes unless one was asked for."""
-    named = request.dtype if request.dtype != "default" else None
+    named = _named(request)
     device = target.resolve_device(request.device or CPU, CPU)
     host = _host.literal(obj, None if named else target.default_dtype("float", device))
     _refuse_sharing(request, host.shape)
-    if named and host.dtype.kind in "iu" and category(named) == "int":
-        _host.check(host, named)
-    request = request._replace(dtype=named or "default", copy=None)
-    return convert(Guest(host, get(HOST)), target, request)
+    if named and host.size and host.dtype.kind in "iu" and category(named) == "int":
+        least, most = exact_integers(named)
+        if int(host.min()) < least or int(host.max()) > most:
+            raise ValueLossError.because(
+                f"make a {named} array of this list", "an integer does not fit", "a wider dtype"
+            )
+    return convert(Guest(host, get(HOST)), target, request._replace(dtype=named or "default", copy=None))
 
 
-class Members:
-    """The arrays in a nested list, entered and compared."""
-
-    def __init__(self, nest: Nest) -> None:
-        self.shape, self.weak = nest.shape, nest.weak
-        self.guests = [
-            Guest(leaf, get(HOST)) if weak else enter(leaf)
-            for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
-        ]
-        self.facts = [guest.facts() for guest in self.guests]
-        self.first = self.guests[nest.weak.index(False)].room
-        _refuse_ragged(self.facts)
-
-    def strong(self) -> list[Facts]:
-        """The facts of what is no Python number."""
-        return [facts for facts, weak in zip(self.facts, self.weak, strict=True) if not weak]
-
-    def all_of(self, room: Backend) -> bool:
-        """Whether a backend owns every array."""
-        return all(weak or guest.room is room for guest, weak in zip(self.guests, self.weak, strict=True))
-
-    def dtype(self) -> str:
-        """The dtype that holds them all, as NumPy promotes."""
-        names = [facts.dtype for facts in self.strong()]
-        if not self.weak.count(True) and len(set(names)) == 1:
-            return names[0]
-        numbers = [g.array for g, weak in zip(self.guests, self.weak, strict=True) if weak]
-        return _host.promote(names, numbers)
-
-
-def members_of(obj: object) -> Members | None:
-    """The arrays in a nested list; None if there are none."""
-    return Members(_host.nest(obj)) if _host.is_nest(obj) else None
-
-
-def from_members(members: Members, target: Backend, request: Request) -> Array:
+def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     """The arrays of a list side by side in one array."""
-    _refuse_sharing(request, (*members.shape, *members.facts[0].shape))
-    places = list(dict.fromkeys(facts.device for facts in members.strong()))
-    if len(places) > 1 and request.device is None:
-        raise DeviceError.because(
-            "stack the arrays of this list",
-            f"they live on {', '.join(places)}",
-            "align(*arrays) first",
-        )
-    named = request.dtype if request.dtype != "default" else None
-    mixed = named is not None and len({facts.dtype for facts in members.facts}) > 1
-    graph = target.autograd and any(facts.history for facts in members.facts)
-    if members.all_of(target) or graph or mixed:
-        stacker, place = target, request.device or places[0]
+    guests = [
+        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf)
+        for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
+    ]
+    facts = [guest.facts() for guest in guests]
+    _refuse_ragged(facts)
+    _refuse_sharing(request, (*nest.shape, *facts[0].shape))
+    strong = [one for one, weak in zip(facts, nest.weak, strict=True) if not weak]
+    place = _one_place(strong, request)
+    _refuse_to_cut(facts, target, request)
+
+    named = _named(request)
+    mixed = len({one.dtype for one in facts}) > 1
+    if mixed and named:
+        dtype = named
+    elif mixed or len(strong) < len(facts):
+        numbers = [guest.array for guest, weak in zip(guests, nest.weak, strict=True) if weak]
+        dtype = _host.promote([one.dtype for one in strong], numbers)
     else:
-        stacker, place = get(HOST), None
-    part = Request(place, named if named and mixed else members.dtype(), grad=request.grad)
-    if not mixed:
-        _refuse_loss(members, str(part.dtype))
-    parts = [convert(guest, stacker, part) for guest in members.guests]
-    stacked = Guest(stacker.stack(parts, members.shape), stacker)
-    return convert(stacked, target, request._replace(copy=None))
+        dtype = strong[0].dtype
+    own = any(guest.room is target for guest in guests)
+    stacker = target if own or (mixed and named) else get(HOST)
+
+    part = Request(None if stacker.host_only else place, dtype, grad=request.grad)
+    parts = []
+    for guest, weak in zip(guests, nest.weak, strict=True):
+        exact = not named and (weak or category(guest.facts().dtype) == "int")
+        left = guest._replace(foreign=guest.foreign or stacker.host_only)
+        parts.append(convert(left, stacker, part._replace(exact=exact)))
+    route = Route(stacker, stacker, strong[0], part, dtype, place)
+    stacked = run(parts, Plan(route, (Step(stacker, "stack", (nest.shape,)),)))
+    return convert(Guest(stacked, stacker), target, request._replace(copy=None))
 
 
-def _refuse_loss(members: Members, dtype: str) -> None:
-    """An integer that the common dtype cannot hold is no reason to round it."""
-    for guest, facts in zip(members.guests, members.facts, strict=True):
-        if category(facts.dtype) == "int" and facts.dtype != dtype:
-            guest.room.check(guest.array, dtype)
+def _named(request: Request) -> str | None:
+    """The dtype that was asked for by its name."""
+    return None if request.dtype == "default" else request.dtype
+
+
+def _one_place(facts: list[Facts], request: Request) -> Device:
+    places = []
+    for one in facts:
+        if one.device not in places:
+            places.append(one.device)
+    if request.device is not None:
+        return request.device
+    if len(places) > 1:
+        raise DeviceError.because(
+            "stack the arrays of this list", f"they live on {', '.join(places)}", "align(*arrays) first"
+        )
+    return places[0]
+
+
+def _refuse_to_cut(facts: list[Facts], target: Backend, request: Request) -> None:
+    if request.grad == "keep" and any(one.history for one in facts) and not target.recording():
+        raise GradientError.because(
+            "stack the arrays of this list with grad='keep'",
+            f"{target.name} records no history now",
+            "grad=None",
+        )
 
 
 def _refuse_ragged(facts: list[Facts]) -> None:
-    shapes = list(dict.fromkeys(str(one.shape) for one in facts))
+    shapes = []
+    for one in facts:
+        if one.shape not in shapes:
+            shapes.append(one.shape)
     if len(shapes) > 1:
         raise OptionError.because(
             "make an array of this list",
-            f"it holds shapes {', '.join(shapes)}",
+            f"it holds shapes {', '.join(map(str, shapes))}",
             "arrays of one shape",
         )
 

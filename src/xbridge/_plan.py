@@ -32,6 +32,8 @@ class Request(NamedTuple):
     copy: bool | None = None
     grad: str | None = None
     track: bool = False
+    exact: bool = False
+    """Whether no value may be lost, though the dtype was named."""
     traced: bool = False
     """Whether a compiler will handle the result, which makes read-only arrays writable."""
 
@@ -41,7 +43,7 @@ class Step(NamedTuple):
 
     room: Backend | ModuleType
     verb: str
-    args: tuple[str, ...] = ()
+    args: tuple[object, ...] = ()
     copies: str = ""
     """Why it makes new memory; empty if it does not."""
 
@@ -74,14 +76,13 @@ def in_words(source: Backend, facts: Facts, target: Backend) -> str:
     return f"convert a {given} to {target.name}"
 
 
-_FAILURES: dict[str, tuple[type[XBridgeError], str]] = {
-    "cast": (DTypeError, "another dtype"),
-    "check": (DTypeError, "naming the dtype"),
-    "move": (DeviceError, "device='cpu'"),
-    "detach": (GradientError, "grad=None"),
-    "track": (GradientError, "copy=True"),
+_FAILURES: dict[str, type[XBridgeError]] = {
+    "cast": DTypeError,
+    "check": DTypeError,
+    "move": DeviceError,
+    "detach": GradientError,
+    "track": GradientError,
 }
-_FAILURE = (UnsupportedArrayError, "converting it in its own library first")
 
 
 def run(x: Array, plan: Plan) -> Array:
@@ -92,7 +93,7 @@ def run(x: Array, plan: Plan) -> Array:
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
-            failure, do = _FAILURES.get(step.verb, _FAILURE)
-            why = f"the step {' '.join((step.verb, *step.args))} failed with {error!r}"
-            raise failure.because(plan.route.asked(), why, do) from error
+            failure = _FAILURES.get(step.verb, UnsupportedArrayError)
+            why = f"the step {' '.join(map(str, (step.verb, *step.args)))} failed with {error!r}"
+            raise failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself") from error
     return x

@@ -1,4 +1,8 @@
-"""The verbs off the hot path: read the options, then convert, align, list or compare."""
+"""The verbs off the hot path: read the options, then convert, align, list or compare.
+
+Whatever leaves its library runs `outside` of what the libraries involved may be doing at the moment, such
+as tracing a program. What stays within its library is part of that.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from xbridge import _host
 from xbridge._conversion import convert, enter
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES
-from xbridge._nested import from_members, from_numbers, members_of
+from xbridge._nested import from_arrays, from_numbers
 from xbridge._plan import Request
 from xbridge._registry import backend_for, get
 from xbridge._request import read_request, with_requires_grad
@@ -16,22 +20,21 @@ from xbridge.backends import HOST
 from xbridge.errors import CopyError, DTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge._conversion import Guest
+    from xbridge._host import Nest
     from xbridge._protocol import Array, Backend
 
 
 def to_backend(x: object, name: str, **options: object) -> Array:
     """See `xbridge.to_backend`."""
-    target = get(name)
-    source = backend_for(type(x))
-    if source is None or source is target:
-        return _to_backend(x, target, source, options)
-    options["traced"] = source.tracing() or target.tracing()
-    return target.outside(source.outside(_to_backend))(x, target, source, options)
+    target, source = get(name), _owner(x)
+    return _apart(_to_backend, [source], target, options)(x, target, source, options)
 
 
-def _to_backend(x: object, target: Backend, source: Backend | None, options: dict[str, Any]) -> Array:
-    request = read_request((target, source) if source else (target,), **options)
+def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Array:
+    request = read_request((target, source), **options)
     return convert(enter(x, must_share=request.copy is False), target, request)
 
 
@@ -46,41 +49,42 @@ def asarray(
         name = model.room.name if name is None else name
         if options["device"] is None and name == model.room.name:
             options["device"] = model.facts().device
-    source = backend_for(type(obj))
-    if source is None and _host.is_literal(obj):
-        return _from_nested(obj, name, options)
-    if name is None:
-        name = source.name if source else HOST
-    return to_backend(obj, name, **options)
-
-
-def _from_nested(obj: object, name: str | None, options: dict[str, Any]) -> Array:
-    members = members_of(obj)
-    if members is None:
+    if backend_for(type(obj)) is not None or not _host.is_literal(obj):
+        return to_backend(obj, _owner(obj).name if name is None else name, **options)
+    nest = _host.nest(obj)
+    if nest is None:
         target = get(HOST if name is None else name)
-        return from_numbers(obj, target, read_request((target,), **options))
-    target = get(name) if name is not None else members.first
-    return from_members(members, target, read_request((target, members.first), **options))
+        return _apart(_from_numbers, [get(HOST)], target, options)(obj, target, options)
+    sources = [get(HOST) if weak else _owner(x) for x, weak in zip(nest.leaves, nest.weak, strict=True)]
+    first = sources[nest.weak.index(False)]
+    target = first if name is None else get(name)
+    return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
 
 
-def align(xs: tuple[object, ...], like: object, name: str | None, **options: object) -> tuple[Array, ...]:
+def _from_numbers(obj: object, target: Backend, options: dict[str, Any]) -> Array:
+    return from_numbers(obj, target, read_request((target,), **options))
+
+
+def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str, Any]) -> Array:
+    return from_arrays(nest, target, read_request((target, first), **options))
+
+
+def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    arrays = [enter(x) for x in xs if not _is_number(x)]
-    models = ([enter(like)] if like is not None else []) + arrays
-    if not models:
-        return xs
-    target = models[0].room if name is None else get(name)
-    if options["device"] is None:
-        options["device"] = _common_device(models, target)
+    arrays = [x for x in xs if not _is_number(x)]
+    models = arrays if like is None else [like]
+    target = get(name) if name is not None else _owner(models[0]) if models else get(HOST)
+    read_request((target,), **options)
+    if options["device"] is None and models and not target.host_only:
+        options["device"] = _common_device(models + arrays, target)
     return tuple(x if _is_number(x) else to_backend(x, target.name, **options) for x in xs)
 
 
-def _common_device(models: list[Guest], target: Backend) -> object:
+def _common_device(models: list[object], target: Backend) -> object:
     """The first array of the target's library says where; else the first array does."""
-    if target.host_only:
-        return None
-    own = [model for model in models if model.room is target]
-    return (own or models)[0].facts().device
+    own = [model for model in models if _owner(model) is target]
+    guest: Guest = enter((own or models)[0])
+    return guest.facts().device
 
 
 def _is_number(x: object) -> bool:
@@ -89,6 +93,10 @@ def _is_number(x: object) -> bool:
 
 def to_list(x: object) -> Any:
     """See `xbridge.to_list`."""
+    return _apart(_to_list, [_owner(x)], None, {})(x)
+
+
+def _to_list(x: object) -> Any:
     guest, host = enter(x)._replace(foreign=True), get(HOST)
     dtype = guest.facts().dtype
     request = Request(dtype="float32" if dtype in DTYPES and host.lacks(dtype, CPU) else None)
@@ -109,3 +117,24 @@ def shares_memory(a: object, b: object) -> bool:
     if guests[0].facts().device != guests[1].facts().device:
         return False
     return _host.overlap(*(guest.room.layout(guest.array) for guest in guests))
+
+
+def _owner(x: object) -> Backend:
+    """The backend of an array; the host for what nobody owns, because there it comes in."""
+    return backend_for(type(x)) or get(HOST)
+
+
+def _apart(
+    fn: Callable[..., Array], sources: list[Backend], target: Backend | None, options: dict[str, object]
+) -> Callable[..., Array]:
+    """`fn`, run outside of what its libraries are doing, unless all is within one library."""
+    if not [source for source in sources if source is not target]:
+        return fn
+    rooms = sources if target is None else [*sources, target]
+    tracing = [room for room in rooms if room.tracing()]
+    if tracing:
+        options["traced"] = True
+        return tracing[0].outside(fn)
+    for room in rooms:
+        fn = room.outside(fn)
+    return fn

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 from _thread import RLock
-from importlib import import_module
 
+from xbridge._loading import check, load, path_of, plugins, unknown
 from xbridge._tracing import constant
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
@@ -22,16 +22,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
     from xbridge._protocol import Array, Backend
 
 
 by_type: dict[type, Backend] = {}
 hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
-_loaded: dict[str, Backend] = {}
+
+
+class _Loaded:
+    """Every backend loaded so far, as an attribute: a compiler can follow that. None ever leaves."""
+
+
 _current: set[str] = set()
-"""Whose `_loaded` is the one registered now. Nothing ever leaves `_loaded`: somebody may be looking."""
+"""The names whose backend in `_Loaded` is the one that is registered now."""
 
 _entries: dict[str, Entry] = dict(INDEX)
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -41,7 +45,8 @@ _lock = RLock()
 
 def get(name: str) -> Backend:
     """The backend of that name, imported if need be."""
-    return _loaded[_fetch(name)]
+    backend: Backend = getattr(_Loaded, _fetch(name))
+    return backend
 
 
 def backend_for(cls: type) -> Backend | None:
@@ -50,7 +55,7 @@ def backend_for(cls: type) -> Backend | None:
         return by_type[cls]
     except KeyError:
         name = _find(cls)
-        return _loaded[name] if name else None
+        return get(name) if name else None
 
 
 def kin(thing: object) -> list[Backend]:
@@ -88,18 +93,22 @@ def register_backend(
 
     Examples
     --------
-    >>> import xbridge
-    >>> xbridge.register_backend("mylib", "mylib_xbridge")
-    >>> "mylib" in xbridge.known_backends(), xbridge.is_available("mylib")
+    >>> register_backend("mylib", "mylib_xbridge")
+    >>> "mylib" in known_backends(), is_available("mylib")
     (True, False)
     """
-    entry = Entry(module, (name,) if roots is None else tuple(roots), f"pip install {name}")
+    if not isinstance(name, str):
+        raise OptionError.because(f"register a backend {name!r}", "a name is a string", repr(str(name)))
+    packages = (name,) if roots is None else (roots,) if isinstance(roots, str) else tuple(roots)
+    entry = Entry(module, packages, f"pip install {name}")
     with _lock:
         held = _entries.get(name)
-        if held is not None and held.module is not module and held.module != module and not replace:
+        if held is not None and not replace:
+            if held.module == module and (roots is None or held.roots == packages):
+                return
             raise OptionError.because(
                 f"register a backend {name!r}",
-                f"that name belongs to {_path(held.module)}",
+                f"that name belongs to {path_of(held.module)}",
                 "replace=True, or another name",
             )
         _entries[name] = entry
@@ -132,23 +141,25 @@ def is_available(name: str) -> bool:
     Parameters
     ----------
     name : str
-        Any name. One that nobody has registered is not available.
+        Any name.
 
     Returns
     -------
     bool
-        False if its library is missing or cannot be imported.
+        False if nobody has registered the name, or its library cannot be imported.
 
     Examples
     --------
     >>> is_available("numpy"), is_available("nolib")
     (True, False)
     """
+    if not isinstance(name, str):
+        return False
     with _lock:
         if name not in _available:
             try:
                 _load(name)
-            except (MissingLibraryError, UnknownBackendError):
+            except (MissingLibraryError, UnknownBackendError, OptionError):
                 _available[name] = False
             else:
                 _available[name] = True
@@ -159,7 +170,7 @@ def is_available(name: str) -> bool:
 def _find(cls: type) -> str:
     """Fill the tables for a class, and name its backend; "" if nobody owns it."""
     with _lock:
-        roots = dict.fromkeys(c.__module__.partition(".")[0] for c in cls.__mro__)
+        roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
         for root in roots:
             for name in _nominated(root):
                 backend = _load(name)
@@ -173,7 +184,7 @@ def _find(cls: type) -> str:
 def _fetch(name: str) -> str:
     """Make sure that a backend is loaded."""
     if not isinstance(name, str):
-        raise _unknown(name)
+        raise unknown(name, known_backends())
     if name not in _current:
         with _lock:
             _load(name)
@@ -184,18 +195,18 @@ def _nominated(root: str) -> list[str]:
     """Names of the backends whose arrays may come from a package; asks plugins only if nobody else."""
     if root in sys.stdlib_module_names:
         return []
-    names = [name for name, entry in _entries.items() if root in entry.roots]
+    names = [name for name, entry in tuple(_entries.items()) if root in entry.roots]
     return names or [name for name in _scan() if name == root]
 
 
 def _load(name: str) -> Backend:
     if name in _current:
-        return _loaded[name]
+        return getattr(_Loaded, name)  # type: ignore[no-any-return] # set below
     entry = _entry(name)
     module = entry.module
-    backend: Backend = _import(name, module, entry) if isinstance(module, str) else module
-    _check(name, backend)
-    _loaded[name] = backend
+    backend: Backend = load(name, module, entry) if isinstance(module, str) else module
+    check(name, backend)
+    setattr(_Loaded, name, backend)
     _current.add(name)
     _load(HOST)
     _warm()
@@ -206,7 +217,7 @@ def _warm() -> None:
     """Lay out the hot table anew for the backends that are loaded."""
     for table in hot.values():
         table.clear()
-    rooms = [_loaded[name] for name in _loaded if name in _current]
+    rooms = [_load(name) for name in sorted(_current)]
     for target in rooms:
         for source in rooms:
             direct = _direct(source, target)
@@ -234,67 +245,18 @@ def _entry(name: str) -> Entry:
         return _entries[name]
     claims = _scan().get(name, ())
     if len(claims) > 1:
-        paths = " and ".join(_path(claim.module) for claim in claims)
+        paths = " and ".join(path_of(claim.module) for claim in claims)
         raise OptionError.because(
             f"use backend {name!r}", f"{paths} both claim the name", "uninstalling one of them"
         )
     if not claims:
-        raise _unknown(name)
+        raise unknown(name, known_backends())
     return claims[0]
 
 
-def _unknown(name: object) -> UnknownBackendError:
-    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
-
-    names = known_backends()
-    near = get_close_matches(str(name), names, n=1) or names[:1]
-    return UnknownBackendError.because(
-        f"find backend {name!r}", f"the known names are {', '.join(names)}", f"{near[0]!r}"
-    )
-
-
-def _import(name: str, path: str, entry: Entry) -> Any:
-    try:
-        return import_module(path)
-    except ImportError as error:
-        absent = (error.name or "").partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and absent in {
-            *entry.roots,
-            path.partition(".")[0],
-        }:
-            why, do = f"{absent} is not installed", entry.install
-        else:
-            why, do = f"importing {path} failed with {error}", f'python -c "import {path}"'
-        raise MissingLibraryError.because(f"use backend {name!r}", why, do) from error
-
-
-def _check(name: str, module: Backend) -> None:
-    """A misspelt verb is a missing one: say so when the backend is loaded, not when it is needed."""
-    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
-
-    missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
-    if missing:
-        raise OptionError.because(
-            f"use backend {name!r}",
-            f"its module has no {', '.join(missing)}",
-            "defining every fact and verb of xbridge._protocol.Backend",
-        )
-
-
 def _scan() -> dict[str, tuple[Entry, ...]]:
-    """Entry points by name, read once. What is registered or built in goes before them."""
+    """Entry points, read once. What is registered or built in goes before them."""
     global _plugins  # noqa: PLW0603 -- filled once, under the lock
     if _plugins is None:
-        from importlib.metadata import entry_points  # noqa: PLC0415 -- 11 ms, and only a miss needs it
-
-        claims: dict[str, tuple[Entry, ...]] = {}
-        for point in entry_points(group="xbridge.backends"):
-            package = point.dist.name if point.dist else point.value
-            entry = Entry(point.value, (point.name,), f"pip install {package}")
-            claims[point.name] = (*claims.get(point.name, ()), entry)
-        _plugins = claims
+        _plugins = plugins()
     return _plugins
-
-
-def _path(module: ModuleType | str) -> str:
-    return module if isinstance(module, str) else module.__name__

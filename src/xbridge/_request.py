@@ -13,7 +13,17 @@ from xbridge.errors import DeviceError, DTypeError, OptionError
 if TYPE_CHECKING:
     from xbridge._devices import Device
     from xbridge._protocol import Backend
-_GRADS = (None, "keep", "detach")
+
+
+_ALIASES = {
+    "int": "int64",
+    "long": "int64",
+    "float": "float64",
+    "double": "float64",
+    "single": "float32",
+    "half": "float16",
+    "complex": "complex128",
+}
 
 
 def read_request(
@@ -29,9 +39,9 @@ def read_request(
     """The options as a request; `rooms` are asked first what a dtype or device object means."""
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.because(f"take copy={copy!r}", "it is None, True or False", "copy=None")
-    if grad not in _GRADS:
+    if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
         raise OptionError.because(f"take grad={grad!r}", "it is None, 'keep' or 'detach'", "grad='detach'")
-    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track, traced)
+    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track, traced=traced)
 
 
 def with_requires_grad(grad: object, requires_grad: object) -> object:
@@ -80,9 +90,9 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
 def _unknown(dtype: object) -> DTypeError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    near = get_close_matches(str(dtype), DTYPES, n=1) or ["float32"]
+    near = [_ALIASES[str(dtype)]] if str(dtype) in _ALIASES else get_close_matches(str(dtype), DTYPES, n=1)
     return DTypeError.because(
         f"read dtype {dtype!r}",
         "it is no canonical name and no library's native dtype",
-        f"dtype={near[0]!r}",
+        f"dtype={(near or ['float32'])[0]!r}",
     )

@@ -7,7 +7,9 @@ Imported when the first conversion needs it, never by `import xbridge`.
 
 from xbridge._host._exporters import admit
 from xbridge._host._memory import cast, check, copy, freeze, overlap, thaw
-from xbridge._host._sequences import Nest, is_literal, is_nest, literal, nest, promote
+from xbridge._host._sequences import Nest, is_literal, literal, nest, promote
+
+name = "numpy"
 
 __all__ = [
     "Nest",
@@ -17,7 +19,6 @@ __all__ = [
     "copy",
     "freeze",
     "is_literal",
-    "is_nest",
     "literal",
     "nest",
     "overlap",

@@ -7,12 +7,13 @@ says nothing of whose memory it returns.
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xbridge._host._dlpack import from_dlpack
-from xbridge._host._memory import freeze
+from xbridge._host._memory import freeze, layout_of
 from xbridge.errors import FOREIGN_ERRORS, CopyError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def admit(x: Any, *, must_share: bool) -> HostArray:
         host, shares = _read(_buffer(x), np.asarray), True
     if must_share and not shares and host.size:
         raise _apart(x, "it hands out a copy")
-    return host
+    return freeze(host) if host.flags.writeable and layout_of(host).repeats() else host
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
@@ -70,9 +71,9 @@ def _buffer(x: object) -> memoryview:
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
             "no backend owns the type and it exports no memory",
-            "register_backend, or numpy.asarray(x)",
+            "an array, or asarray for numbers and lists",
         ) from error
-    if view.format == "B" and type(x).__name__ in ("bytes", "bytearray", "mmap"):
+    if isinstance(x, (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(
             f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
         )

@@ -32,8 +32,11 @@ def filled(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
     axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
     cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
     parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(_copy, [fresh[part] for part in parts], [host[part] for part in parts]))
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(_copy, [fresh[part] for part in parts], [host[part] for part in parts]))
+    except RuntimeError:  # an interpreter that shuts down starts no threads
+        _copy(fresh, host)
     return fresh
 
 

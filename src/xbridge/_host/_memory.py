@@ -56,8 +56,7 @@ def thaw(host: HostArray) -> HostArray:
 
 
 def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
-    layout = Layout(address(host), host.shape, host.strides, host.itemsize, writable)
-    return look(layout, owner=host).view(host.dtype)
+    return look(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
 
 
 def check(host: HostArray, dtype: str) -> HostArray:
@@ -76,16 +75,19 @@ def check(host: HostArray, dtype: str) -> HostArray:
 
 
 def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
-    """Whether a finite value becomes infinite in a narrower floating dtype."""
-    parts = (host.real, host.imag) if host.dtype.kind == "c" else (host,)
+    """Whether a finite value becomes infinite in a narrower floating dtype, by whoever's cast."""
+    narrow = target.type(0).real.dtype
+    # Some go to half precision by way of single, and what one step rounds down two may round up.
+    ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
     with np.errstate(all="ignore"):
-        for part in parts:
-            narrow = target.type(0).real.dtype
-            ends = np.array([np.fmin.reduce(part, axis=None), np.fmax.reduce(part, axis=None)])
-            if np.isfinite(ends.astype(narrow)).all() or np.isnan(ends).any():
-                continue
-            finite = part[np.isfinite(part)]
-            if finite.size and np.isinf(np.array([finite.min(), finite.max()]).astype(narrow)).any():
+        for part in (host.real, host.imag) if host.dtype.kind == "c" else (host,):
+            ends = np.array([part.min(), part.max()])
+            if not np.isfinite(ends).all():
+                finite = part[np.isfinite(part)]
+                ends = np.array([finite.min(), finite.max()]) if finite.size else np.zeros(1)
+            for way in ways:
+                ends = ends.astype(way)
+            if np.isinf(ends).any():
                 return True
     return False
 
@@ -94,7 +96,7 @@ def overlap(a: Layout, b: Layout) -> bool:
     """Whether two arrays in one address space have a byte in common. Reads neither.
 
     Bounding ranges and NumPy's solver settle nearly every pair at once. Where the solver gives up, the
-    bytes of one are marked on a map and looked up for the other: exact, and linear in what they span.
+    bytes of both are marked on maps and compared: exact, and bounded by the memory that the two span.
     """
     if 0 in a.shape or 0 in b.shape:
         return False
@@ -104,9 +106,7 @@ def overlap(a: Layout, b: Layout) -> bool:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
         size = max(a.address + high_a, b.address + high_b) - start
-        marks = np.zeros(size, np.bool_)
-        _bytes_of(marks, a, start)[...] = True
-        return bool(_bytes_of(marks, b, start).any())
+        return bool((_marks(a, start, size) & _marks(b, start, size)).any())
 
 
 class _Range:
@@ -128,13 +128,21 @@ def look(layout: Layout, owner: object = None) -> HostArray:
     return np.asarray(_Range(layout, owner))
 
 
-def address(host: HostArray) -> int:
-    """Of the first element."""
-    return int(host.__array_interface__["data"][0])
+def layout_of(host: HostArray) -> Layout:
+    """How host memory lies."""
+    flags = host.flags
+    address = int(host.__array_interface__["data"][0])
+    return Layout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
 
 
-def _bytes_of(marks: HostArray, layout: Layout, start: int) -> HostArray:
-    """The bytes of a layout on a map of the memory that begins at `start`."""
-    return np.lib.stride_tricks.as_strided(
-        marks[layout.address - start :], (*layout.shape, layout.itemsize), (*layout.strides, 1)
-    )
+def _marks(layout: Layout, start: int, size: int) -> HostArray:
+    """The bytes of a layout on a map of `size` bytes from `start`: one at first, then axis by axis."""
+    marks = np.zeros(size, np.bool_)
+    marks[layout.address + layout.span()[0] - start] = True
+    for n, stride in [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]:
+        done = 1
+        while done < n and stride:
+            more = min(done, n - done)
+            marks[more * abs(stride) :] |= marks[: -more * abs(stride)].copy()
+            done += more
+    return marks

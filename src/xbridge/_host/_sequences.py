@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from xbridge._dtypes import exact_integers
+from xbridge._dtypes import DTYPES, category, exact_integers
 from xbridge._host._memory import native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
@@ -41,19 +41,14 @@ def is_literal(x: object) -> bool:
     return isinstance(x, (*_NUMBERS, *_SEQUENCES)) and not isinstance(x, np.generic)
 
 
-def is_nest(x: Nested) -> bool:
-    """Whether arrays lie somewhere in `x`."""
-    return _depth(x) is not None
-
-
-def nest(x: Nested) -> Nest:
-    """Lay out the arrays in `x`."""
-    depth = _depth(x) or 0
+def nest(x: Nested) -> Nest | None:
+    """Lay out the arrays in `x`; None if there are none."""
+    depth = _depth(x, 0)
+    if depth < 0:
+        return None
     leaves: list[Any] = []
     shape = _collect(x, depth, leaves)
-    weak = [is_literal(leaf) for leaf in leaves]
-    leaves = [literal(leaf, None) if soft else leaf for leaf, soft in zip(leaves, weak, strict=True)]
-    return Nest(shape, leaves, weak)
+    return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
 
 
 def literal(x: Nested, floating: str | None) -> HostArray:
@@ -65,44 +60,66 @@ def literal(x: Nested, floating: str | None) -> HostArray:
         host = np.array(x)
     except ValueError as error:
         raise _ragged(str(error)) from error
-    if host.dtype.kind not in "biufc":
-        if host.dtype.kind == "O" and all(isinstance(n, int) for n in host.flat):
-            raise _too_large()
+    if host.dtype.kind in "biu" or (host.dtype.kind in "fc" and _is_small(host, floating)):
+        return host
+    return _of_large_integers(x, floating)
+
+
+def _is_small(host: HostArray, floating: str | None) -> bool:
+    """Whether every integer that may stand among these floats is exact."""
+    return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
+
+
+def _of_large_integers(x: Nested, floating: str | None) -> HostArray:
+    """Numbers that NumPy would round without a word, as it does [-1, 2**63], or keep as objects."""
+    numbers = list(_flat(x))
+    if not all(isinstance(n, _NUMBERS) for n in numbers):
         raise UnsupportedArrayError.because(
             "make an array of this list", "not all of it are numbers", "a list of numbers or arrays"
         )
-    if host.dtype.kind in "fc":
-        _check_integers(x, host, floating)
-    return host
+    if all(isinstance(n, int) for n in numbers):
+        if min(numbers) >= 0 and max(numbers) < 1 << 64:
+            return np.array(x, np.uint64)
+        raise _too_large("fit no integer dtype together")
+    dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
+    if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
+        raise ValueLossError.because(
+            f"make a {floating} array of this list",
+            f"an integer would be rounded in {floating}",
+            f"dtype={dtype!r} to say that it may be",
+        )
+    try:
+        return np.array(x, dtype)
+    except OverflowError:
+        raise _too_large("are larger than any float") from None
+
+
+def _is_exact(n: int, floating: str) -> bool:
+    """Whether the digits of an integer fit those of a floating dtype."""
+    zeros = (n & -n).bit_length() - 1
+    return n == 0 or (abs(n) >> zeros) < exact_integers(floating)[1]
 
 
 def promote(names: list[str], weak: list[HostArray]) -> str:
     """The dtype of a list of arrays: as NumPy promotes, Python numbers being weak."""
-    samples = [leaf.dtype.type(0).item() for leaf in weak]
+    kinds = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}
+    samples = [kinds[leaf.dtype.kind] for leaf in weak]
     try:
-        return np.result_type(*map(native_dtype, names), *samples).name
-    except TypeError as error:
-        raise DTypeError.because(
-            f"stack arrays of {' and '.join(dict.fromkeys(names))}",
-            "they have no common dtype",
-            "dtype='float32'",
-        ) from error
+        strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
+        if all(name in DTYPES for name in names):
+            bends = category(strong.name) == "float" and not any(isinstance(n, complex) for n in samples)
+            return strong.name if bends else np.result_type(strong, *samples).name
+    except (TypeError, ValueError) as error:
+        raise _unlike(names) from error
+    raise _unlike(names)
 
 
-def _check_integers(x: Nested, host: HostArray, floating: str | None) -> None:
-    """Refuse to round an integer that stands in a list: NumPy turns [-1, 2**63] into floats."""
-    limit = exact_integers(floating or "float64")[1]
-    if host.size == 0 or bool((np.abs(host) < limit).all()):
-        return
-    numbers = list(_flat(x))
-    if all(isinstance(n, int) for n in numbers):
-        raise _too_large()
-    if floating and any(isinstance(n, int) and abs(n) > limit for n in numbers):
-        raise ValueLossError.because(
-            f"make a {floating} array of this list",
-            f"it would round an integer beyond {limit}",
-            "dtype='float64' to say that it may be rounded",
-        )
+def _unlike(names: list[str]) -> DTypeError:
+    return DTypeError.because(
+        f"stack arrays of {' and '.join(dict.fromkeys(names))}",
+        "they have no common dtype",
+        "dtype='float32'",
+    )
 
 
 def _flat(x: Nested) -> Iterator[Any]:
@@ -113,15 +130,19 @@ def _flat(x: Nested) -> Iterator[Any]:
         yield x
 
 
-def _depth(x: Nested, level: int = 0) -> int | None:
-    """How many lists lie above the deepest array in `x`; None if there is no array."""
+def _depth(x: Nested, level: int) -> int:
+    """How many lists lie above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
-        return None if isinstance(x, str | None) else level
-    if not isinstance(x, _SEQUENCES) or set(map(type, x)) <= set(_NUMBERS):
-        return None
+        return -1 if x is None or isinstance(x, str) else level
+    if not isinstance(x, _SEQUENCES):
+        return -1
     if level == _DEEPEST:
         raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
-    return max((d for item in x if (d := _depth(item, level + 1)) is not None), default=None)
+    deepest = -1
+    for item in x:
+        if type(item) not in _NUMBERS:
+            deepest = max(deepest, _depth(item, level + 1))
+    return deepest
 
 
 def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
@@ -129,23 +150,20 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if is_literal(x) and not isinstance(x, _SEQUENCES):
-        raise _ragged("a number stands beside a list")
-    if not isinstance(x, _SEQUENCES) and not getattr(x, "shape", ()):
+    if not isinstance(x, _SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
         raise _ragged("it holds arrays and numbers at different depths")
-    shapes = {_collect(item, depth - 1, leaves) for item in x}
-    if len(shapes) > 1:
-        raise _ragged("its rows differ in length")
-    return (len(x), *shapes.pop()) if shapes else (0,)
+    shape: tuple[int, ...] | None = None
+    for item in x:
+        found = _collect(item, depth - 1, leaves)
+        if shape is not None and found != shape:
+            raise _ragged("its rows differ in length")
+        shape = found
+    return (len(x), *(shape or ()))
 
 
 def _ragged(why: str) -> OptionError:
     return OptionError.because("make an array of this list", why, "rows of one length")
 
 
-def _too_large() -> ValueLossError:
-    return ValueLossError.because(
-        "make an array of this list",
-        "its integers fit no integer dtype together",
-        "floats instead, such as float(n)",
-    )
+def _too_large(why: str) -> ValueLossError:
+    return ValueLossError.because("make an array of this list", f"its integers {why}", "smaller ones")

@@ -9,8 +9,8 @@ import numpy as np
 from xbridge import _host
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES
-from xbridge._host._memory import address, native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
+from xbridge._host._memory import layout_of, native_dtype
+from xbridge._protocol import Facts, Refusal
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
+    from xbridge._protocol import Array, HostArray, Layout
 
 name = "numpy"
 plain = (np.ndarray,)
@@ -34,6 +34,8 @@ gaps = {
 }
 
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
+_FOREIGN = 256
+"""From this number on, a dtype was added to NumPy by somebody else."""
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
@@ -63,35 +65,33 @@ def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    do = _WAYS_OUT.get(kind, "x.astype(float)")
+    do = "x.astype('float32')" if x.dtype.num >= _FOREIGN else _WAYS_OUT.get(kind, "x.astype(float)")
     return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
 
 
 def layout(x: HostArray, /) -> Layout:
-    flags = x.flags
-    return Layout(
-        address(x),
-        x.shape,
-        x.strides,
-        x.itemsize,
-        writable=flags.writeable,
-        aligned=flags.aligned,
-    )
+    return layout_of(x)
 
 
 def dtype_name(dtype: object, /) -> str | None:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
-        dtype = np.dtype(dtype)
+        try:
+            found = np.dtype(dtype)
+        except TypeError:  # an abstract class, such as numpy.floating
+            return None
+        return _name(found) if found.type is dtype else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
 
 
 def lacks(dtype: str, device: Device, /) -> Refusal | None:
     try:
-        native_dtype(dtype)
+        found = native_dtype(dtype)
     except ImportError:
         why = f"NumPy knows {dtype} through ml_dtypes, which is not installed"
         return Refusal(DTypeError, why, "pip install ml_dtypes, or dtype='float32'")
     except TypeError:
+        found = None
+    if found is None or (dtype not in DTYPES and (found.num >= _FOREIGN or found.kind not in "biufcmM")):
         return Refusal(DTypeError, f"NumPy has no {dtype}", "dtype='float32'")
     return None
 
@@ -174,7 +174,7 @@ def move(x: HostArray, device: Device, /) -> HostArray:
 
 
 def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
-    return np.stack(arrays).reshape((*shape, *arrays[0].shape))
+    return np.stack([to_host(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 
 def holds(facts: Facts, layout: Layout, /) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch._C._dynamo import eval_frame as _eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
@@ -17,7 +18,7 @@ from xbridge._devices import CPU, Device, device_named
 from xbridge._dtypes import DTYPES, exact_integers
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.torch._refusals import not_memory, not_values
+from xbridge.backends.torch._refusals import is_dual, not_memory, not_values, readable, shape_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _SIGN = -(1 << 63)
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _OWNED = 0x4
 _is_traced = torch.compiler.is_dynamo_compiling
+_compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
+"""What compiles the functions that run now; it makes read-only arrays writable."""
 
 name = "torch"
 plain = (torch.Tensor, torch.nn.Parameter)
@@ -62,8 +65,8 @@ def owns(cls: type, /) -> bool:
 
 
 def describe(x: torch.Tensor, /) -> Facts:
-    shape = (x.size(0),) if x.is_nested else tuple(x.shape)
-    return Facts(_name(x.dtype), _device(x.device), shape, history=x.requires_grad)
+    history = x.requires_grad or is_dual(x)
+    return Facts(_name(x.dtype), _device(x.device), shape_of(x), history=history)
 
 
 def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
@@ -118,6 +121,12 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         kind = next(filter(_count, _accelerators()), kind)
     if kind == near.kind and index in (None, near.index):
         return near
+    if near.kind == "meta":
+        raise DeviceError.because(
+            f"move a torch tensor from 'meta' to {device!r}",
+            "meta holds no data",
+            f"torch.empty_like(x, device={device!r})",
+        )
     if kind == "meta":
         raise DeviceError.because(
             "move a torch tensor to 'meta'",
@@ -125,8 +134,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             "torch.empty_like(x, device='meta')",
         )
     if index is None and kind in _accelerators() and _count(kind):
-        current = getattr(getattr(torch, kind), "current_device", int)
-        index = current()
+        index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
@@ -141,13 +149,13 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def tracing() -> bool:
-    return _is_traced()
+    return _is_traced() or bool(_compiler())
 
 
 def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    if _is_traced():
-        disabled: Callable[..., Array] = torch.compiler.disable(fn)  # type: ignore[no-untyped-call] # theirs
-        return disabled
+    if tracing():
+        apart: Callable[..., Array] = torch.compiler.disable(fn)  # type: ignore[no-untyped-call] # theirs
+        return apart
     return torch.inference_mode(mode=False)(fn) if torch.is_inference_mode_enabled() else fn
 
 
@@ -160,6 +168,8 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
         return None
     try:
         if x.requires_grad:
+            if _compiler():
+                return None
             host = x.data.numpy()
             host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
@@ -196,25 +206,25 @@ def settle(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def check(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    if x.numel() and _loses(x.detach(), dtype):
+    if x.numel() and _loses(readable(x).detach(), dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
 
 def cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return x.to(getattr(torch, dtype))
+    return readable(x).to(getattr(torch, dtype))
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    return x.clone()
+    return readable(x).clone()
 
 
 def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return x.to(torch.device(device))
+    return readable(x).to(torch.device(device))
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
-    return torch.stack(arrays).reshape((*shape, *arrays[0].shape))
+    return torch.stack([readable(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 
 def holds(facts: Facts, layout: Layout, /) -> bool:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import torch
 from torch._C import _functorch
 from torch.autograd import forward_ad
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from xbridge.errors import UnsupportedArrayError
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     """What it is instead of an array in memory, and the way out."""
     cls = type(x)
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
     if x.is_nested:
         return "a nested tensor is ragged", "x.unbind()"
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -32,13 +37,41 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
 
 def not_values(x: torch.Tensor) -> tuple[str, str] | None:
     """What would be lost or misread with its bytes, and the way out."""
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call] # theirs
+    if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
     proxy = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     if proxy is not None:
         return "a tracer would bake its values into the program", "converting outside the trace"
+    return not_there(x)
+
+
+def not_there(x: torch.Tensor) -> tuple[str, str] | None:
+    """Whether the storage still reaches as far as the elements lie."""
     reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     need = (x.storage_offset() + reach) * x.itemsize
     if x.numel() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
         return "its storage was freed or shrunk", "restoring the storage first"
     return None
+
+
+def readable(x: torch.Tensor) -> torch.Tensor:
+    """`x`, which torch may read: it checks everything but whether the storage is still there."""
+    if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
+        missing = not_there(x)
+        if missing:
+            raise UnsupportedArrayError.because("read a torch tensor", *missing)
+    return x
+
+
+def is_dual(x: torch.Tensor) -> bool:
+    """Whether forward-mode differentiation tracks it."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+
+
+def shape_of(x: torch.Tensor) -> tuple[int, ...]:
+    """The shape, as far as it has one."""
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return ()
+    return (x.size(0),) if x.is_nested else tuple(x.shape)
