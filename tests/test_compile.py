@@ -79,7 +79,7 @@ def test_to_numpy_in_compiled_code_cuts_the_graph_as_eager_does(options: dict[st
     x = torch.arange(3.0, requires_grad=True)
     loss(x).backward()  # type: ignore[no-untyped-call] # theirs
     eager, x.grad = x.grad, None
-    torch.compile(loss, backend="eager")(x).backward()  # type: ignore[no-untyped-call] # theirs
+    torch.compile(loss, backend="eager")(x).backward()
     assert eager is not None
     assert x.grad is not None
     assert x.grad.tolist() == eager.tolist() == [0.0, 4.0, 8.0]

@@ -7,7 +7,7 @@ library's own zero-copy call. With any doubt or any option, the conversion is pl
 
 from __future__ import annotations
 
-from xbridge._registry import hot
+from xbridge._registry import by_type, hot
 from xbridge.backends import HOST
 
 TYPE_CHECKING = False
@@ -112,8 +112,6 @@ def to_numpy(
 ) -> HostArray:
     """Convert an array to NumPy, whatever its library, device or graph.
 
-    The same as ``to_backend(x, "numpy", dtype=dtype, copy=copy, grad=grad)``.
-
     Parameters
     ----------
     x, dtype, copy, grad
@@ -211,6 +209,10 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
+    if like is backend is device is dtype is copy is grad is requires_grad is None:
+        room = by_type.get(type(obj))
+        if room is not None and type(obj) in room.plain:
+            return obj
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.asarray(
@@ -271,17 +273,17 @@ def align(
 
 
 def to_list(x: Array, /) -> Any:
-    """List the values of an array as Python numbers.
+    """List the values of an array from any library, device or graph as Python numbers.
 
     Parameters
     ----------
     x : array
-        As for `to_backend`: from any library, device or graph, of any shape.
+        As for `to_backend`, of any shape.
 
     Returns
     -------
     list or number
-        Nested as deep as `x` has axes; a number for a 0-d array. Values are exact, and nothing is shared.
+        Nested as deep as `x` has axes; a number for a 0-d array. Exact, and nothing is shared.
 
     Raises
     ------

@@ -1,0 +1,268 @@
+"""The options of the verbs where torch is the source or the target: gradients, devices, default dtypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+from xbridge.backends import torch as room  # noqa: E402 -- once torch is there
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+CPU = xbridge.Device("cpu")
+
+
+@pytest.fixture
+def tracked() -> Tensor:
+    x: Tensor = torch.arange(3.0, requires_grad=True)
+    return x
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch says of itself where there are two CUDA devices, the second one current."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[Callable[[object], None]]:
+    """Sets torch's default dtype, until the test is over."""
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
+
+
+def test_a_graph_ends_where_its_library_ends_unless_it_was_to_be_kept(tracked: Tensor) -> None:
+    assert not xbridge.to_numpy(tracked).flags.writeable
+    with pytest.raises(xbridge.GradientError) as caught:
+        xbridge.to_numpy(tracked, grad="keep")
+    assert str(caught.value) == (
+        "cannot convert a torch float32 array of shape (3,) on cpu to numpy: "
+        "grad='keep' was asked, and a graph ends where its library ends; try grad=None"
+    )
+    assert xbridge.to_numpy(torch.ones(2), grad="keep").flags.writeable
+
+
+def test_a_cast_keeps_the_graph_or_says_that_none_flows_through_the_dtype(tracked: Tensor) -> None:
+    y = xbridge.to_backend(tracked * 2, "torch", dtype="float64", grad="keep")
+    y.sum().backward()
+    assert tracked.grad is not None
+    assert tracked.grad.tolist() == [2.0, 2.0, 2.0]
+    with pytest.raises(xbridge.GradientError) as caught:
+        xbridge.to_backend(tracked, "torch", dtype="int64", grad="keep")
+    assert str(caught.value) == (
+        "cannot convert a torch float32 array of shape (3,) on cpu to torch: "
+        "grad='keep' was asked, and no gradient flows through int64; try grad=None"
+    )
+    assert xbridge.to_backend(tracked, "torch", dtype="int64").tolist() == [0, 1, 2]
+
+
+def test_keeping_a_graph_where_gradients_are_off_is_refused_if_anything_changes(tracked: Tensor) -> None:
+    with torch.no_grad():
+        assert xbridge.to_backend(tracked, "torch", grad="keep") is tracked
+        with pytest.raises(xbridge.GradientError) as caught:
+            xbridge.to_backend(tracked, "torch", copy=True, grad="keep")
+        with pytest.raises(xbridge.GradientError, match="torch records no history now"):
+            xbridge.asarray([tracked, tracked], grad="keep")
+    assert str(caught.value) == (
+        "cannot convert a torch float32 array of shape (3,) on cpu to torch: "
+        "grad='keep' was asked where gradients are off; try grad=None, or turning them on"
+    )
+
+
+def test_detaching_within_torch_gives_memory_that_may_be_written(tracked: Tensor) -> None:
+    free = xbridge.asarray(tracked, grad="detach")
+    free[0] = 9.0
+    assert not free.requires_grad
+    assert tracked.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(xbridge.CopyError, match="torch has no read-only arrays"):
+        xbridge.asarray(tracked, requires_grad=False, copy=False)
+    plain = torch.ones(2)
+    assert xbridge.asarray(plain, grad="detach") is plain
+
+
+def test_requires_grad_gives_a_new_leaf_over_the_same_memory_and_leaves_its_source_alone() -> None:
+    plain = torch.zeros(2)
+    leaf = xbridge.asarray(plain, requires_grad=True)
+    plain[0] = 5.0
+    assert (leaf.is_leaf, leaf.requires_grad, plain.requires_grad) == (True, True, False)
+    assert leaf.tolist() == [5.0, 0.0]
+    apart = xbridge.asarray(plain, requires_grad=True, copy=True)
+    plain[0] = 6.0
+    assert apart.tolist() == [5.0, 0.0]
+    a = np.zeros(2)
+    from_numpy = xbridge.asarray(a, backend="torch", requires_grad=True)
+    a[0] = 7.0
+    assert from_numpy.tolist() == [7.0, 0.0]
+    assert from_numpy.requires_grad
+
+
+def test_requires_grad_does_not_cut_a_history_nor_begin_one_in_integers(tracked: Tensor) -> None:
+    for x in (tracked, tracked * 2):
+        with pytest.raises(xbridge.GradientError, match="cut the history that it has; try grad"):
+            xbridge.asarray(x, requires_grad=True)
+    fresh = xbridge.asarray(tracked * 2, requires_grad=True, grad="detach")
+    assert (fresh.is_leaf, fresh.requires_grad) == (True, True)
+    with pytest.raises(xbridge.GradientError, match="no gradient flows through int64; try dtype='float32'"):
+        xbridge.asarray([1, 2], backend="torch", requires_grad=True)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_tangents_are_history_too() -> None:
+    primal, tangent = torch.ones(2), torch.ones(2)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(primal, tangent)
+        with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost"):
+            xbridge.to_numpy(dual)
+        with pytest.raises(xbridge.GradientError, match="cut the history"):
+            xbridge.asarray(dual, requires_grad=True)
+    _, out = torch.func.jvp(lambda v: xbridge.asarray(v, grad="detach") * 1.0, (primal,), (tangent,))
+    assert out.tolist() == [0.0, 0.0]
+    _, out = torch.func.jvp(lambda v: xbridge.asarray(v, dtype="float64"), (primal,), (tangent,))
+    assert out.tolist() == [1.0, 1.0]
+
+
+def test_the_default_dtype_of_torch_narrows_and_refuses_to_lose_a_value(
+    default_dtype: Callable[[object], None],
+) -> None:
+    assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
+    assert xbridge.to_backend(np.ones(2, "c16"), "torch", dtype="default").dtype == torch.complex64
+    assert xbridge.to_backend(np.ones(2, "f2"), "torch", dtype="default").dtype == torch.float16
+    assert xbridge.to_backend(np.ones(2, "u8"), "torch", dtype="default").dtype == torch.uint64
+    wide = torch.tensor([1e300, float("nan"), float("inf")], dtype=torch.float64)
+    for x in (wide, wide.numpy(), wide.to(torch.complex128), torch.complex(wide, wide).numpy()):
+        with pytest.raises(xbridge.ValueLossError, match="a value does not fit"):
+            xbridge.to_backend(x, "torch", dtype="default")
+    assert xbridge.to_backend(wide[1:], "torch", dtype="default").isinf().tolist() == [False, True]
+    assert xbridge.to_backend(wide[:0], "torch", dtype="default").dtype == torch.float32
+    default_dtype(torch.float64)
+    assert xbridge.asarray([1.5, 2j], backend="torch").dtype == torch.complex128
+    assert xbridge.to_backend(wide, "torch", dtype="default") is wide
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("int64", 2**53), ("int64", -(2**53)), ("uint64", 2**63)])
+def test_an_integer_of_a_tensor_is_not_rounded_in_a_list(dtype: str, large: int) -> None:
+    half = torch.tensor([0.5], dtype=torch.float64)
+    exact, rounded = (torch.tensor([n], dtype=getattr(torch, dtype)) for n in (2**53, large + 1))
+    if large < 0:
+        rounded -= 2
+    assert xbridge.asarray([exact, half]).tolist() == [[2.0**53], [0.5]]
+    with pytest.raises(xbridge.ValueLossError, match=f"cannot turn {dtype} into float64 unasked"):
+        xbridge.asarray([rounded, half])
+
+
+@pytest.mark.parametrize("device", ["cuda", "gpu", "cuda:3", "xpu", "mps", "nonsense", "cpu:1"])
+def test_a_device_that_is_not_here_is_refused_from_numpy(device: str) -> None:
+    if torch.cuda.is_available() and device in ("cuda", "gpu"):
+        pytest.skip("it is here")
+    with pytest.raises(xbridge.DeviceError, match=r"no device .* here, only cpu.*; try device='cpu'$"):
+        xbridge.to_backend(np.ones(2, "f4"), "torch", device=device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "xpu:9", "nonsense"])
+def test_a_device_that_is_not_here_is_refused_within_torch(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="the step move"):
+        xbridge.to_backend(torch.ones(2), "torch", device=device)
+
+
+def test_meta_holds_no_data_so_data_neither_goes_there_nor_comes_from_there() -> None:
+    with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='meta'\)$"):
+        xbridge.to_backend(torch.ones(2), "torch", device="meta")
+    empty = torch.ones(2, device="meta")
+    with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='cpu'\)$"):
+        xbridge.to_backend(empty, "torch", device="cpu")
+    assert xbridge.to_backend(empty, "torch", device="meta") is empty
+    assert xbridge.to_backend(empty, "torch", dtype="float64").dtype == torch.float64
+    assert xbridge.device_of(empty) == "meta"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
+    first, second = xbridge.Device("cuda:0"), xbridge.Device("cuda:1")
+    assert room.devices() == ("cpu", "cuda:0", "cuda:1")
+    assert room.resolve_device(xbridge.Device("cuda"), CPU) == second
+    assert room.resolve_device(xbridge.Device("gpu"), CPU) == second
+    assert room.resolve_device(xbridge.Device("gpu"), first) == first
+    assert room.resolve_device(xbridge.Device("cuda"), first) == first
+    assert room.resolve_device(second, first) == second
+    assert room.resolve_device(CPU, first) == CPU
+
+
+def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    assert room.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
+    lacking = room.lacks("float64", xbridge.Device("mps:0"))
+    assert lacking is not None
+    assert lacking.do == "dtype='default'"
+    assert room.lacks("float32", xbridge.Device("mps:0")) is None
+
+
+def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
+    assert xbridge.to_backend(np.ones(2), "torch", device=torch.device("cpu")).device.type == "cpu"
+    assert xbridge.to_numpy(np.ones(2), dtype=torch.float32).dtype == np.float32
+    assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.dtype("int8")).dtype == torch.int8
+    with pytest.raises(xbridge.DeviceError, match="NumPy lives in host memory"):
+        xbridge.to_backend(np.ones(2), "numpy", device=torch.device("cuda", 0))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> None:
+    wide = np.ones(2, np.longdouble)
+    with pytest.raises(xbridge.DTypeError, match="torch has no longdouble; try dtype='float32'"):
+        xbridge.to_backend(wide, "torch")
+    assert xbridge.to_backend(wide, "torch", dtype="float64").tolist() == [1.0, 1.0]
+    with pytest.raises(xbridge.DTypeError, match="NumPy has no complex32"):
+        xbridge.to_numpy(torch.ones(2, dtype=torch.complex32))
+    assert xbridge.to_numpy(torch.ones(2, dtype=torch.complex32), dtype="complex64").tolist() == [1, 1]
+    assert xbridge.dtype_of(torch.ones(2, dtype=torch.complex32)) == "complex32"
+
+
+def test_what_both_have_without_ml_dtypes_crosses_by_a_cast_of_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    with pytest.raises(xbridge.DTypeError, match=r"pip install ml_dtypes, or dtype='float32'$"):
+        xbridge.to_numpy(x)
+    assert xbridge.to_numpy(x, dtype="float32").tolist() == [1.5, -2.0]
+    assert xbridge.to_list(x) == [1.5, -2.0]
+
+
+def test_to_list_is_exact_from_any_graph_device_and_dtype(tracked: Tensor) -> None:
+    assert xbridge.to_list(tracked * 2) == [0.0, 2.0, 4.0]
+    assert xbridge.to_list(torch.tensor([1 + 2j]).conj().imag) == [-2.0]
+    assert xbridge.to_list(torch.tensor(True)) is True
+
+
+def test_align_brings_torch_and_numpy_to_the_first_ones_side() -> None:
+    t, a = torch.ones(2), np.ones(2)
+    assert [type(x) for x in xbridge.align(t, a, 2.0)] == [torch.Tensor, torch.Tensor, float]
+    assert [type(x) for x in xbridge.align(a, t)] == [np.ndarray, np.ndarray]
+    assert [type(x) for x in xbridge.align(a, like=t)] == [torch.Tensor]
+    assert [type(x) for x in xbridge.align(a, a, backend="torch")] == [torch.Tensor, torch.Tensor]
+    assert xbridge.align(t, a)[0] is t
+
+
+def test_the_namespace_of_torch_is_array_api_compats() -> None:
+    assert xbridge.array_namespace(torch.ones(1), 2).__name__ == "array_api_compat.torch"
+    with pytest.raises(xbridge.UnsupportedArrayError, match="torch and numpy"):
+        xbridge.array_namespace(torch.ones(1), np.ones(1))
+
+
+def test_memory_is_compared_across_the_libraries() -> None:
+    t = torch.arange(6.0)
+    a = xbridge.to_numpy(t)
+    assert xbridge.shares_memory(t[::2], a[::2])
+    assert not xbridge.shares_memory(t[::2], a[1::2])
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"try x\.to_dense\(\)"):
+        xbridge.shares_memory(t.to_sparse(), a)
