@@ -1,13 +1,12 @@
 """The verbs users call, and the hot path.
 
-A plain array takes two look-ups by type and name, the few flag reads that the contract needs, and the
-library's own zero-copy call. With any doubt or any option, the conversion is planned from facts
-(`_plan.py`), and only then is anything more imported.
+A plain array takes a look-up by name and type, the few flag reads that the contract needs, and the library's
+own zero-copy call. With any doubt or option it is planned from facts, and only then is more imported.
 """
 
 from __future__ import annotations
 
-from xbridge._registry import by_type, hot
+from xbridge._registry import hot, kept
 from xbridge.backends import HOST
 
 TYPE_CHECKING = False
@@ -37,15 +36,14 @@ def to_backend(
     Parameters
     ----------
     x : array
-        An array of any registered library, a NumPy scalar, or an exporter of ``__dlpack__``,
-        ``__array_interface__``, ``__array__`` or a typed buffer. Any shape, 0-d and empty included.
-        Numbers and lists belong to `asarray`.
+        An array of any registered library and any shape, a NumPy scalar, or an exporter of ``__dlpack__``,
+        ``__array_interface__``, ``__array__`` or a typed buffer. Numbers and lists belong to `asarray`.
     backend : str
         The name of the target library, such as ``"numpy"`` or ``"torch"``.
     device : str or device object, optional
-        Where the result lives: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"gpu"`` for the target's
-        accelerator, or any library's device object. None keeps the array where it is; a library that
-        lives in host memory only takes it there. Transfers from and to the host are complete on return.
+        ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, or any library's device object.
+        None keeps the array where it is, or takes it to the host for a library that lives only there.
+        Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object, or Python's
         ``bool``, ``int``, ``float``, ``complex``. None means the same dtype or an error. ``"default"``
@@ -172,12 +170,12 @@ def asarray(
     ----------
     obj : array, number, or nested list or tuple of them
         Numbers become the target's default dtypes. Arrays in a list keep their dtype, promoted as NumPy
-        promotes; they must have one shape and live on one device, and are stacked in one pass.
+        promotes; they must have one shape and one device, and are stacked in one pass.
     like : array, optional
         Gives the backend, and the device if that backend is the target. Not the dtype.
     backend : str, optional
-        The target library; wins over `like`. With neither, an array stays in its library, a list that
-        holds arrays goes to the first one's library and device, and anything else becomes NumPy's.
+        The target; wins over `like`. With neither, an array stays in its library, a list that holds
+        arrays goes to the first one's library and device, and all else becomes NumPy's.
     device, dtype, copy, grad
         As for `to_backend`. A list is always copied.
     requires_grad : bool, optional
@@ -196,8 +194,7 @@ def asarray(
     ValueLossError
         An integer in a list would be rounded, or fits no integer dtype.
     GradientError
-        ``requires_grad=True``, and the target has no gradients, the dtype has none, or `obj` has a
-        history that ``grad="detach"`` does not end.
+        ``requires_grad=True`` with a target or dtype without gradients, or with an undetached history.
     XBridgeError
         As for `to_backend`.
 
@@ -209,10 +206,12 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
-    if like is backend is device is dtype is copy is grad is requires_grad is None:
-        room = by_type.get(type(obj))
-        if room is not None and type(obj) in room.plain:
-            return obj
+    idle = like is backend is device is dtype is None and copy is None and grad is None
+    if idle and requires_grad is None:
+        try:
+            return kept[type(obj)](obj)
+        except KeyError:
+            pass
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.asarray(
@@ -283,7 +282,7 @@ def to_list(x: Array, /) -> Any:
     Returns
     -------
     list or number
-        Nested as deep as `x` has axes; a number for a 0-d array. Exact, and nothing is shared.
+        Nested as deep as `x` has axes. Exact, and nothing is shared.
 
     Raises
     ------

@@ -39,6 +39,9 @@ DTYPES = {
     "complex128": DType("complex", 128, 53),
 }
 
+_PARTIAL = {"longdouble": "float", "clongdouble": "complex", "complex32": "complex"}
+"""Libraries' own numbers that have no canonical name, because hardly anybody else has them."""
+
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
@@ -51,7 +54,7 @@ def category(name: str) -> str:
     """`bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
     meaning = DTYPES.get(name)
     if meaning is None:
-        return "other"
+        return _PARTIAL.get(name, "other")
     return "int" if meaning.kind == "uint" else meaning.kind
 
 

@@ -66,7 +66,8 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     part = Request(None if stacker.host_only else place, dtype, grad=request.grad)
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
-        exact = not named and (weak or category(guest.facts().dtype) == "int")
+        whole = category(guest.facts().dtype) == "int"
+        exact = (weak or whole) if not named else (weak and whole and category(named) == "int")
         left = guest._replace(foreign=guest.foreign or stacker.host_only)
         parts.append(convert(left, stacker, part._replace(exact=exact)))
     route = Route(stacker, stacker, strong[0], part, dtype, place)

@@ -5,7 +5,7 @@ nominates a backend for a type (`torch.Size` is a tuple); the backend's own `own
 read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
 
 The hot path reads one table, `hot`: backend name -> exact type -> one function that converts or returns
-None. It is read without the lock, and filled and emptied in place under it.
+None (and `kept`, for an array that stays). It is read without the lock, filled and emptied under it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 by_type: dict[type, Backend] = {}
 hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
+kept: dict[type, Callable[[Array], Array]] = {}
 
 
 class _Loaded:
@@ -215,19 +216,24 @@ def _load(name: str) -> Backend:
 
 def _warm() -> None:
     """Lay out the hot table anew for the backends that are loaded."""
-    for table in hot.values():
+    for table in (kept, *hot.values()):
         table.clear()
     rooms = [_load(name) for name in sorted(_current)]
     for target in rooms:
+        kept.update(dict.fromkeys(target.plain, _itself))
         for source in rooms:
             direct = _direct(source, target)
             hot.setdefault(target.name, {}).update(dict.fromkeys(source.plain, direct))
 
 
+def _itself(x: Array) -> Array:
+    return x
+
+
 def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]:
     """One call from a plain array of one backend to the other; it answers None when in doubt."""
     if source is target:
-        return lambda x: x
+        return _itself
     if target.name == HOST:
         return source.peek
     if source.name == HOST:

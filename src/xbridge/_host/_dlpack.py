@@ -121,16 +121,21 @@ def _export(x: Any) -> tuple[int, object]:
 def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
     if tensor.device_type not in _HOST_DEVICES or not 0 <= tensor.ndim <= _MOST_AXES:
         raise _refused(x, "its capsule contradicts itself")
+    if tensor.ndim and not tensor.shape:
+        raise _refused(x, "its capsule has no shape")
     dtype = native_dtype(_dtype_name(x, tensor))
     shape = tuple(tensor.shape[: tensor.ndim])
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    if min(shape, default=1) < 0 or not tensor.data:
+    if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
         raise _refused(x, "its capsule has no memory")
     steps = tensor.strides[: tensor.ndim] if tensor.strides else _dense(shape)
     strides = tuple(step * dtype.itemsize for step in steps)
-    layout = Layout(tensor.data + tensor.byte_offset, shape, strides, dtype.itemsize, not readonly)
-    return look(layout, owner=capsule).view(dtype)
+    try:
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        layout = Layout(tensor.data + tensor.byte_offset, shape, strides, dtype.itemsize, not readonly)
+        return look(layout, owner=capsule).view(dtype)
+    except (ValueError, OverflowError) as error:
+        raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
 
 
 def _dense(shape: tuple[int, ...]) -> list[int]:
@@ -142,7 +147,7 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
     name = _EXTENDED.get((tensor.code, tensor.bits))
     if name is None:
         kind = _NAMES.get(tensor.code, "opaque")
-        name = kind if kind == "bool" else f"{kind}{tensor.bits}"
+        name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
     if tensor.lanes != 1 or name not in DTYPES:
         why = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
         raise _refused(x, why, DTypeError, "casting it in its own library first")

@@ -28,17 +28,30 @@ def admit(x: Any, *, must_share: bool) -> HostArray:
     """A host array for `x`; with `must_share`, over the memory of `x`."""
     if isinstance(x, np.generic):
         host, shares = np.asarray(x), False
-    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+    elif _offers(x, "__dlpack__") and _offers(x, "__dlpack_device__"):
         host, shares = from_dlpack(x)
-    elif getattr(x, "__array_interface__", None) is not None:
-        host, shares = _read(x, np.asarray), True
-    elif hasattr(x, "__array__"):
+    elif _offers(x, "__array_interface__"):
+        host, shares = _from_interface(x), True
+    elif _offers(x, "__array__"):
         return _from_array_method(x, must_share=must_share)
     else:
         host, shares = _read(_buffer(x), np.asarray), True
     if must_share and not shares and host.size:
         raise _apart(x, "it hands out a copy")
     return freeze(host) if host.flags.writeable and layout_of(host).repeats() else host
+
+
+def _offers(x: Any, protocol: str) -> bool:
+    return _read(x, lambda x: getattr(x, protocol, None)) is not None
+
+
+def _from_interface(x: Any) -> HostArray:
+    if _read(x, lambda x: x.__array_interface__.get("mask")) is not None:
+        raise UnsupportedArrayError.because(
+            f"read a {type(x).__name__}", "its mask would be lost", "filling it in its own library first"
+        )
+    host: HostArray = _read(x, np.asarray)
+    return host
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
@@ -49,13 +62,13 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
             raise _apart(x, f"__array__(copy=False) failed with {error!r}") from error
     else:
         host = _read(x, lambda x: x.__array__())
-    if type(host) is not np.ndarray:
+    if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise UnsupportedArrayError.because(
             f"read a {type(x).__name__}",
             f"its __array__ returned a {type(host).__name__}",
             "converting it in its own library first",
         )
-    return freeze(host)
+    return host if host.dtype.hasobject else freeze(host.view(np.ndarray))
 
 
 def _buffer(x: object) -> memoryview:
@@ -67,6 +80,12 @@ def _buffer(x: object) -> memoryview:
         )
     try:
         view = memoryview(x)  # type: ignore[arg-type] # whether it is a buffer is the question
+    except ValueError as error:
+        raise UnsupportedArrayError.because(
+            f"read a {type(x).__name__}",
+            f"its export failed with {error!r}",
+            "a buffer that is still there",
+        ) from error
     except TypeError as error:
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
@@ -80,7 +99,7 @@ def _buffer(x: object) -> memoryview:
     return view
 
 
-def _read(x: Any, how: Callable[[Any], HostArray]) -> HostArray:
+def _read(x: Any, how: Callable[[Any], Any]) -> Any:
     try:
         return how(x)
     except FOREIGN_ERRORS as error:

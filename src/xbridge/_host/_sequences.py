@@ -152,6 +152,10 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
         return ()
     if not isinstance(x, _SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
         raise _ragged("it holds arrays and numbers at different depths")
+    if not isinstance(x, _SEQUENCES) and [
+        n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])
+    ]:
+        raise _ragged("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:
         found = _collect(item, depth - 1, leaves)

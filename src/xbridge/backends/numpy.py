@@ -65,7 +65,11 @@ def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    do = "x.astype('float32')" if x.dtype.num >= _FOREIGN else _WAYS_OUT.get(kind, "x.astype(float)")
+    do = (
+        "x.astype('float32')"
+        if x.dtype.type.__module__ == "ml_dtypes"
+        else _WAYS_OUT.get(kind, "x.astype(float)")
+    )
     return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
 
 

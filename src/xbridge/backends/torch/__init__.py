@@ -15,10 +15,11 @@ from torch.utils import _python_dispatch
 
 from xbridge import _host
 from xbridge._devices import CPU, Device, device_named
-from xbridge._dtypes import DTYPES, exact_integers
+from xbridge._dtypes import DTYPES
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.torch._refusals import is_dual, not_memory, not_values, readable, shape_of
+from xbridge.backends.torch._losses import loses
+from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _BITS = {
     for word, dtype in _NATIVE.items()
     if word.startswith(("bfloat", "float8"))
 }
-_SIGN = -(1 << 63)
 # NumPy's flags of a dense view of somebody else's memory, and the one it has for memory of its own: that is
 # what comes where a tensor had no memory to show.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
@@ -65,8 +65,7 @@ def owns(cls: type, /) -> bool:
 
 
 def describe(x: torch.Tensor, /) -> Facts:
-    history = x.requires_grad or is_dual(x)
-    return Facts(_name(x.dtype), _device(x.device), shape_of(x), history=history)
+    return Facts(_name(x.dtype), _device(x.device), shape_of(x), has_history(x))
 
 
 def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
@@ -86,7 +85,7 @@ def layout(x: torch.Tensor, /) -> Layout:
         tuple(x.shape),
         tuple(stride * size for stride in x.stride()),
         size,
-        settled=not (x.is_conj() or x.is_neg()),
+        settled=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
     )
 
 
@@ -153,10 +152,13 @@ def tracing() -> bool:
 
 
 def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    def apart(*args: object) -> Array:
+        with torch._C.DisableTorchFunctionSubclass():
+            return fn(*args)
+
     if tracing():
-        apart: Callable[..., Array] = torch.compiler.disable(fn)  # type: ignore[no-untyped-call] # theirs
-        return apart
-    return torch.inference_mode(mode=False)(fn) if torch.is_inference_mode_enabled() else fn
+        return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
+    return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
 
 
 def recording() -> bool:
@@ -178,7 +180,7 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
         if flags in _DENSE and len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
             return host
         return host if not flags & _OWNED and _covers(x, host) else None
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         pass
     return None
 
@@ -202,11 +204,13 @@ def track(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def settle(x: torch.Tensor, /) -> torch.Tensor:
+    if x._is_zerotensor():
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     return x.resolve_conj().resolve_neg()
 
 
 def check(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    if x.numel() and _loses(readable(x).detach(), dtype):
+    if x.numel() and loses(readable(x).detach(), dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
@@ -224,7 +228,8 @@ def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
-    return torch.stack([readable(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
+    stacked = torch.stack([readable(x) for x in arrays])
+    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
 def holds(facts: Facts, layout: Layout, /) -> bool:
@@ -233,11 +238,10 @@ def holds(facts: Facts, layout: Layout, /) -> bool:
 
 
 def to_host(x: torch.Tensor, /) -> HostArray:
-    with torch._C.DisableTorchFunctionSubclass():
-        bits = _BITS.get(x.dtype)
-        if bits is None:
-            return x.numpy()
-        return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
+    bits = _BITS.get(x.dtype)
+    if bits is None:
+        return x.numpy()
+    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
 
 
 def from_host(host: HostArray, /) -> torch.Tensor:
@@ -257,22 +261,6 @@ def _covers(x: torch.Tensor, host: HostArray) -> bool:
             return False
         reach = layout.span()[1]
     return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach
-
-
-def _loses(x: torch.Tensor, dtype: str) -> bool:
-    """Whether an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
-    if not x.is_floating_point() and not x.is_complex():
-        signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)
-        low, high = (int(end) + (x.dtype == torch.uint64) * -_SIGN for end in torch.aminmax(signed))
-        least, most = exact_integers(dtype)
-        return low < least or high > most
-    if x.is_complex():
-        x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
-    ends = torch.stack(torch.aminmax(x))
-    if ends.to(_NATIVE[dtype]).isfinite().all():
-        return False
-    finite = x[x.isfinite()]
-    return bool(finite.to(_NATIVE[dtype]).isinf().any())
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -23,6 +23,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
         return "a nested tensor is ragged", "x.unbind()"
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
+        ways["MaskedTensor"] = "x.to_tensor(value)"
         return f"a {cls.__name__} is no plain memory", ways.get(cls.__name__, "the tensor inside it")
     if x.is_quantized:
         return "a quantized tensor holds codes, not values", "x.dequantize()"
@@ -49,7 +50,7 @@ def not_there(x: torch.Tensor) -> tuple[str, str] | None:
     """Whether the storage still reaches as far as the elements lie."""
     reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     need = (x.storage_offset() + reach) * x.itemsize
-    if x.numel() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+    if x.numel() and not x._is_zerotensor() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
         return "its storage was freed or shrunk", "restoring the storage first"
     return None
 
@@ -61,6 +62,13 @@ def readable(x: torch.Tensor) -> torch.Tensor:
         if missing:
             raise UnsupportedArrayError.because("read a torch tensor", *missing)
     return x
+
+
+def has_history(x: torch.Tensor) -> bool:
+    """Whether autograd tracks it, or may: a transform hides what is inside the tensors it passes around."""
+    if x.requires_grad or is_dual(x):
+        return True
+    return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
 
 
 def is_dual(x: torch.Tensor) -> bool:
