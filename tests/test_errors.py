@@ -182,7 +182,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         ),
     ),
     (
-        lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 0), __dlpack__=None)),
+        lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 0), __dlpack__=lambda: None)),
         xbridge.DeviceError,
         (
             "cannot read a Exporter through DLPack: its memory is on DLPack device type 2; "

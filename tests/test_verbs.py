@@ -228,5 +228,47 @@ def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
     assert room.detach(a) is a
     assert room.settle(a) is a
     assert room.move(a, xbridge.Device("cpu")) is a
+    assert room.peek(a) is a
+    assert room.adopt(a) is a
+    assert room.devices() == ("cpu",)
     assert room.recording() is False
     assert room.device_name("cpu") is None
+
+
+def test_a_large_copy_is_made_by_one_thread_where_no_other_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        message = "cannot schedule new futures after interpreter shutdown"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.__init__", refuse)
+    xbridge.register_backend("toylib", make_backend())
+    a = np.arange(1 << 23, dtype=">f8")
+    copied = xbridge.to_backend(a, "toylib").data
+    assert copied.dtype == np.dtype("f8")
+    assert np.array_equal(copied, a)
+
+
+@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number])
+def test_an_abstract_class_of_numbers_is_no_dtype(dtype: type) -> None:
+    with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
+        xbridge.to_numpy(np.ones(2), dtype=dtype)
+
+
+def test_a_name_that_is_no_string_is_no_name() -> None:
+    assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
+    with pytest.raises(xbridge.OptionError, match="a name is a string"):
+        xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
+
+
+def test_integers_among_floats_are_exact_or_refused() -> None:
+    assert xbridge.asarray([0.5, 2**60]).tolist() == [0.5, 2.0**60]
+    assert xbridge.asarray([2**64 - 1, 1]).dtype == np.uint64
+    assert xbridge.asarray([2**70, 0.5]).tolist() == [2.0**70, 0.5]
+    assert xbridge.asarray([2**53 + 1, 1j], dtype="complex128").tolist() == [2.0**53, 1j]
+    for x in ([2**53 + 1, 0.5], [2**53 + 1, 1j], [-1, 2**64], [10**400, 0.5]):
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.asarray(x)
+    with pytest.raises(xbridge.ValueLossError, match="larger than any float"):
+        xbridge.asarray([10**400, 0.5], dtype="float64")

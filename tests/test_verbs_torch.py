@@ -266,3 +266,32 @@ def test_memory_is_compared_across_the_libraries() -> None:
     assert not xbridge.shares_memory(t[::2], a[1::2])
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"try x\.to_dense\(\)"):
         xbridge.shares_memory(t.to_sparse(), a)
+
+
+def test_memory_that_is_gone_is_neither_shown_nor_read() -> None:
+    x = torch.arange(1000.0)
+    views = [x, x[2:], x[500:], x[::2]]
+    x.untyped_storage().resize_(2000)
+    for gone in views:
+        assert xbridge.asarray(gone) is gone
+        for convert in (
+            xbridge.to_numpy,
+            lambda y: xbridge.to_numpy(y.detach().requires_grad_()),
+            lambda y: xbridge.to_backend(y, "torch", copy=True),
+            lambda y: xbridge.to_backend(y, "torch", dtype="float64"),
+            lambda y: xbridge.asarray([y, y]),
+            xbridge.to_list,
+        ):
+            with pytest.raises(xbridge.UnsupportedArrayError, match="its storage was freed or shrunk"):
+                convert(gone)
+
+
+def test_arrays_on_two_devices_share_no_memory() -> None:
+    assert not xbridge.shares_memory(torch.ones(2), torch.ones(2, device="meta"))
+
+
+def test_a_tensor_wrapped_by_hand_for_a_compiler_shows_no_memory() -> None:
+    wrapped = torch._to_functional_tensor(torch.ones(4))
+    for x in (wrapped, wrapped[1:]):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="a function transform is running over it"):
+            xbridge.to_numpy(x)

@@ -31,7 +31,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
         return f"its layout is {x.layout}", "x.to_dense()"
     if x.is_meta:
         return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
-    if _functorch.is_functorch_wrapped_tensor(x):
+    if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
         return "a function transform is running over it", "converting outside the transform"
     return None
 

@@ -1,0 +1,119 @@
+"""Modes that change what torch makes change nothing of what a conversion promises."""
+
+from __future__ import annotations
+
+import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from exporters import capsule
+from rawmemory import overlaps, same_bits
+from torch_modes import Passes, PassesFunctions
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+A = np.arange(3.0)
+
+INTO_TORCH: dict[str, Callable[[], Tensor]] = {
+    "an array": lambda: xbridge.to_backend(A, "torch"),
+    "a read-only array": lambda: xbridge.to_backend(np.broadcast_to(A, (2, 3)), "torch"),
+    "a reversed array": lambda: xbridge.to_backend(A[::-1], "torch"),
+    "a copy": lambda: xbridge.to_backend(A, "torch", copy=True),
+    "another dtype": lambda: xbridge.to_backend(A, "torch", dtype="bfloat16"),
+    "the default dtype": lambda: xbridge.to_backend(A, "torch", dtype="default"),
+    "a scalar": lambda: xbridge.to_backend(np.float32(1), "torch"),
+    "a number": lambda: xbridge.asarray(1.5, backend="torch"),
+    "a list": lambda: xbridge.asarray([1.0, 2.0], backend="torch"),
+    "a list of arrays": lambda: xbridge.asarray([A, A], backend="torch"),
+    "a buffer": lambda: xbridge.to_backend(array.array("d", [1, 2]), "torch"),
+    "a capsule": lambda: xbridge.asarray(capsule(A), backend="torch"),
+    "an aligned array": lambda: xbridge.align(A, array.array("d", [1]), backend="torch")[1],
+    "a new leaf": lambda: xbridge.asarray(A, backend="torch", requires_grad=True),
+    "a new leaf of a list": lambda: xbridge.asarray([1.0], backend="torch", requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", INTO_TORCH)
+def test_what_was_made_in_inference_mode_serves_autograd_later(name: str) -> None:
+    with torch.inference_mode():
+        made = INTO_TORCH[name]()
+    assert not made.is_inference()
+    if name != "the default dtype":
+        assert same_bits(made.detach(), INTO_TORCH[name]().detach())
+    w = torch.ones((), dtype=made.dtype, requires_grad=True)
+    (w * made).sum().backward()
+    assert w.grad is not None
+
+
+def test_an_inference_tensor_leaves_as_any_other() -> None:
+    with torch.inference_mode():
+        x = torch.ones(3)
+        tracked = torch.ones(3, requires_grad=True)
+    assert overlaps(xbridge.to_numpy(x), x)
+    assert not xbridge.to_numpy(tracked).flags.writeable
+    assert not xbridge.asarray(x, copy=True).is_inference()
+    assert xbridge.asarray(x, requires_grad=True, copy=True).is_leaf
+    with pytest.raises(xbridge.GradientError, match="; try "):
+        xbridge.asarray(x, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", INTO_TORCH)
+def test_a_default_device_moves_nothing(name: str) -> None:
+    with torch.device("meta"):
+        made = INTO_TORCH[name]()
+    assert made.device.type == "cpu"
+    assert made.tolist() == INTO_TORCH[name]().tolist()
+
+
+def test_a_default_device_moves_no_tensor_either() -> None:
+    x = torch.arange(3.0)
+    with torch.device("meta"):
+        assert xbridge.asarray([x, A]).device.type == "cpu"
+        assert xbridge.asarray(x, dtype="float64", copy=True).tolist() == [0.0, 1.0, 2.0]
+        assert xbridge.to_backend(x.double(), "torch", dtype="default").tolist() == [0.0, 1.0, 2.0]
+        assert overlaps(xbridge.to_numpy(x), x)
+
+
+def test_the_default_dtype_is_for_numbers_and_on_request() -> None:
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert xbridge.asarray([0.5, 1.0], backend="torch").dtype == torch.float16
+        assert xbridge.to_backend(A, "torch").dtype == torch.float64
+        assert xbridge.to_backend(A, "torch", dtype="default").dtype == torch.float16
+        with pytest.raises(xbridge.ValueLossError, match="float16"):
+            xbridge.asarray([1e5], backend="torch")
+        with pytest.raises(xbridge.ValueLossError, match="float16"):
+            xbridge.to_backend(torch.tensor([1e5], dtype=torch.float32), "torch", dtype="default")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("mode", [Passes, PassesFunctions])
+def test_modes_that_watch_operations_do_not_stand_in_the_way(mode: type[Passes | PassesFunctions]) -> None:
+    x, tracked = torch.arange(3.0), torch.ones(2, requires_grad=True)
+    with mode():
+        assert overlaps(xbridge.to_numpy(x), x)
+        assert not xbridge.to_numpy(tracked).flags.writeable
+        assert overlaps(xbridge.to_backend(A, "torch"), A)
+        assert xbridge.to_numpy(torch.ones(2, dtype=torch.complex64).conj()).tolist() == [1, 1]
+        assert xbridge.asarray([x, A]).tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_nothing_is_lost_when_gradients_are_off() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        assert not xbridge.to_numpy(x).flags.writeable
+        assert xbridge.asarray(x, grad="keep") is x
+        with pytest.raises(xbridge.GradientError, match="; try "):
+            xbridge.asarray(x, grad="keep", dtype="float64")
+        with pytest.raises(xbridge.GradientError, match="; try "):
+            xbridge.asarray([x, x], grad="keep")
+        assert xbridge.asarray(np.ones(2), backend="torch", requires_grad=True).requires_grad

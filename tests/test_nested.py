@@ -1,0 +1,249 @@
+"""Numbers, and nested lists of numbers and arrays, without torch: exact, or refused."""
+
+from __future__ import annotations
+
+import array
+import enum
+import math
+from collections import UserList, deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from exporters import array_only
+from toylib import Toy, make_backend
+
+import xbridge
+
+One = enum.IntEnum("One", {"ONE": 1})
+F4, F8, U1 = np.ones(2, "f4"), np.ones(2), np.ones(2, "u1")
+
+
+class Point(NamedTuple):
+    """A tuple of numbers."""
+
+    x: float
+    y: float
+
+
+def deep(x: object, levels: int) -> list[object]:
+    """`x` below that many lists."""
+    nested: Any = x
+    for _ in range(levels):
+        nested = [nested]
+    assert isinstance(nested, list)
+    return nested
+
+
+NUMBERS: list[tuple[object, str, object]] = [
+    (1, "int64", 1),
+    (True, "bool", True),
+    (0.1, "float64", 0.1),
+    (1j, "complex128", 1j),
+    (2**63, "uint64", 2**63),
+    (-(2**63), "int64", -(2**63)),
+    ([], "float64", []),
+    ([[], []], "float64", [[], []]),
+    (range(3), "int64", [0, 1, 2]),
+    ([range(2), (1, 2), [3, 4]], "int64", [[0, 1], [1, 2], [3, 4]]),
+    (Point(1, 2.5), "float64", [1.0, 2.5]),
+    ([True, 2], "int64", [1, 2]),
+    ([True, 0.5], "float64", [1.0, 0.5]),
+    ([1, 1j], "complex128", [1 + 0j, 1j]),
+    ([One.ONE, 3], "int64", [1, 3]),
+    ([2**53, 0.5], "float64", [2.0**53, 0.5]),
+    ([math.inf, -0.0, 1e-310], "float64", [math.inf, -0.0, 1e-310]),
+    (deep(1, 64), "int64", deep(1, 64)),
+]
+
+
+@pytest.mark.parametrize(("x", "dtype", "expected"), NUMBERS, ids=lambda x: repr(x)[:30])
+def test_numbers_become_the_array_that_everybody_expects(x: object, dtype: str, expected: object) -> None:
+    made = xbridge.asarray(x)
+    assert type(made) is np.ndarray
+    assert (made.dtype, repr(made.tolist())) == (np.dtype(dtype), repr(expected))
+
+
+L, O, U, D = xbridge.ValueLossError, xbridge.OptionError, xbridge.UnsupportedArrayError, xbridge.DTypeError  # noqa: E741
+REFUSED: list[tuple[object, type[xbridge.XBridgeError]]] = [
+    (2**64, L),
+    ([-1, 2**63], L),
+    ([2**53 + 1, 0.5], L),
+    ([2**53 + 1, 1j], L),
+    ([[1], [1, 2]], O),
+    ([1, [2]], O),
+    ([[], [1]], O),
+    ([[1, 2], [[1], [2]]], O),
+    (deep(1, 65), O),
+    (["a"], U),
+    ([np.str_("a")], U),
+    ([None], U),
+    ([1.0, None], U),
+    ([{}], U),
+    ([b"a"], U),
+    ([{1}], U),
+    ([...], U),
+    ([Fraction(1, 2)], U),
+    ([Decimal(1)], U),
+    (deque([1]), U),
+    (UserList([1]), U),
+    ([F8, "ab"], U),
+    ([F8, None], U),
+    ([F8, [None]], U),
+    ([F8, F8[:1]], O),
+    ([F8, [1]], O),
+    ([[F8], F8], O),
+    ([[F8], []], O),
+    ([[], [F8]], O),
+    ([F8, 1.0], O),
+    ([[F8[0], 1.0], {}], O),
+    ([[F8[0], 1.0], "ab"], O),
+    ([[F8[0], 1.0], np.ones((2, 2))], O),
+    ([F4, np.ones(2, "M8[D]")], D),
+]
+
+
+@pytest.mark.parametrize(("x", "error"), REFUSED, ids=lambda x: repr(x)[:40])
+def test_what_makes_no_array_is_refused(x: object, error: type[xbridge.XBridgeError]) -> None:
+    with pytest.raises(error, match="; try "):
+        xbridge.asarray(x)
+
+
+def cycles() -> list[list[Any]]:
+    """Lists that contain themselves, in several ways."""
+    plain: list[Any] = []
+    plain.append(plain)
+    wide: list[Any] = []
+    wide.extend([wide, wide, wide])
+    by_tuple: list[Any] = [1]
+    by_tuple.append((by_tuple,))
+    beside_array: list[Any] = [F8]
+    beside_array.append(beside_array)
+    return [plain, wide, by_tuple, beside_array]
+
+
+@pytest.mark.parametrize("cycle", cycles(), ids=["plain", "wide", "by a tuple", "beside an array"])
+def test_a_list_that_contains_itself_is_refused(cycle: list[Any]) -> None:
+    with pytest.raises(xbridge.OptionError, match="contains itself"):
+        xbridge.asarray(cycle)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "expected"),
+    [
+        ([0.5, 2**24 + 1], "float32", [0.5, 2.0**24]),
+        ([2**53 + 1, 0.5], "float64", [2.0**53, 0.5]),
+        ([1.7, -1.7], "int8", [1, -1]),
+        ([65504.0, 1e6], "float16", [65504.0, math.inf]),
+        ([0, 2, 0.5], bool, [False, True, True]),
+        (2**63, "uint64", 2**63),
+        ([], int, []),
+    ],
+)
+def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> None:
+    assert xbridge.asarray(x, dtype=dtype).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"), [(300, "int8"), ([-1], "uint8"), ([2**63], "int64"), ([2**31], "int32")]
+)
+def test_an_integer_does_not_wrap_even_in_a_named_dtype(x: Any, dtype: str) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x, dtype=dtype)
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray([np.zeros(np.shape(x), "f4"), x], dtype=dtype)
+
+
+PROMOTED: list[tuple[list[object], str, object]] = [
+    ([F4, F4], "f4", [[1, 1], [1, 1]]),
+    ([F4, F8], "f8", [[1, 1], [1, 1]]),
+    ([F4, U1], "f4", [[1, 1], [1, 1]]),
+    ([U1, [3, 1]], "u1", [[1, 1], [3, 1]]),
+    ([F4, [1, 2]], "f4", [[1, 1], [1, 2]]),
+    ([F4[0], math.inf], "f4", [1.0, math.inf]),
+    ([F4[0], 1j], "c8", [1, 1j]),
+    ([np.int8(1), True], "i1", [1, 1]),
+    ([np.bool_(True), 3], "i8", [1, 3]),
+    ([[F4[0], 2.0], np.array([3, 4], "f4")], "f4", [[1, 2], [3, 4]]),
+    ([np.array([1], ">i4"), np.array([2], ">i4")], "i4", [[1], [2]]),
+    ([np.array([1], ">i4"), np.array([2], "i4")], "i4", [[1], [2]]),
+    ([np.array([2**64 - 1], "Q"), np.array([0], "u8")], "u8", [[2**64 - 1], [0]]),
+    ([F8[::-1], np.broadcast_to(2.0, (2,))], "f8", [[1, 1], [2, 2]]),
+    ([np.ones((2, 2)), [[1, 2], [3, 4.5]]], "f8", [[[1, 1], [1, 1]], [[1, 2], [3, 4.5]]]),
+    ([np.empty(0), []], "f8", [[], []]),
+    ([array.array("d", [1, 2]), array_only(F8)], "f8", [[1, 2], [1, 1]]),
+]
+
+
+@pytest.mark.parametrize(("x", "dtype", "expected"), PROMOTED, ids=lambda x: repr(x)[:50])
+def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
+    x: list[object], dtype: str, expected: object
+) -> None:
+    made = xbridge.asarray(x)
+    assert made.dtype.str == np.dtype(dtype).str
+    assert made.tolist() == expected
+    assert not any(np.shares_memory(made, a) for a in x if isinstance(a, np.ndarray))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [U1, [300, 1]],
+        [np.uint8(1), -1],
+        [np.int64(1), 2**63],
+        [np.float32(1), 2**24 + 1],
+        [np.float32(1), 1e300],
+        [np.float16(1), 1e5],
+        [np.array([2**64 - 1], "u8"), np.ones(1, "i8")],
+        [np.array([2**53 + 1]), np.array([0.5])],
+    ],
+    ids=repr,
+)
+def test_a_promotion_that_would_lose_a_value_is_refused(x: list[object]) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x)
+
+
+def test_a_mask_in_a_list_is_not_lost() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    for x in ([masked, F8], [[F8[0], F8[1]], masked], [1.0, np.ma.masked], [[masked], [F8]]):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try x\.filled"):
+            xbridge.asarray(x)
+
+
+def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    row, table = [np.float64(1), np.float64(2)], pandas.DataFrame([[5.0, 6.0], [7.0, 8.0]])
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        xbridge.asarray([row, table])
+    assert xbridge.asarray([row, pandas.Series([3.0, 4.0], index=[1, 0])]).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_list_shares_nothing_unless_it_is_empty() -> None:
+    for x in ([1, 2], 1, [F8], ()):
+        if xbridge.asarray(x).size:
+            with pytest.raises(xbridge.CopyError, match="try copy=None"):
+                xbridge.asarray(x, copy=False)
+        else:
+            assert xbridge.asarray(x, copy=False).shape == (0,)
+    assert xbridge.asarray([np.empty(0)], copy=False).shape == (1, 0)
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
+    def describe(x: Toy) -> Any:
+        return plain.describe(x)._replace(device=xbridge.Device(f"toy:{x.data.dtype.itemsize}"))
+
+    def at(device: xbridge.Device, near: xbridge.Device) -> xbridge.Device:
+        return device
+
+    plain = make_backend()
+    xbridge.register_backend("toylib", make_backend(describe=describe, resolve_device=at))
+    near, far = Toy(np.ones(2, "f4")), Toy(np.ones(2, "f8"))
+    for x, places in (([near, far], "toy:4, toy:8"), ([near, np.ones(2)], "toy:4, cpu")):
+        with pytest.raises(xbridge.DeviceError, match=rf"{places}; try align\(\*arrays\) first"):
+            xbridge.asarray(x)
+    for x in ([near, near], [near, [1, 1]]):
+        assert xbridge.asarray(x, backend="numpy", dtype="float64").tolist() == [[1, 1], [1, 1]]

@@ -1,0 +1,172 @@
+"""Nested lists that hold tensors: gradients kept, values exact, one device."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from rawmemory import overlaps
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+X = torch.arange(3.0)
+A = np.arange(3, dtype="f4")
+
+
+def leaf() -> Tensor:
+    """A tensor that requires grad."""
+    tensor: Tensor = torch.arange(3.0, requires_grad=True)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (0.1, torch.float32),
+        (1, torch.int64),
+        (True, torch.bool),
+        (1j, torch.complex64),
+        (2**63, torch.uint64),
+        ([], torch.float32),
+        ([[], []], torch.float32),
+        (range(3), torch.int64),
+        (torch.Size([1, 2]), torch.int64),
+        ([math.inf, -0.0], torch.float32),
+        ([2**24, 0.5], torch.float32),
+    ],
+    ids=repr,
+)
+def test_numbers_become_torchs_default_dtypes(x: object, dtype: Any) -> None:
+    made = xbridge.asarray(x, backend="torch")
+    assert made.dtype == dtype
+    assert repr(made.tolist()) == repr(torch.tensor(x, dtype=dtype).tolist())
+
+
+@pytest.mark.parametrize("x", [1e300, [2**24 + 1, 0.5], [2**24 + 1, 1j], [-1, 2**63], 2**64], ids=repr)
+def test_a_number_that_torchs_default_dtype_cannot_hold_is_refused(x: object) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x, backend="torch")
+
+
+def test_the_first_array_says_whose_the_result_is() -> None:
+    for x, kind in (([X, A], torch.Tensor), ([A, X], np.ndarray), ([[1.0, 2.0, 3.0], X], torch.Tensor)):
+        made = xbridge.asarray(x)
+        assert isinstance(made, kind)
+        assert made.tolist()[1] == [0.0, 1.0, 2.0]
+    assert isinstance(xbridge.asarray([X, X], backend="numpy"), np.ndarray)
+    assert isinstance(xbridge.asarray([A, A], backend="torch"), torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        lambda t: [t, t],
+        lambda t: [t, X],
+        lambda t: [t, A],
+        lambda t: [A, t],
+        lambda t: [[1.0, 2.0, 3.0], t],
+        lambda t: [[t[0], t[1], 3.0], A],
+        lambda t: [[1.0, np.float32(2.0), 3.0], t],
+        lambda t: [t, torch.ones(3, dtype=torch.int64)],
+        lambda t: [[t], [t.double()]],
+        lambda t: ((t.sum(), 1.0), (2, t[1])),
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"grad": "keep"}], ids=repr)
+def test_gradients_flow_through_a_list(x: Any, options: dict[str, Any]) -> None:
+    ours, theirs = leaf(), leaf()
+    xbridge.asarray(x(ours), backend="torch", **options).sum().backward()
+    sum(element.sum() for element in flat(x(theirs)) if isinstance(element, torch.Tensor)).backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert ours.grad.tolist() == theirs.grad.tolist()
+
+
+def flat(x: Any) -> list[Any]:
+    """What lies in a nested list."""
+    return [leaf for item in x for leaf in flat(item)] if isinstance(x, list | tuple) else [x]
+
+
+def test_history_ends_only_where_that_was_asked() -> None:
+    assert not xbridge.asarray([leaf(), X], grad="detach").requires_grad
+    assert not xbridge.asarray([leaf(), A], requires_grad=False).requires_grad
+    assert xbridge.asarray([X, A], requires_grad=True).is_leaf
+    assert xbridge.asarray([leaf(), A], requires_grad=True, grad="detach").is_leaf
+    for x, options in (
+        ([leaf(), X], {"requires_grad": True}),
+        ([leaf(), X], {"grad": "keep", "dtype": "int64"}),
+        ([leaf(), X.double()], {"grad": "keep", "dtype": "int64"}),
+        ([leaf(), X], {"grad": "keep", "backend": "numpy"}),
+        ([A, leaf()], {"grad": "keep"}),
+    ):
+        with pytest.raises(xbridge.GradientError, match="; try "):
+            xbridge.asarray(x, **options)
+    assert xbridge.asarray([leaf(), X], backend="numpy").flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "expected"),
+    [
+        ([X, X.double()], torch.float64, [[0, 1, 2]] * 2),
+        ([X, X.to(torch.int32)], torch.float64, [[0, 1, 2]] * 2),
+        ([X.bfloat16(), X.bfloat16()], torch.bfloat16, [[0, 1, 2]] * 2),
+        ([X.bfloat16(), X], torch.float32, [[0, 1, 2]] * 2),
+        ([X.bfloat16(), [0.5, 1, 2]], torch.bfloat16, [[0, 1, 2], [0.5, 1, 2]]),
+        ([X.to(torch.float8_e5m2)] * 2, torch.float8_e5m2, [[0, 1, 2]] * 2),
+        ([X, [0, 1, math.inf]], torch.float32, [[0, 1, 2], [0, 1, math.inf]]),
+        ([torch.tensor([2j]).conj(), np.array([1j], "c8")], torch.complex64, [[-2j], [1j]]),
+        ([torch.tensor([2j]).conj().imag, np.array([1], "f4")], torch.float32, [[-2], [1]]),
+        ([X[:1].expand(3), np.arange(3, dtype="f4")[::-1]], torch.float32, [[0, 0, 0], [2, 1, 0]]),
+        ([X, np.broadcast_to(np.float32(1), (3,))], torch.float32, [[0, 1, 2], [1, 1, 1]]),
+    ],
+    ids=range(11),
+)
+def test_tensors_are_promoted_as_numpy_promotes(x: list[Any], dtype: Any, expected: Any) -> None:
+    made = xbridge.asarray(x, backend="torch")
+    assert (made.dtype, made.tolist()) == (dtype, expected)
+    assert not any(overlaps(made, element) for element in x if not isinstance(element, list))
+    assert xbridge.asarray(x, backend="numpy").tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [torch.tensor([2**53 + 1]), torch.tensor([0.5])],
+        [torch.tensor([2**64 - 1], dtype=torch.uint64), torch.tensor([1])],
+        [X, [1e300, 0, 0]],
+        [torch.tensor(1, dtype=torch.uint8), 300],
+        [torch.tensor(1.0), 2**24 + 1],
+    ],
+    ids=repr,
+)
+def test_a_promotion_that_would_lose_a_value_is_refused(x: list[Any]) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x)
+
+
+def test_dtypes_without_a_common_one_are_refused_until_one_is_named() -> None:
+    for other in (X.half(), X.long(), X.to(torch.float8_e4m3fn)):
+        with pytest.raises(xbridge.DTypeError, match="no common dtype; try dtype='float32'"):
+            xbridge.asarray([X.bfloat16(), other])
+        assert xbridge.asarray([X.bfloat16(), other], dtype="float32").tolist() == [[0, 1, 2]] * 2
+
+
+def test_tensors_of_several_devices_are_refused() -> None:
+    far = torch.ones(3, device="meta")
+    for x in ([X, far], [A, far]):
+        with pytest.raises(xbridge.DeviceError, match=r"cpu, meta; try align\(\*arrays\) first"):
+            xbridge.asarray(x)
+    assert xbridge.asarray([far, far]).shape == (2, 3)
+
+
+def test_sparse_tensors_are_stacked_by_torch() -> None:
+    sparse = torch.eye(2).to_sparse()
+    assert xbridge.asarray([sparse, sparse]).to_dense().tolist() == [[[1, 0], [0, 1]]] * 2

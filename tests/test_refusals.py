@@ -1,0 +1,151 @@
+"""NumPy arrays that mean more than their numbers, or have none: refused on the way out, with the way out."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rawmemory import Host
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+U, D = xbridge.UnsupportedArrayError, xbridge.DTypeError
+
+
+class Metres(np.ndarray[Any, np.dtype[Any]]):
+    """What a library of units would make of an array."""
+
+
+class Mapped(np.memmap[Any, np.dtype[Any]]):
+    """What somebody made of a memory map."""
+
+
+MASKED: dict[str, Callable[[], Host]] = {
+    "masked": lambda: np.ma.masked_array(np.ones(2), mask=[True, False]),
+    "nothing masked": lambda: np.ma.masked_array(np.ones(2)),
+    "0-d": lambda: np.ma.masked_array(np.array(1.0)),
+    "the masked constant": lambda: np.ma.masked,
+    "a masked record": lambda: np.ma.array([(1, 2)], dtype="i4,i4", mask=[(True, False)])[0],
+    "a masked subclass": lambda: np.ones(2).view(type("Mine", (np.ma.MaskedArray,), {})),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_masked_array_is_refused_everywhere(name: str) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    x = MASKED[name]()
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_numpy(x),
+        lambda: xbridge.to_numpy(x, copy=True),
+        lambda: xbridge.asarray(x),
+        lambda: xbridge.asarray([x]),
+        lambda: xbridge.to_list(x),
+        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.to_backend(x, "toylib"),
+        lambda: xbridge.to_backend(x, "toylib", dtype="float32"),
+    ]
+    for call in calls:
+        with pytest.raises(U, match=r"its mask would be lost; try x\.filled\(value\)$"):
+            call()
+    assert xbridge.backend_of(x) == "numpy"
+
+
+LEAVING: dict[str, tuple[Callable[[], Host], type[xbridge.XBridgeError], str]] = {
+    "units": (lambda: np.ones(2).view(Metres), U, "x.view(numpy.ndarray)"),
+    "units, 0-d": (lambda: np.array(1.0).view(Metres), U, "x.view(numpy.ndarray)"),
+    "a mapped subclass": (lambda: np.ones(2).view(Mapped), U, "x.view(numpy.ndarray)"),
+    "records": (lambda: np.rec.array([(1, 2.0)], dtype="i4,f4"), U, "x.view(numpy.ndarray)"),
+    "characters": (lambda: np.char.array(["a"]), U, "x.view(numpy.ndarray)"),
+    "objects": (lambda: np.array([None, 1]), D, "x.astype(float)"),
+    "strings": (lambda: np.array(["1", "2"]), D, "x.astype(float)"),
+    "bytes": (lambda: np.array([b"1"]), D, "x.astype(float)"),
+    "new strings": (lambda: np.array(["1"], np.dtypes.StringDType()), D, "x.astype(float)"),
+    "dates": (lambda: np.array(["2020"], "M8[Y]"), D, "x.view('int64')"),
+    "durations": (lambda: np.array([1], "m8[s]"), D, "x.view('int64')"),
+    "structures": (lambda: np.zeros(2, [("a", "i4"), ("b", "f4")]), D, "one field, such as x['name']"),
+    "raw bytes": (lambda: np.zeros(2, "V2"), D, "one field, such as x['name']"),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize(
+    "options", [{}, {"copy": True}, {"dtype": "float32"}, {"dtype": "default"}], ids=repr
+)
+def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, Any]) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    make, error, do = LEAVING[name]
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(make(), "toylib", **options),
+        lambda: xbridge.asarray(make(), backend="toylib", **options),
+        lambda: xbridge.asarray([make()], backend="toylib", **options),
+        lambda: xbridge.to_list(make()),
+        lambda: xbridge.align(Toy(np.ones(2)), make()),
+    ]
+    for call in calls:
+        with pytest.raises(error) as caught:
+            call()
+        assert str(caught.value).endswith(f"; try {do}")
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_within_numpy_everything_passes(name: str) -> None:
+    x = LEAVING[name][0]()
+    assert xbridge.to_numpy(x) is x
+    assert xbridge.asarray(x) is x
+    assert xbridge.asarray(x, copy=False, device="cpu", grad="detach") is x
+    assert xbridge.align(x, np.ones(2))[0] is x
+    copied = xbridge.to_numpy(x, copy=True)
+    assert (type(copied), copied.dtype) == (type(x), x.dtype)
+    assert copied.tolist() == x.tolist()
+    assert not np.shares_memory(copied, x)
+    assert (xbridge.backend_of(x), xbridge.device_of(x)) == ("numpy", "cpu")
+    assert xbridge.shares_memory(x, x)
+
+
+def test_long_doubles_stay_in_numpy() -> None:
+    for dtype in ("longdouble", "clongdouble"):
+        x = np.ones(2, dtype)
+        assert xbridge.to_numpy(x) is x
+        with pytest.raises(D, match="; try dtype='float64'"):
+            xbridge.to_list(x)
+    assert xbridge.to_numpy(np.ones(2, "longdouble"), dtype="float64").dtype == "f8"
+
+
+def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
+    for dtype in ("complex64", "complex128", "clongdouble"):
+        for real in ("float64", "int8"):
+            with pytest.raises(D, match=r"drops the imaginary part; try x\.real$"):
+                xbridge.to_numpy(np.ones(2, dtype), dtype=real)
+
+
+@pytest.mark.parametrize("word", ["int4", "uint2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn"])
+def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    xbridge.register_backend("toylib", make_backend())
+    x = np.zeros(2, getattr(ml_dtypes, word))
+    assert xbridge.to_numpy(x) is x
+    assert xbridge.dtype_of(x) == word
+    for call in (xbridge.to_list, lambda x: xbridge.to_backend(x, "toylib")):
+        with pytest.raises(D, match="; try "):
+            call(x)
+
+
+@pytest.mark.parametrize("x", [1, 1.5, True, 1j, [1], (1,), range(3)], ids=repr)
+def test_numbers_and_lists_are_no_arrays(x: object) -> None:
+    for call in (xbridge.to_numpy, xbridge.to_list):
+        with pytest.raises(U, match=r"try asarray\(x"):
+            call(x)
+
+
+def test_nothing_that_is_no_number_is_read_from_ctypes() -> None:
+    with pytest.raises(xbridge.XBridgeError, match="; try "):
+        xbridge.to_numpy((ctypes.c_void_p * 2)())

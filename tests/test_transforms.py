@@ -1,0 +1,203 @@
+"""Function transforms, tracers and fake tensors: free within torch, never a leak on the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402 -- not without torch
+from torch.autograd import forward_ad  # noqa: E402
+from torch.func import functionalize, grad, hessian, jvp, vmap  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    Fn = Callable[[Tensor], Tensor]
+
+# torch itself uses what it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+X = torch.arange(1.0, 4.0)
+TWICE = X.repeat(2, 1)
+
+TRANSFORMS: dict[str, Callable[[Fn], Any]] = {
+    "vmap": lambda f: vmap(f)(TWICE),
+    "vmap over a view": lambda f: vmap(lambda y: f(y[1:]))(TWICE),
+    "grad": lambda f: grad(lambda y: f(y).sum())(X),
+    "grad of vmap": lambda f: grad(lambda y: vmap(f)(y).sum())(TWICE),
+    "jvp": lambda f: jvp(f, (X,), (X,)),
+    "hessian": lambda f: hessian(lambda y: f(y).sum())(X),
+    "functionalize": lambda f: functionalize(f)(X),
+    "functionalize over a view": lambda f: functionalize(lambda y: f(y[1:]))(X),
+    "make_fx": lambda f: make_fx(f)(X)(X),
+    "make_fx of symbols": lambda f: make_fx(f, tracing_mode="symbolic")(X)(X),
+    "make_fx of a gradient": lambda f: make_fx(lambda x: x * grad(lambda y: f(y).sum())(x))(X)(X),
+}
+
+WITHIN: dict[str, tuple[Fn, Fn]] = {
+    "itself": (lambda y: xbridge.asarray(y) * y, lambda y: y * y),
+    "a keep": (lambda y: xbridge.asarray(y, grad="keep") * y, lambda y: y * y),
+    "a cast": (lambda y: xbridge.to_backend(y, "torch", dtype="float64") ** 2, lambda y: y.double() ** 2),
+    "a copy": (lambda y: xbridge.asarray(y, copy=True, device="cpu") ** 2, lambda y: y.clone() ** 2),
+    "an end": (lambda y: xbridge.asarray(y, grad="detach") * y, lambda y: y.detach() * y),
+    "a list": (lambda y: xbridge.asarray([y, y * y]), lambda y: torch.stack([y, y * y])),
+    "a list with an array": (
+        lambda y: xbridge.asarray([y, np.ones(y.shape, "f4")]),
+        lambda y: torch.stack([y, torch.ones(y.shape)]),
+    ),
+    "a list after an array": (
+        lambda y: xbridge.asarray([[2.0] * y.shape[0], y], like=y) * y,
+        lambda y: torch.stack([torch.full(y.shape, 2.0), y]) * y,
+    ),
+    "an alignment": (lambda y: xbridge.align(y, np.ones(1, "f4"))[1] * y, lambda y: y * 1),
+    "an array": (lambda y: xbridge.to_backend(np.ones(1, "f4"), "torch", copy=True) * y, lambda y: y * 1),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_call_within_torch_is_transformed_as_torchs_own(transform: str, name: str) -> None:
+    ours, theirs = (TRANSFORMS[transform](call) for call in WITHIN[name])
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist()
+
+
+OUT: dict[str, Callable[[Tensor], object]] = {
+    "to_numpy": xbridge.to_numpy,
+    "a copy": lambda y: xbridge.to_numpy(y, copy=True),
+    "detached": lambda y: xbridge.to_numpy(y, grad="detach", dtype="float64"),
+    "to_list": xbridge.to_list,
+    "a list": lambda y: xbridge.asarray([np.ones(y.shape, "f4"), y]),
+    "shares_memory": lambda y: xbridge.shares_memory(y, y),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", OUT)
+def test_what_is_transformed_does_not_leave_torch(transform: str, name: str) -> None:
+    def leave(y: Tensor) -> Tensor:
+        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            OUT[name](y)
+        return y * 1
+
+    TRANSFORMS[transform](leave)
+
+
+@pytest.mark.parametrize("transform", ["make_fx", "make_fx of symbols"])
+def test_a_tracer_bakes_no_value_into_its_program(transform: str) -> None:
+    def leave(y: Tensor) -> Tensor:
+        with pytest.raises(xbridge.UnsupportedArrayError, match="bake"):
+            xbridge.to_numpy(X)
+        return y * 1
+
+    TRANSFORMS[transform](leave)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "functionalize"])
+def test_what_is_not_transformed_leaves_from_within_a_transform(transform: str) -> None:
+    seen = []
+
+    def leave(y: Tensor) -> Tensor:
+        seen.append(xbridge.to_numpy(X).tolist())
+        return y * 1
+
+    TRANSFORMS[transform](leave)
+    assert seen == [[1.0, 2.0, 3.0]]
+
+
+# -- forward mode --------------------------------------------------------------------------------
+
+
+def dual_of(x: Tensor) -> Tensor:
+    """A dual number whose tangent is its value."""
+    dual: Tensor = forward_ad.make_dual(x, x.clone())  # type: ignore[no-untyped-call] # theirs
+    return dual
+
+
+def tangent(x: Tensor) -> list[Any] | None:
+    """The derivative that a dual number carries."""
+    held = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call] # theirs
+    return None if held is None else held.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+@pytest.mark.parametrize("view", [lambda d: d, lambda d: d[1:], lambda d: d.conj(), lambda d: d.conj().real])
+@pytest.mark.parametrize("name", OUT)
+def test_a_tangent_is_not_lost(dtype: Any, view: Any, name: str) -> None:
+    with forward_ad.dual_level():
+        dual = view(dual_of(torch.ones(4, dtype=dtype)))
+        with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost; try forward_ad"):
+            OUT[name](dual)
+
+
+def test_a_tangent_stays_within_torch_or_ends_on_request() -> None:
+    with forward_ad.dual_level():
+        dual = dual_of(torch.ones(2))
+        assert xbridge.asarray(dual) is dual
+        for made in (xbridge.asarray(dual, dtype="float64"), xbridge.asarray(dual, copy=True)):
+            assert tangent(made) == [1.0, 1.0]
+        listed = xbridge.asarray([dual, np.ones(2, "f4")])
+        assert tangent(listed) == [[1.0, 1.0], [0.0, 0.0]]
+        assert tangent(xbridge.asarray(dual, grad="detach")) is None
+        for options in ({"grad": "keep", "dtype": "int64"}, {"requires_grad": True}):
+            with pytest.raises(xbridge.GradientError, match="; try "):
+                xbridge.asarray(dual, **options)
+
+
+def test_what_has_no_tangent_leaves_as_ever() -> None:
+    tracked = torch.ones(2, requires_grad=True)
+    with forward_ad.dual_level():
+        assert xbridge.to_numpy(X).tolist() == [1.0, 2.0, 3.0]
+        assert not xbridge.to_numpy(tracked).flags.writeable
+        assert xbridge.to_backend(np.ones(2), "torch").tolist() == [1.0, 1.0]
+        dual = dual_of(torch.ones(2))
+    assert xbridge.to_numpy(dual).tolist() == [1.0, 1.0]
+
+
+# -- fake tensors --------------------------------------------------------------------------------
+
+
+def test_fake_tensors_stay_fake_within_torch() -> None:
+    with FakeTensorMode():
+        x = torch.ones(2, 3)
+        assert xbridge.asarray(x) is x
+        for made, dtype in (
+            (xbridge.asarray(x, dtype="bfloat16", copy=True), torch.bfloat16),
+            (xbridge.asarray([x, x]), torch.float32),
+            (xbridge.align(x, np.ones(3))[1], torch.float64),
+        ):
+            assert type(made) is type(x)
+            assert made.dtype == dtype
+        assert xbridge.asarray(x, requires_grad=True).requires_grad
+        assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("cpu", "float32")
+
+
+@pytest.mark.parametrize("name", [name for name in OUT if name != "shares_memory"])
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_real_tensor_does_not_leave_through_a_fake_mode(name: str, *, lenient: bool) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=lenient)
+    torch.set_warn_always(True)
+    try:
+        with mode, pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            OUT[name](X)
+    finally:
+        torch.set_warn_always(False)
+    assert xbridge.to_numpy(X).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_torchs_own_tracer_says_what_it_bakes() -> None:
+    def leave(x: Tensor) -> Tensor:
+        return x.add(float(xbridge.to_numpy(x)[0]))
+
+    with pytest.warns(torch.jit.TracerWarning, match="to a NumPy array"):
+        torch.jit.trace(leave, (X,), check_trace=False)
