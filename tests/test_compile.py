@@ -119,3 +119,15 @@ def test_numpy_to_torch_in_compiled_code_shares_as_in_eager() -> None:
     shared = torch.compile(lambda a: xbridge.to_backend(a, "torch"), backend="eager")(a)
     a[0] = 5
     assert shared.tolist() == [5.0, 1.0, 1.0]
+
+
+def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from xbridge.backends import torch as room
+
+    monkeypatch.setattr(room, "_compiler", lambda: "a compiler")
+    x = torch.ones(3, requires_grad=True)
+    copied = xbridge.to_numpy(x)
+    copied[0] = 5
+    assert x.tolist() == [1.0, 1.0, 1.0]

@@ -123,6 +123,8 @@ def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None
             print("try" in str(error))
     """
     assert fresh.run(code) == (0, ["True"])
+    with pytest.raises(xbridge.UnsupportedArrayError, match="its capsule has no shape"):
+        xbridge.to_numpy(capsule(np.ones(3), no_shape=True))
 
 
 @pytest.mark.parametrize("answer", [None, 1, "capsule", object(), A], ids=lambda x: type(x).__name__)

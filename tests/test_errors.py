@@ -5,10 +5,11 @@ from __future__ import annotations
 import array
 import copy as copies
 import pickle
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from exporters import Exporter
 from toylib import Toy, make_backend
 
 import xbridge
@@ -252,14 +253,6 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         ),
     ),
 ]
-
-
-class Exporter:
-    """Whatever its methods are said to do."""
-
-    def __new__(cls, **methods: object) -> Self:
-        """Give the class of the new object the methods, as protocols look them up there."""
-        return object.__new__(type("Exporter", (cls,), {k: staticmethod(v) for k, v in methods.items()}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("call", "error", "message"), FORMS, ids=[form[2][:60] for form in FORMS])

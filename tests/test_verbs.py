@@ -257,6 +257,8 @@ def test_an_abstract_class_of_numbers_is_no_dtype(dtype: type) -> None:
 
 
 def test_a_name_that_is_no_string_is_no_name() -> None:
+    assert xbridge.is_available("numpy")
+    assert xbridge.is_available("numpy")
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
     with pytest.raises(xbridge.OptionError, match="a name is a string"):
         xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
@@ -267,6 +269,7 @@ def test_integers_among_floats_are_exact_or_refused() -> None:
     assert xbridge.asarray([2**64 - 1, 1]).dtype == np.uint64
     assert xbridge.asarray([2**70, 0.5]).tolist() == [2.0**70, 0.5]
     assert xbridge.asarray([2**53 + 1, 1j], dtype="complex128").tolist() == [2.0**53, 1j]
+    assert xbridge.asarray([-1, 2**63], dtype="float64").tolist() == [-1.0, 2.0**63]
     for x in ([2**53 + 1, 0.5], [2**53 + 1, 1j], [-1, 2**64], [10**400, 0.5]):
         with pytest.raises(xbridge.ValueLossError):
             xbridge.asarray(x)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load(name: str, path: str, entry: Entry) -> Any:
     try:
         return import_module(path)
-    except (ImportError, NameError, SyntaxError, *FOREIGN_ERRORS) as error:
+    except FOREIGN_ERRORS as error:
         absent = str(getattr(error, "name", "")).partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and absent in {
             *entry.roots,

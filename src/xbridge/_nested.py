@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
 from xbridge._devices import CPU
-from xbridge._dtypes import category, exact_integers
+from xbridge._dtypes import category, exact_integers, is_inexact
 from xbridge._plan import Plan, Request, Route, Step, run
 from xbridge._registry import get
 from xbridge.backends import HOST
@@ -27,7 +27,8 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     """Numbers, in the target's default dtypes unless one was asked for."""
     named = _named(request)
     device = target.resolve_device(request.device or CPU, CPU)
-    host = _host.literal(obj, None if named else target.default_dtype("float", device))
+    floating = None if named else target.default_dtype("float", device)
+    host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(request, host.shape)
     if named and host.size and host.dtype.kind in "iu" and category(named) == "int":
         least, most = exact_integers(named)

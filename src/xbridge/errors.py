@@ -26,8 +26,8 @@ __all__ = [
 
 
 FOREIGN_ERRORS = (
-    *(ArithmeticError, AssertionError, AttributeError, BufferError, LookupError),
-    *(OSError, RuntimeError, TypeError, ValueError),
+    *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError),
+    *(NameError, OSError, RuntimeError, SyntaxError, SystemError, TypeError, ValueError),
 )
 """What other people's code may raise when it is asked for an array; ours is chained to it."""
 

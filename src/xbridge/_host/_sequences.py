@@ -51,10 +51,11 @@ def nest(x: Nested) -> Nest | None:
     return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
 
 
-def literal(x: Nested, floating: str | None) -> HostArray:
+def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostArray:
     """Numbers as one host array, of NumPy's choice of dtype.
 
-    Where `floating` is given, integers among floats must be exact in that dtype.
+    Where `floating` is given, integers among floats must be exact in that dtype; with `rounding`, large
+    integers may become floats.
     """
     try:
         host = np.array(x)
@@ -62,7 +63,7 @@ def literal(x: Nested, floating: str | None) -> HostArray:
         raise _ragged(str(error)) from error
     if host.dtype.kind in "biu" or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
-    return _of_large_integers(x, floating)
+    return _of_large_integers(x, floating, rounding=rounding)
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:
@@ -70,7 +71,7 @@ def _is_small(host: HostArray, floating: str | None) -> bool:
     return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
 
 
-def _of_large_integers(x: Nested, floating: str | None) -> HostArray:
+def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
     """Numbers that NumPy would round without a word, as it does [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
     if not all(isinstance(n, _NUMBERS) for n in numbers):
@@ -80,7 +81,8 @@ def _of_large_integers(x: Nested, floating: str | None) -> HostArray:
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
-        raise _too_large("fit no integer dtype together")
+        if not rounding:
+            raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
         raise ValueLossError.because(

@@ -65,7 +65,10 @@ def owns(cls: type, /) -> bool:
 
 
 def describe(x: torch.Tensor, /) -> Facts:
-    return Facts(_name(x.dtype), _device(x.device), shape_of(x), has_history(x))
+    if type(x) in plain:
+        return _facts(x)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _facts(x)
 
 
 def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
@@ -261,6 +264,10 @@ def _covers(x: torch.Tensor, host: HostArray) -> bool:
             return False
         reach = layout.span()[1]
     return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach
+
+
+def _facts(x: torch.Tensor) -> Facts:
+    return Facts(_name(x.dtype), _device(x.device), shape_of(x), has_history(x))
 
 
 def _name(dtype: torch.dtype) -> str:

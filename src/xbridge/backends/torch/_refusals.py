@@ -40,9 +40,11 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
     """What would be lost or misread with its bytes, and the way out."""
     if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
-    proxy = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-    if proxy is not None:
+    modes = torch._C._TorchDispatchModeKey
+    if torch._C._get_dispatch_mode(modes.PROXY) is not None:
         return "a tracer would bake its values into the program", "converting outside the trace"
+    if torch._C._get_dispatch_mode(modes.FAKE) is not None:
+        return "a fake mode is running, which computes no values", "converting outside the mode"
     return not_there(x)
 
 
