@@ -9,6 +9,9 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Steps* are what plans are made of. Each does one thing or raises.
 """
 
+# pyright: reportReturnType=false
+# The methods of a protocol are their docstrings.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias

@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
     from xbridge._protocol import Array, Backend
 
@@ -205,7 +206,8 @@ def _load(name: str) -> Backend:
         return getattr(_Loaded, name)  # type: ignore[no-any-return] # set below
     entry = _entry(name)
     module = entry.module
-    backend: Backend = load(name, module, entry) if isinstance(module, str) else module
+    loaded: Any = load(name, module, entry) if isinstance(module, str) else module
+    backend: Backend = loaded
     check(name, backend)
     setattr(_Loaded, name, backend)
     _current.add(name)

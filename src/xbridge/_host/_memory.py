@@ -80,7 +80,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
     # Some go to half precision by way of single, and what one step rounds down two may round up.
     ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
     with np.errstate(all="ignore"):
-        for part in (host.real, host.imag) if host.dtype.kind == "c" else (host,):
+        for part in (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,):
             ends = np.array([part.min(), part.max()])
             if not np.isfinite(ends).all():
                 finite = part[np.isfinite(part)]

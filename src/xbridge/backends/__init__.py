@@ -19,9 +19,9 @@ class Entry:
     __slots__ = ("install", "module", "roots")
 
     def __init__(self, module: str | ModuleType, roots: tuple[str, ...], install: str) -> None:
-        self.module = module
-        self.roots = roots
-        self.install = install
+        self.module: str | ModuleType = module
+        self.roots: tuple[str, ...] = roots
+        self.install: str = install
 
 
 INDEX = {

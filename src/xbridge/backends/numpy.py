@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from xbridge._protocol import Array, HostArray, Layout
 
 name = "numpy"
-plain = (np.ndarray,)
-scalars = (np.generic,)
+plain: tuple[type, ...] = (np.ndarray,)
+scalars: tuple[type, ...] = (np.generic,)
 readonly = True
 immutable = False
 autograd = False
 host_only = True
 host_casts: frozenset[tuple[str, str]] = frozenset()
-gaps = {
+gaps: dict[str, str] = {
     "device": "never: NumPy arrays live in host memory",
     "history": "never: NumPy does not differentiate",
 }

@@ -44,20 +44,20 @@ _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """What compiles the functions that run now; it makes read-only arrays writable."""
 
 name = "torch"
-plain = (torch.Tensor, torch.nn.Parameter)
+plain: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 scalars: tuple[type, ...] = ()
 readonly = False
 immutable = False
 autograd = True
 host_only = False
-host_casts = frozenset(
+host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *(("float64", "float32"), ("float32", "float64"), ("complex128", "complex64")),
         *((wide, narrow) for wide in ("int64", "uint64") for narrow in ("int32", "uint32")),
         *((whole, "float32") for whole in ("int64", "int32", "uint8")),
     }
 )
-gaps = {"readonly": "never: torch has no read-only tensors"}
+gaps: dict[str, str] = {"readonly": "never: torch has no read-only tensors"}
 
 
 def owns(cls: type, /) -> bool:
