@@ -138,7 +138,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy datetime64[D] array of shape () on cpu to numpy: "
-            "datetime64[D] is no numeric dtype; try x.view('int64')"
+            "datetime64[D] is no numeric dtype; try x.astype('int64')"
         ),
     ),
     (
@@ -156,7 +156,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try an array, or asarray for numbers and lists"
+            "try list(x) if it holds numbers, or an array"
         ),
     ),
     (
@@ -198,7 +198,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.array_namespace(3),
         xbridge.UnsupportedArrayError,
-        "cannot find one namespace: the arrays come from nowhere; try align(*xs) first",
+        "cannot find one namespace: the arrays come from nowhere; try an array",
     ),
     (
         nested([A, A[:2]]),

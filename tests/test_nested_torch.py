@@ -170,3 +170,9 @@ def test_tensors_of_several_devices_are_refused() -> None:
 def test_sparse_tensors_are_stacked_by_torch() -> None:
     sparse = torch.eye(2).to_sparse()
     assert xbridge.asarray([sparse, sparse]).to_dense().tolist() == [[[1, 0], [0, 1]]] * 2
+
+
+def test_a_long_list_of_tensors_leaves_its_library_too() -> None:
+    losses = [torch.tensor(1.0)] * 1500
+    assert xbridge.asarray(losses, backend="numpy").shape == (1500,)
+    assert xbridge.asarray([*losses, 0.0]).shape == (1501,)

@@ -290,3 +290,8 @@ def test_a_tensor_of_more_than_all_memory_is_refused() -> None:
     ):
         with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
             xbridge.to_numpy(tensor)
+
+
+def test_a_copy_of_repeated_memory_is_in_c_order() -> None:
+    assert xbridge.to_backend(np.broadcast_to(np.arange(3.0), (2, 3)), "torch").stride() == (3, 1)
+    assert xbridge.to_numpy(torch.ones(3).expand(2, 3), copy=True).flags.c_contiguous

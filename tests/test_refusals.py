@@ -69,8 +69,8 @@ LEAVING: dict[str, tuple[Callable[[], Host], type[xbridge.XBridgeError], str]] =
     "strings": (lambda: np.array(["1", "2"]), D, "x.astype(float)"),
     "bytes": (lambda: np.array([b"1"]), D, "x.astype(float)"),
     "new strings": (lambda: np.array(["1"], np.dtypes.StringDType()), D, "x.astype(float)"),
-    "dates": (lambda: np.array(["2020"], "M8[Y]"), D, "x.view('int64')"),
-    "durations": (lambda: np.array([1], "m8[s]"), D, "x.view('int64')"),
+    "dates": (lambda: np.array(["2020"], "M8[Y]"), D, "x.astype('int64')"),
+    "durations": (lambda: np.array([1], "m8[s]"), D, "x.astype('int64')"),
     "structures": (lambda: np.zeros(2, [("a", "i4"), ("b", "f4")]), D, "one field, such as x['name']"),
     "raw bytes": (lambda: np.zeros(2, "V2"), D, "one field, such as x['name']"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from toylib import SubToy, Toy, make_backend
 
 import xbridge
+from xbridge import _registry
 from xbridge.backends import numpy as room
 
 if TYPE_CHECKING:
@@ -232,3 +234,29 @@ def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
     assert np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
     assert xbridge.to_backend(Toy(np.ones(0)), "others").data.size == 0
     assert asked == ["adopt"]
+
+
+def test_a_child_of_a_fork_does_not_wait_for_a_thread_of_its_parent() -> None:
+    code = """
+import os, threading, xbridge
+from xbridge import _registry
+held, release = threading.Event(), threading.Event()
+def hold():
+    with _registry._lock:
+        held.set()
+        release.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(len(xbridge.known_backends()) != 2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+release.set()
+"""
+    shown = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.strip() == "0"
+    before = _registry._lock
+    _registry._renew_lock()
+    assert _registry._lock is not before

@@ -218,7 +218,7 @@ def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> None:
     wide = np.ones(2, np.longdouble)
-    with pytest.raises(xbridge.DTypeError, match="torch has no longdouble; try dtype='float32'"):
+    with pytest.raises(xbridge.DTypeError, match="torch has no longdouble; try dtype='float64'"):
         xbridge.to_backend(wide, "torch")
     assert xbridge.to_backend(wide, "torch", dtype="float64").tolist() == [1.0, 1.0]
     with pytest.raises(xbridge.DTypeError, match="NumPy has no complex32"):

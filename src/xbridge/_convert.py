@@ -120,7 +120,7 @@ def to_numpy(
     numpy.ndarray
         It shares the memory of `x` where `x` lies in host memory and nothing is to change, and is
         read-only there if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is the caller's own and writable.
+        Otherwise it is the caller's own and writable. A memmap or matrix stays what it is.
 
     Raises
     ------

@@ -101,7 +101,7 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
             "x.real",
         )
     lacks = None
-    if source is not target or device != facts.device:
+    if source is not target or device != facts.device or (dtype != facts.dtype and dtype in DTYPES):
         lacks = target.lacks(dtype, device)
     if lacks:
         raise lacks.error.because(route.asked(), lacks.why, lacks.do)

@@ -42,6 +42,8 @@ DTYPES = {
 _PARTIAL = {"longdouble": "float", "clongdouble": "complex", "complex32": "complex"}
 """Libraries' own numbers that have no canonical name, because hardly anybody else has them."""
 
+_INSTEAD = {"longdouble": "float64", "clongdouble": "complex128", "complex32": "complex64"}
+
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
@@ -61,6 +63,12 @@ def category(name: str) -> str:
 def is_inexact(name: str) -> bool:
     """Whether gradients can flow through the dtype."""
     return category(name) in ("float", "complex")
+
+
+def instead(name: str) -> str:
+    """What to type where a dtype does not exist."""
+    near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
+    return f"dtype={near!r}" if near else "casting it in its own library first"
 
 
 def exact_integers(name: str) -> tuple[int, int]:

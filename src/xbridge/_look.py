@@ -129,7 +129,7 @@ def array_namespace(*xs: Array) -> ModuleType:
         raise UnsupportedArrayError.because(
             "find one namespace",
             f"the arrays come from {' and '.join(names) or 'nowhere'}",
-            "align(*xs) first",
+            "align(*xs) first" if names else "an array",
         )
     return get(*names).namespace(arrays[0])
 

@@ -22,7 +22,6 @@ from xbridge.errors import CopyError, DTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._conversion import Guest
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend
 
@@ -83,8 +82,7 @@ def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any
 def _common_device(models: list[object], target: Backend) -> object:
     """The first array of the target's library says where; else the first array does."""
     own = [model for model in models if _owner(model) is target]
-    guest: Guest = enter((own or models)[0])
-    return guest.facts().device
+    return enter((own or models)[0]).facts().device
 
 
 def _is_number(x: object) -> bool:
@@ -130,7 +128,10 @@ def _apart(
     """`fn`, run outside of what its libraries are doing, unless all is within one library."""
     if not [source for source in sources if source is not target]:
         return fn
-    rooms = sources if target is None else [*sources, target]
+    rooms: list[Backend] = []
+    for room in sources if target is None else [*sources, target]:
+        if room not in rooms:
+            rooms.append(room)
     tracing = [room for room in rooms if room.tracing()]
     if tracing:
         options["traced"] = True

@@ -10,6 +10,7 @@ None (and `kept`, for an array that stays). It is read without the lock, filled 
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import RLock
 
@@ -43,6 +44,16 @@ _entries: dict[str, Entry] = dict(INDEX)
 _plugins: dict[str, tuple[Entry, ...]] | None = None
 _available: dict[str, bool] = {}
 _lock = RLock()
+
+
+def _renew_lock() -> None:
+    """A child process has no use for a lock that another thread of its parent may hold."""
+    global _lock  # noqa: PLW0603 -- the one lock
+    _lock = RLock()
+
+
+# Where there is no fork, there is nothing to prepare for.
+getattr(os, "register_at_fork", dict)(after_in_child=_renew_lock)
 
 
 def get(name: str) -> Backend:

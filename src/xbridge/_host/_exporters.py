@@ -90,7 +90,7 @@ def _buffer(x: object) -> memoryview:
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
             "no backend owns the type and it exports no memory",
-            "an array, or asarray for numbers and lists",
+            "list(x) if it holds numbers, or an array",
         ) from error
     if isinstance(x, (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,13 +22,17 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 
 def filled(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
-    """New memory with the values of `host`, cast: one pass, dense, the same axis order."""
+    """New memory with the values of `host`, cast: one pass, dense, the same axis order.
+
+    An axis that repeats memory has no place in the order, so such an array comes out in C order.
+    """
+    order: Literal["C", "K"] = "C" if 0 in host.strides else "K"
     if host.nbytes < LARGE:
         with np.errstate(all="ignore"):
-            return host.astype(dtype, order="K", subok=False)
+            return host.astype(dtype, order=order, subok=False)
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
 
-    fresh = np.empty_like(host, dtype=dtype, order="K", subok=False)
+    fresh = np.empty_like(host, dtype=dtype, order=order, subok=False)
     axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
     cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
     parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
+from xbridge._dtypes import DTYPES, instead
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Refusal
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
@@ -39,8 +39,8 @@ _FOREIGN = 256
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
-    "M": "x.view('int64')",
-    "m": "x.view('int64')",
+    "M": "x.astype('int64')",
+    "m": "x.astype('int64')",
     "V": "one field, such as x['name']",
     "O": "x.astype(float)",
 }
@@ -96,7 +96,7 @@ def lacks(dtype: str, device: Device, /) -> Refusal | None:
     except TypeError:
         found = None
     if found is None or (dtype not in DTYPES and (found.num >= _FOREIGN or found.kind not in "biufcmM")):
-        return Refusal(DTypeError, f"NumPy has no {dtype}", "dtype='float32'")
+        return Refusal(DTypeError, f"NumPy has no {dtype}", instead(dtype))
     return None
 
 

@@ -15,7 +15,7 @@ from torch.utils import _python_dispatch
 
 from xbridge import _host
 from xbridge._devices import CPU, Device, device_named
-from xbridge._dtypes import DTYPES
+from xbridge._dtypes import DTYPES, instead
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends.torch._losses import loses
@@ -98,7 +98,7 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def lacks(dtype: str, device: Device, /) -> Refusal | None:
     if dtype not in _NATIVE:
-        return Refusal(DTypeError, f"torch has no {dtype}", "dtype='float32'")
+        return Refusal(DTypeError, f"torch has no {dtype}", instead(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
         return Refusal(DTypeError, f"MPS has no {dtype}", "dtype='default'")
     return None
