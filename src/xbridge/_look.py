@@ -122,8 +122,7 @@ def array_namespace(*xs: Array) -> ModuleType:
     >>> array_namespace(np.zeros(2), 1.0).__name__
     'array_api_compat.numpy'
     """
-    numbers = (bool, int, float, complex)
-    arrays = [x for x in xs if not isinstance(x, numbers) or backend_for(type(x)) is not None]
+    arrays = [x for x in xs if not is_number(x)]
     names = dict.fromkeys(_owner(x).name for x in arrays)
     if len(names) != 1:
         raise UnsupportedArrayError.because(
@@ -162,6 +161,11 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
     return _planned.shares_memory(a, b)
+
+
+def is_number(x: object) -> bool:
+    """Whether `x` is a Python number, and no array scalar that passes for one."""
+    return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
 
 
 def _owner(x: Array) -> Backend:

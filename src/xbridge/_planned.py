@@ -12,6 +12,7 @@ from xbridge import _host
 from xbridge._conversion import convert, enter
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES
+from xbridge._look import is_number
 from xbridge._nested import from_arrays, from_numbers
 from xbridge._plan import Request
 from xbridge._registry import backend_for, get
@@ -70,23 +71,19 @@ def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str,
 
 def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    arrays = [x for x in xs if not _is_number(x)]
+    arrays = [x for x in xs if not is_number(x)]
     models = arrays if like is None else [like]
     target = get(name) if name is not None else _owner(models[0]) if models else get(HOST)
     read_request((target,), **options)
     if options["device"] is None and models and not target.host_only:
         options["device"] = _common_device(models + arrays, target)
-    return tuple(x if _is_number(x) else to_backend(x, target.name, **options) for x in xs)
+    return tuple(x if is_number(x) else to_backend(x, target.name, **options) for x in xs)
 
 
 def _common_device(models: list[object], target: Backend) -> object:
     """The first array of the target's library says where; else the first array does."""
     own = [model for model in models if _owner(model) is target]
     return enter((own or models)[0]).facts().device
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
 
 
 def to_list(x: object) -> Any:
@@ -125,7 +122,10 @@ def _owner(x: object) -> Backend:
 def _apart(
     fn: Callable[..., Array], sources: list[Backend], target: Backend | None, options: dict[str, object]
 ) -> Callable[..., Array]:
-    """`fn`, run outside of what its libraries are doing, unless all is within one library."""
+    """`fn`, run outside of what its libraries are doing, unless all is within one library.
+
+    Where one of them is tracing, the options are told, because the result will be traced again.
+    """
     if not [source for source in sources if source is not target]:
         return fn
     rooms: list[Backend] = []

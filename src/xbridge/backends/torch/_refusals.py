@@ -58,7 +58,7 @@ def not_there(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def readable(x: torch.Tensor) -> torch.Tensor:
-    """`x`, which torch may read: it checks everything but whether the storage is still there."""
+    """`x`, if torch will not read beyond its storage: that is the one thing it does not check itself."""
     if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
         missing = not_there(x)
         if missing:
