@@ -176,6 +176,13 @@ def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
             ask([1, 2])
 
 
+def test_to_list_reads_foreign_byte_order_in_every_dtype() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in ("int16", "complex64", ml_dtypes.bfloat16):
+        native = np.array([1, 2], dtype)
+        assert xbridge.to_list(native.byteswap().view(native.dtype.newbyteorder())) == [1, 2]
+
+
 def test_to_list_gives_python_numbers_or_says_that_there_are_none() -> None:
     assert xbridge.to_list(np.array([[1, 2]], ">i2")) == [[1, 2]]
     assert xbridge.to_list(np.float32(0.5)) == 0.5

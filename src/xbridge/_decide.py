@@ -33,7 +33,7 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
     facts, dtype = route.facts, route.dtype
     changes = [*_check(route, room), *_cast(route, room)]
     moves = _move(route, room)
-    changes = [*changes, *moves] if _narrows(facts.dtype, dtype) else [*moves, *changes]
+    changes = [*changes, *moves] if _casts_first(route, room) else [*moves, *changes]
     detached = request.grad == "detach" and facts.history
     if not changes:
         if detached and not room.readonly:
@@ -82,7 +82,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         else:
             at_target = _cast(route, target)
     moves = _move(route, target, device, start=CPU)
-    later = [*at_target, *moves] if _narrows(facts.dtype, dtype) else [*moves, *at_target]
+    later = [*at_target, *moves] if _casts_first(route, target) else [*moves, *at_target]
     if not any(step.copies for step in [*steps, *on_host]):
         on_host += _share_or_copy(route, layout, will_copy=bool(later))
     return _plan(route, [*steps, *on_host, Step(target, "from_host"), *later, *_track(route)])
@@ -208,11 +208,12 @@ def _has_no_readonly(room: Backend) -> str:
     return f"{room.name} has no read-only arrays"
 
 
-def _narrows(dtype: str, narrower: str) -> bool:
-    """Whether fewer bytes cross if the cast comes before the move."""
-    if dtype in DTYPES and narrower in DTYPES:
-        return DTYPES[narrower].bits < DTYPES[dtype].bits
-    return False
+def _casts_first(route: Route, room: Backend) -> bool:
+    """Whether the cast comes before the move: where fewer bytes cross then, or they cannot cross as they are."""
+    before, after = route.facts.dtype, route.dtype
+    if before in DTYPES and after in DTYPES and DTYPES[after].bits < DTYPES[before].bits:
+        return True
+    return room.lacks(before, route.device) is not None
 
 
 def _plan(route: Route, steps: list[Step]) -> Plan:

@@ -94,7 +94,8 @@ def to_list(x: object) -> Any:
 def _to_list(x: object) -> Any:
     guest, host = enter(x)._replace(foreign=True), get(HOST)
     dtype = guest.facts().dtype
-    request = Request(dtype="float32" if dtype in DTYPES and host.lacks(dtype, CPU) else None)
+    named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
+    request = Request(dtype="float32" if named and host.lacks(dtype, CPU) else named)
     listed = convert(guest, host, request)
     if host.describe(listed).dtype not in DTYPES:
         raise DTypeError.because(
