@@ -37,6 +37,7 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
         "readonly": False,
         "immutable": True,
         "host_only": False,
+        "samples": "",
         "owns": lambda cls: issubclass(cls, Toy),
         "describe": lambda x: host.describe(x.data),
         "refusal": lambda x, *, leaving: host.refusal(x.data, leaving=leaving),

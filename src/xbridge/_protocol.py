@@ -126,6 +126,10 @@ class Backend(Protocol):
     def gaps(self) -> Mapping[str, str]:
         """A promise that it cannot keep -> why; the reason begins with never, notyet or notimpl."""
 
+    @property
+    def samples(self) -> str:
+        """The import path of what the test kit knows of the library; empty if it knows nothing special."""
+
     # -- look ------------------------------------------------------------------------------------
     def owns(self, cls: type, /) -> bool:
         """Whether instances of the class are its arrays or scalars."""
@@ -221,6 +225,7 @@ FACTS = (
     "host_only",
     "host_casts",
     "gaps",
+    "samples",
 )
 
 VERBS = (

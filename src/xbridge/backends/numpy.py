@@ -32,6 +32,7 @@ gaps: dict[str, str] = {
     "device": "never: NumPy arrays live in host memory",
     "history": "never: NumPy does not differentiate",
 }
+samples = "xbridge.testing.samples.numpy"
 
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
 _FOREIGN = 256

@@ -58,6 +58,7 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
     }
 )
 gaps: dict[str, str] = {"readonly": "never: torch has no read-only tensors"}
+samples = "xbridge.testing.samples.torch"
 
 
 def owns(cls: type, /) -> bool:

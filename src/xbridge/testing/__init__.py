@@ -1,0 +1,37 @@
+"""The test kit: what array code is tested with, for every library and device at once.
+
+Strategies draw arrays that break things, assertions compare across libraries, the conformance suite holds
+a backend to its promises. Nothing is imported before it is asked for, so that no test run pays for a part
+that it does not use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xbridge.testing.assertions import (
+        assert_close,
+        assert_independent,
+        assert_roundtrip,
+        assert_same,
+        assert_shares_memory,
+        assert_unchanged,
+    )
+
+__all__ = [
+    "assert_close",
+    "assert_independent",
+    "assert_roundtrip",
+    "assert_same",
+    "assert_shares_memory",
+    "assert_unchanged",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a part when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("xbridge.testing.assertions"), name)

@@ -1,0 +1,83 @@
+"""Samples: arrays of a library together with the values that they hold, which nobody has to read back.
+
+A *way* takes values, a dense host array in native byte order, and makes an array of exactly these bits that
+lies in memory another way: transposed, read-only, conjugated later, tracked by autograd. What only one
+library can have is said in a module of its own, whose import path is the backend's fact `samples`. Without
+one, whatever host memory the library can express is tried.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from xbridge._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xbridge._protocol import Array, Backend, HostArray
+
+
+class Way(NamedTuple):
+    """One way in which values can lie: a memory layout, a flag, a pending operation, a place in a graph."""
+
+    lay: Callable[[HostArray], Array]
+    """Values -> a new array that holds them, bit for bit. The array keeps no hold of the values."""
+    fold: Callable[[HostArray], HostArray] | None = None
+    """Values -> values of the same shape that it can hold, where elements share memory."""
+    takes: Callable[[str, tuple[int, ...]], bool] = lambda _dtype, _shape: True
+    """Whether it is there for a dtype and a shape."""
+    tracked: bool = False
+    """Whether the arrays require grad."""
+    writable: bool = True
+    """Whether the arrays can be written, and are the only thing that changes when they are."""
+    freeze: Callable[[Array], Array] | None = None
+    """Makes such an array read-only, by the library's own means; None where it cannot, or need not, be."""
+    track: Callable[[Array], Array] | None = None
+    """A new leaf that requires grad over the memory of such an array; None where there is none."""
+
+
+class Sample(NamedTuple):
+    """An array, and what is known of it without asking."""
+
+    array: Array
+    values: HostArray
+    """What it holds: dense, in native byte order, never the array's own memory."""
+    way: str
+    tracked: bool
+    writable: bool
+
+
+class Samples(Protocol):
+    """What the test kit knows of one library."""
+
+    @property
+    def ways(self) -> Mapping[str, Way]:
+        """Every way in which its arrays on the host can lie, by name."""
+
+    @property
+    def refused(self) -> Mapping[str, Callable[[], Array]]:
+        """Arrays that must be refused on the way out, by what they are."""
+
+    def read(self, x: Array, /) -> HostArray:
+        """A new dense host array of the same bits in native order, by the library's own means."""
+
+    def write(self, x: Array, /) -> None:
+        """Change every element where it lies, by the library's own means; raises where that is forbidden."""
+
+
+def samples_of(name: str) -> Samples:
+    """What the test kit knows of a backend's library."""
+    return _known_to(get(name))
+
+
+@cache
+def _known_to(room: Backend) -> Samples:
+    if room.samples:
+        known: Samples = import_module(room.samples)  # type: ignore[assignment] # a module with these names
+        return known
+    from xbridge.testing.samples.anything import Anything  # noqa: PLC0415 -- only for backends without
+
+    return Anything(room)
