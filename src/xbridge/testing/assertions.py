@@ -1,0 +1,297 @@
+"""Assertions about arrays of any library: the same, close, in the same memory or not, unchanged.
+
+None of them converts an array to find out, so that a mistake in a conversion cannot hide itself. Values are
+read by the means of their own libraries, and memory is compared by address. Each returns None or raises an
+`AssertionError` that says what is different and where, whatever Python's options are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge._convert import to_backend
+from xbridge._registry import get
+from xbridge.testing._numbers import Near, same_bits, same_numbers
+from xbridge.testing._places import overlap, places
+from xbridge.testing._report import differences, fail_if, look
+from xbridge.testing._unchanged import Unchanged
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from xbridge._convert import Grad
+    from xbridge._protocol import Array
+    from xbridge.testing._report import Look
+
+
+def assert_same(
+    actual: Array,
+    expected: Array,
+    /,
+    *,
+    check_backend: bool = True,
+    check_dtype: bool = True,
+    check_device: bool | None = None,
+    check_shape: bool = True,
+    check_grad: bool = False,
+) -> None:
+    """Assert that two arrays are the same, bit by bit, whatever their libraries.
+
+    Parameters
+    ----------
+    actual, expected : array
+        Arrays of any registered library, any shape, dtype, device and memory layout, or NumPy scalars. Both
+        may be tracked by autograd. Nothing is converted or changed.
+    check_backend : bool
+        Whether they must come from one library.
+    check_dtype : bool
+        Whether they must have one dtype and hold the same bits: NaNs with another payload are different,
+        and so are zeros with another sign. False compares them as numbers: exactly, so that 2**53 + 1 is
+        no float64, but any NaN equals any other, and a zero has no sign. Byte order never counts.
+    check_device : bool, optional
+        Whether they must be on one device. None asks for that if they come from one library.
+    check_shape : bool
+        Whether they must have one shape. False lets them broadcast.
+    check_grad : bool
+        Whether autograd must track both or neither.
+
+    Raises
+    ------
+    AssertionError
+        They are different. It says in what, and shows the first few values; where these print the same,
+        their bits.
+    UnsupportedArrayError, DTypeError
+        One of them is a Python number, a list, or an array that xbridge refuses to read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.array([1.0, 0.0, np.nan])
+    >>> assert_same(a, a.copy())
+    >>> assert_same(a, np.array([1.0, -0.0, np.nan]))
+    Traceback (most recent call last):
+    AssertionError: the arrays differ in 1 of 3 values:
+      actual    numpy float64 array of shape (3,) on cpu
+      expected  numpy float64 array of shape (3,) on cpu
+      at    actual  expected
+      (1,)  0.0     -0.0      different zeros: 0x0000000000000000 and 0x8000000000000000
+    >>> assert_same(a, np.float32([1.0, -0.0, np.nan]), check_dtype=False)
+    """
+    __tracebackhide__ = True
+    a, b = look(actual), look(expected)
+    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
+    facts += ["grad"] if check_grad else []
+    fail_if(differences(a, b, facts, same_bits if check_dtype else same_numbers))
+
+
+def assert_close(
+    actual: Array,
+    expected: Array,
+    /,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    check_backend: bool = True,
+    check_dtype: bool = True,
+    check_device: bool | None = None,
+) -> None:
+    """Assert that two arrays have one shape and close values, whatever their libraries.
+
+    A value is close if it is the expected one, such as an infinity of the same sign, or if both are finite
+    and ``abs(actual - expected) <= atol + rtol * abs(expected)``: in float64, but of integers exactly.
+
+    Parameters
+    ----------
+    actual, expected : array
+        As for `assert_same`.
+    rtol, atol : float, optional
+        None takes those of `torch.testing.assert_close`: 1e-7 and 1e-7 for float64, 1.3e-6 and 1e-5 for
+        float32, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16, for a complex dtype those of its
+        parts; for the float8 kinds one step from value to value. Integers, truth values and
+        float8_e8m0fnu must be equal. Of two dtypes, the coarser decides.
+    equal_nan : bool
+        Whether a NaN is close to a NaN. A complex number is NaN if a part of it is.
+    check_backend, check_dtype, check_device
+        As for `assert_same`.
+
+    Raises
+    ------
+    AssertionError
+        They are not close. It shows the first few values that are not, and the largest errors.
+    OptionError
+        A tolerance is no number from 0 up.
+    UnsupportedArrayError, DTypeError
+        As for `assert_same`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> assert_close(np.float32([1.0, 2.0]), np.float32([1.0, 2.000001]))
+    >>> assert_close(np.array([1, 2]), np.array([1, 4]), atol=1)
+    Traceback (most recent call last):
+    AssertionError: the arrays differ in 1 of 2 values:
+      actual    numpy int64 array of shape (2,) on cpu
+      expected  numpy int64 array of shape (2,) on cpu
+      at    actual  expected
+      (1,)  2       4
+      allowed: 1.0 + 0.0 * abs(expected), equal_nan=True
+      largest absolute error: 2.0 at (1,)
+      largest relative error: 0.5 at (1,)
+    """
+    __tracebackhide__ = True
+    a, b = look(actual), look(expected)
+    near = Near.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
+    fail_if(differences(a, b, facts, near.agree, tell=near.tell))
+
+
+def assert_shares_memory(a: Array, b: Array, /) -> None:
+    """Assert that two arrays have a byte of memory in common, whatever their libraries.
+
+    Parameters
+    ----------
+    a, b : array
+        Arrays of any registered library, any shape, dtype, device and memory layout. Their addresses are
+        compared, exactly; no memory is read.
+
+    Raises
+    ------
+    AssertionError
+        There is no byte that both lie in. Empty arrays and scalars lie nowhere.
+    UnsupportedArrayError, DTypeError
+        One of them is no array, or one that xbridge refuses to read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.zeros(6)
+    >>> assert_shares_memory(a[::2], a[2:])
+    """
+    __tracebackhide__ = True
+    if not overlap(a, b):
+        fail_if(places(a, b), "the arrays have no memory in common")
+
+
+def assert_independent(a: Array, b: Array, /) -> None:
+    """Assert that two arrays have no byte of memory in common, whatever their libraries.
+
+    Parameters
+    ----------
+    a, b : array
+        As for `assert_shares_memory`.
+
+    Raises
+    ------
+    AssertionError
+        There is a byte that both lie in.
+    UnsupportedArrayError, DTypeError
+        As for `assert_shares_memory`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.zeros(6)
+    >>> assert_independent(a, a.copy())
+    >>> assert_independent(a[::2], a[1::2])  # between each other, but apart
+    """
+    __tracebackhide__ = True
+    if overlap(a, b):
+        fail_if(places(a, b), "the arrays have memory in common")
+
+
+def assert_roundtrip(
+    x: Array, backend: str, /, *, device: object = None, copy: bool | None = None, grad: Grad = None
+) -> None:
+    """Assert that an array is the same after a conversion to another library and back.
+
+    Both ways must keep bits, dtype and shape, and the device where the library has devices.
+
+    Parameters
+    ----------
+    x : array
+        As for `assert_same`.
+    backend : str
+        The name of the other library.
+    device
+        Where it goes, as for `to_backend`. It comes back to where it was.
+    copy, grad
+        As for `to_backend`, both ways.
+
+    Raises
+    ------
+    AssertionError
+        Something was lost. It says on which way, and shows what.
+    XBridgeError
+        As for `to_backend`, if a conversion is refused.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> assert_roundtrip(np.arange(6.0).reshape(2, 3).T, "torch")
+    """
+    __tracebackhide__ = True
+    before, target = look(x), get(backend)
+    stays = ["device"] if device is None and not target.host_only else []
+    there = to_backend(x, backend, device=device, copy=copy, grad=grad)
+    _hold(there, before._replace(backend=target.name), stays, f"on the way to {target.name}")
+    back = to_backend(there, before.backend, device=before.device, copy=copy, grad=grad)
+    _hold(back, before, ["device"], f"on the way back from {target.name}")
+
+
+def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None]:
+    """Assert that arrays are after a block of code what they were before it.
+
+    Compared are the bits of the values, dtype, byte order, shape, address, strides, flags and device, and
+    what autograd knows: whether it tracks the array, the step that made it, the count of its changes.
+
+    Parameters
+    ----------
+    x, *others : array
+        As for `assert_same`. They are read when the block begins and when it ends.
+
+    Returns
+    -------
+    context manager
+        It gives nothing. If the block raises, its exception goes on as it is, with the report as a note:
+        so what is expected to raise belongs inside, ``with assert_unchanged(x): with raises(...): ...``.
+
+    Raises
+    ------
+    AssertionError
+        One of the arrays was changed. It says which, in what, and shows the first few values.
+    UnsupportedArrayError, DTypeError
+        As for `assert_same`, when the block begins.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.array([2.0, 1.0])
+    >>> with assert_unchanged(a):
+    ...     b = np.sort(a)
+    >>> with assert_unchanged(a):
+    ...     a.sort()
+    Traceback (most recent call last):
+    AssertionError: array 0 was changed:
+    the arrays differ in 2 of 2 values:
+      before  numpy float64 array of shape (2,) on cpu
+      after   numpy float64 array of shape (2,) on cpu
+      at    before  after
+      (0,)  2.0     1.0
+      (1,)  1.0     2.0
+    """
+    return Unchanged((x, *others))
+
+
+def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
+    """One way of a round trip."""
+    __tracebackhide__ = True
+    facts, names = ["backend", "dtype", "shape", *also], ("arrived", "wanted")
+    fail_if(differences(look(arrived), wanted, facts, same_bits, names=names), where)
+
+
+def _asked(a: Look, b: Look, **facts: bool | None) -> list[str]:
+    """The facts that must be equal; without a word on them, the devices of one library."""
+    if facts["device"] is None:
+        facts["device"] = a.backend == b.backend
+    return [fact for fact, asked in facts.items() if asked]
