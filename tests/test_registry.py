@@ -249,7 +249,7 @@ threading.Thread(target=hold).start()
 held.wait()
 child = os.fork()
 if child == 0:
-    os._exit(len(xbridge.known_backends()) != 2)
+    os._exit("numpy" not in xbridge.known_backends())
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 release.set()
 """

@@ -27,6 +27,11 @@ class Entry:
 INDEX = {
     "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
     "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
+    "array_api_strict": Entry(
+        "xbridge.backends.array_api_strict",
+        ("array_api_strict",),
+        "pip install 'xbridge-array[array-api-strict]'",
+    ),
 }
 
 HOST = "numpy"

@@ -1,0 +1,54 @@
+"""array-api-strict: whatever NumPy can lay in native byte order, wrapped by the library without a copy.
+
+Its arrays on other devices are read and written by its own operations, never by the way of NumPy that its
+DLPack leaves open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import array_api_strict
+import numpy as np
+
+from xbridge.testing.samples import numpy as host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xbridge._protocol import Array, HostArray
+    from xbridge.testing._samples import Way
+
+
+def _wrapped(way: Way) -> Way:
+    """The same way, of the dtypes that the library has."""
+
+    def lay(values: HostArray) -> Array:
+        return array_api_strict.asarray(way.lay(values), copy=False)
+
+    def takes(dtype: str, shape: tuple[int, ...]) -> bool:
+        return hasattr(array_api_strict, dtype) and way.takes(dtype, shape)
+
+    return way._replace(lay=lay, takes=takes, freeze=_freeze)
+
+
+def _freeze(x: Array) -> Array:
+    """A second array over the same memory, which may not be written."""
+    return array_api_strict.asarray(host.freeze(np.asarray(x).view()), copy=False)
+
+
+ways = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}
+
+refused: Mapping[str, Callable[[], Array]] = {}
+
+
+def read(x: Array, /) -> HostArray:
+    """What NumPy copies of it, once the library has moved it to the host."""
+    return host.read(np.asarray(x.to_device(array_api_strict.Device("CPU_DEVICE"))))
+
+
+def write(x: Array, /) -> None:
+    """Set every element to its bits inverted."""
+    values = read(x)
+    host.write(values)
+    x[...] = array_api_strict.asarray(values, device=x.device)

@@ -1,0 +1,34 @@
+"""Read-only NumPy: whatever NumPy can lay in native byte order, without leave to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge.testing._readonly import ReadOnlyArray
+from xbridge.testing.samples import numpy as host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._protocol import HostArray
+    from xbridge.testing._samples import Way
+
+
+def _read_only(way: Way) -> Way:
+    """The same way, without leave to write."""
+    return way._replace(lay=lambda values: ReadOnlyArray(way.lay(values)), writable=False, freeze=None)
+
+
+def _of(make: Callable[[], HostArray]) -> Callable[[], ReadOnlyArray]:
+    return lambda: ReadOnlyArray(make())
+
+
+ways = {name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"}
+
+refused = {
+    name: _of(host.refused[name])
+    for name in ("objects", "strings", "bytes", "dates", "durations", "structures", "raw bytes")
+}
+
+read = host.read
+write = host.write
