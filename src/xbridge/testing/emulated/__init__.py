@@ -1,0 +1,74 @@
+"""A pretend accelerator: a torch device `emu:0` on machines that have none.
+
+`install()` makes it a real device type of torch in this process. Tensors on it are plain `torch.Tensor`, with
+views, arithmetic, autograd and `torch.emu.Stream` and `Event` under the names that `torch.cuda` has; the host
+cannot reach their memory. Everything asynchronous is done as late as it may be, when somebody waits for it,
+and fresh memory is full of NaN or -1. So code that reads too early, overwrites a pinned buffer too soon or
+forgets that another stream is not done is wrong every time, and not only on a busy day.
+
+| a copy | and what it does |
+|---|---|
+| from pinned memory, `non_blocking=True` | reads it when the stream gets there: do not write it before |
+| into pinned memory, `non_blocking=True` | writes it when the stream gets there: do not read it before |
+| from other memory of the host | takes what it holds now; without `non_blocking`, returns when it is done |
+| into other memory of the host | returns when it is done |
+| from the device to the device | is done when the stream gets there |
+
+`t.pin_memory()`, `t.is_pinned()`, `torch.empty(..., pin_memory=True)` and `t.to("cpu", non_blocking=True)`,
+whose result is pinned, mean what they mean with CUDA.
+
+It stays for the rest of the process and changes it: `torch.accelerator.is_available()` turns true, and
+allocating on the host takes a few microseconds more. Give it a process of its own. It stands on torch's
+experimental API for backends in Python, and is made for torch 2.13. What it lacks:
+
+- a second device, and DLPack: torch knows neither for backends in Python;
+- `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch answers without asking: use
+  `torch.emu`'s. Autograd runs backward on the default stream, whatever stream was current before;
+- time: events take none, and `resize_` to a larger size forgets the values;
+- sparse, quantized and nested tensors.
+
+Examples
+--------
+>>> import torch
+>>> from xbridge.testing import emulated
+>>> emulated.install()
+>>> host = torch.ones(3, device="emu").to("cpu", non_blocking=True)
+>>> host.tolist()  # nobody has waited
+[nan, nan, nan]
+>>> torch.emu.synchronize()
+>>> host.tolist()
+[1.0, 1.0, 1.0]
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from torch.utils import backend_registration
+
+from xbridge.testing.emulated import _device, _kernels
+from xbridge.testing.emulated._streams import Stream, delay
+
+__all__ = ["delay", "install"]
+
+
+@cache
+def install() -> None:
+    """Make `emu` a device type of torch, for the rest of this process. A second call does nothing.
+
+    Raises
+    ------
+    RuntimeError
+        If another backend has already taken the place that torch keeps for one more device type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from xbridge.testing import emulated
+    >>> emulated.install()
+    >>> torch.arange(3, device="emu").sum()
+    tensor(3, device='emu:0')
+    """
+    backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_device)
+    Stream()  # the default one
+    _kernels.register()

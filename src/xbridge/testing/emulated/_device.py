@@ -1,0 +1,55 @@
+"""`torch.emu`: what torch and its users ask about the device, under the names that `torch.cuda` has."""
+
+from __future__ import annotations
+
+from xbridge.testing.emulated._streams import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    stream,
+    synchronize,
+)
+
+__all__ = [
+    "Event",
+    "Stream",
+    "current_device",
+    "current_stream",
+    "default_stream",
+    "device_count",
+    "is_available",
+    "is_initialized",
+    "manual_seed_all",
+    "stream",
+    "synchronize",
+]
+
+
+def device_count() -> int:
+    """One: torch's Python hooks know no more."""
+    return 1
+
+
+def current_device() -> int:
+    """The only one."""
+    return 0
+
+
+def is_available() -> bool:
+    """Always: it is there once it is installed."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Always: there is nothing to start."""
+    return True
+
+
+def manual_seed_all(seed: int) -> None:
+    """Nothing: random numbers come from the generator of the host."""
+
+
+def _is_in_bad_fork() -> bool:
+    """Never: a forked process has the device's memory, as it has any other."""
+    return False

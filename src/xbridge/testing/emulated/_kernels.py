@@ -1,0 +1,194 @@
+"""What the device does when torch asks: allocations, copies, and any operator at all.
+
+There is no list of operators. One that only looks at memory another way is done on the tensor itself, at
+once. Any other one is tried on meta tensors first: they tell what comes out, or that the shapes do not fit;
+then it goes into the stream, and the host computes it when the stream gets there. What depends on values
+(`item`, `nonzero`, a mask as an index) has to wait, as it has on a real device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from xbridge.testing.emulated._memory import CPU, Place, is_pinned, lay, make, pin, place_of, share
+from xbridge.testing.emulated._streams import current_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+    from torch.utils._pytree import TreeSpec
+
+_aten = torch.ops.aten
+_INDEXES = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+_META, _HOST = torch.device("meta"), torch.device("cpu")
+_libraries: list[object] = []
+_clone_on_host: Callable[[torch.UntypedStorage], torch.UntypedStorage] = torch.UntypedStorage.clone
+
+
+def register() -> None:
+    """Give the device its kernels, and the host its pinned memory."""
+    library: Callable[..., Any] = torch.library.Library
+    aten, everything = library("aten", "IMPL"), library("_", "IMPL")
+    _libraries.extend((aten, everything))  # kernels stay as long as their library
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for op in (_aten.empty.memory_format, _aten.empty_strided.default):
+            aten.impl(op, _pinned_or_not(op), "CPU", with_keyset=True)
+            aten.impl(op, _empty(op), "PrivateUse1")
+        aten.impl("is_pinned", lambda x, device=None: is_pinned(x), "CPU")
+        aten.impl("_pin_memory", lambda x, device=None: torch.empty_like(x, pin_memory=True).copy_(x), "CPU")
+        aten.impl("record_stream", lambda x, stream: share(x), "PrivateUse1")
+        aten.impl("_local_scalar_dense", _item, "PrivateUse1")
+        aten.impl("_copy_from", _copy, "PrivateUse1")
+        for pending in ("Conjugate", "Negative"):  # or torch would copy in order to copy, for ever
+            aten.impl("_copy_from", torch.library.fallthrough_kernel, pending)
+        everything.fallback(_anything, "PrivateUse1")
+    torch.UntypedStorage.clone = _cloned  # type: ignore[method-assign, assignment] # deepcopy would crash
+
+
+def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
+    """Memory of the device."""
+
+    def empty(
+        *args: object, device: torch.device, pin_memory: bool | None = None, **options: object
+    ) -> torch.Tensor:
+        if device.index:
+            raise RuntimeError(f"there is no {device}: the pretend accelerator is one device, emu:0")
+        if pin_memory:
+            raise RuntimeError("only memory of the host can be pinned")
+        return make(op(*args, device=_META, **options))
+
+    return empty
+
+
+def _pinned_or_not(op: OpOverload) -> Callable[..., torch.Tensor]:
+    """Memory of the host: the only place where `pin_memory=True` can be given a meaning from Python."""
+    theirs = torch.library.get_kernel(op, "CPU")
+
+    def empty(
+        keys: torch._C.DispatchKeySet, *args: object, pin_memory: bool | None = None, **options: object
+    ) -> torch.Tensor:
+        x: torch.Tensor = theirs.call_boxed(keys, *args, **options)
+        return pin(x) if pin_memory else x
+
+    return empty
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 -- as torch calls it
+    """Touch pinned memory when the stream gets there, and other memory of the host before it returns."""
+    source = source.expand_as(target)
+    if source.dtype is target.dtype is torch.bool:  # of a byte that is no bool, torch would make True
+        return _copy(source.view(torch.uint8), target.view(torch.uint8), non_blocking)
+    pinned = all(is_pinned(each) for each in (source, target) if each.is_cpu)
+    origin = source.clone() if source.is_cpu and not pinned else _there(source)
+    goal = _there(target)
+    stream = current_stream()
+    stream.copy(lambda: _aten.copy_.default.redispatch(CPU, _open(goal), _open(origin)))
+    if (source.is_cpu and not non_blocking) or (target.is_cpu and not (pinned and non_blocking)):
+        stream.synchronize()
+    return target
+
+
+def _item(x: torch.Tensor) -> object:
+    """The one question about values that meta tensors do not pass on."""
+    current_stream().synchronize()
+    return place_of(x).open().item()
+
+
+def _anything(op: OpOverload, *args: object, **options: object) -> object:
+    """Do on the host what an operator does, when the stream gets there."""
+    if _only_looks(op):
+        return op.redispatch(CPU, *args, **options)
+    given, form = tree_flatten((args, options))
+    _refuse_other_devices(op, given)
+    stream = current_stream()
+
+    def compute(leaves: list[object]) -> tuple[list[object], TreeSpec]:
+        args, options = tree_unflatten(leaves, form)
+        return tree_flatten(op(*args, **options))
+
+    try:
+        taken, known = [_meta(each) for each in given], False
+        results, shape = compute(taken)
+    except NotImplementedError:
+        stream.synchronize()
+        taken, known = [_open(_lent(each)) for each in given], True
+        results, shape = compute(taken)
+    owners = {id(mine): theirs for mine, theirs in zip(taken, given, strict=True)}
+    outputs = [_received(each, owners.get(id(each))) for each in results]
+    goals = [_there(each) for each in outputs]
+
+    def land(results: list[object]) -> None:
+        for goal, result in zip(goals, results, strict=True):
+            if isinstance(goal, Place):
+                goal.open().copy_(result)  # type: ignore[arg-type] # where a tensor goes, a tensor came
+
+    if known:
+        land(results)
+    else:
+        lent = [_lent(each) for each in given]
+        stream.do(lambda: land(compute([_open(each) for each in lent])[0]))
+    return tree_unflatten(outputs, shape)
+
+
+def _only_looks(op: OpOverload) -> bool:
+    """Whether an operator gives a view, and touches no memory."""
+    aliases = [returned.alias_info for returned in op._schema.returns]
+    return op._schema.name == "aten::set_" or any(alias and not alias.is_write for alias in aliases)
+
+
+def _refuse_other_devices(op: OpOverload, given: list[object]) -> None:
+    """Only a 0-d tensor, or an index, may lie on the host."""
+    for each in given:
+        if isinstance(each, torch.Tensor) and each.device.type != "emu":
+            if each.is_cpu and (not each.dim() or op._schema.name in _INDEXES):
+                continue
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but {op} found emu:0 and {each.device}"
+            )
+
+
+def _received(result: object, owner: object) -> object:
+    """What comes out instead of what was computed: the tensor that was given, or a new one."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    if not isinstance(owner, torch.Tensor):
+        return make(result)
+    if owner.is_cpu:
+        raise RuntimeError("Expected out tensor to be on device emu:0, but found one on cpu")
+    return owner if owner.shape == result.shape else lay(owner, result)
+
+
+def _meta(given: object) -> object:
+    """An argument without its values; a scalar on the host keeps them, as it does anywhere."""
+    if isinstance(given, torch.Tensor) and not (given.is_cpu and not given.dim()):
+        return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=_META)
+    return _META if isinstance(given, torch.device) else given
+
+
+def _lent(given: object) -> object:
+    """An argument as the stream will find it: the host may change its own meanwhile."""
+    if isinstance(given, torch.Tensor) and given.is_cpu:
+        return given.clone()
+    return _HOST if isinstance(given, torch.device) else _there(given)
+
+
+def _there(given: object) -> object:
+    """Where a tensor of the device lies; anything else as it is."""
+    return place_of(given) if isinstance(given, torch.Tensor) and not given.is_cpu else given
+
+
+def _open(lent: object) -> object:
+    return lent.open() if isinstance(lent, Place) else lent
+
+
+def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A copy of a storage, where it is."""
+    if storage.device.type != "emu":
+        return _clone_on_host(storage)
+    return torch.empty(0, dtype=torch.uint8, device="emu").set_(storage).clone().untyped_storage()

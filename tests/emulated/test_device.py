@@ -1,0 +1,288 @@
+"""The pretend accelerator is a device: tensors with true layouts, in memory that the host cannot reach."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.there import api
+from rawmemory import bits, same_bits
+from torch.utils.dlpack import from_dlpack
+
+from xbridge._dtypes import DTYPES
+from xbridge.testing import emulated
+from xbridge.testing.emulated import _memory
+
+every_dtype = pytest.mark.parametrize("name", [name for name in DTYPES if hasattr(torch, name)])
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def there(*shape: int) -> torch.Tensor:
+    """A tensor of the device whose elements are all different."""
+    count = torch.Size(shape).numel()
+    return torch.arange(float(count)).reshape(shape).to("emu")
+
+
+def test_it_is_a_device_of_torch_with_one_index() -> None:
+    assert str(there(2).device) == "emu:0"
+    assert type(there(2)) is torch.Tensor
+    assert torch.accelerator.current_accelerator() == torch.device("emu")
+    assert api.is_available()
+    assert api.is_initialized()
+    assert (api.device_count(), api.current_device()) == (1, 0)
+
+
+def test_a_second_index_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="there is no emu:1"):
+        torch.ones(2).to("emu:1")
+
+
+def test_to_install_it_twice_does_nothing() -> None:
+    x = there(3)
+
+    emulated.install()
+
+    assert x.tolist() == [0, 1, 2]
+
+
+def test_it_refuses_a_process_in_which_another_backend_has_its_place() -> None:
+    code = (
+        "import torch; torch.utils.rename_privateuse1_backend('npu')\n"
+        "from xbridge.testing import emulated; emulated.install()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "RuntimeError" in done.stderr
+    assert "npu" in done.stderr
+
+
+@pytest.mark.parametrize("read", [torch.Tensor.numpy, np.asarray, np.from_dlpack, from_dlpack, memoryview])
+def test_the_host_cannot_read_it(read: Callable[..., Any]) -> None:
+    with pytest.raises((TypeError, RuntimeError, ValueError, BufferError)):
+        read(there(3))
+
+
+def test_it_shares_no_memory_with_the_host() -> None:
+    host = torch.zeros(3)
+    x = host.to("emu")
+    back = x.cpu()
+
+    host.fill_(1)
+    back.fill_(2)
+
+    assert x.tolist() == [0, 0, 0]
+
+
+def test_the_host_has_nothing_at_its_addresses() -> None:
+    code = (
+        "import ctypes, torch; from xbridge.testing import emulated; emulated.install()\n"
+        "x = torch.ones(3, device='emu'); torch.emu.synchronize(); print('alive', flush=True)\n"
+        "ctypes.string_at(x.data_ptr(), 4)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.stdout.strip() == "alive"
+    assert done.returncode < 0
+
+
+LOOKS = {
+    "the tensor itself": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 1),
+    "sliced": lambda x: x[1:, ::2],
+    "selected": lambda x: x[:, 1],
+    "reshaped": lambda x: x.reshape(-1),
+    "expanded": lambda x: x[:1].expand(3, -1),
+    "squeezed": lambda x: x[None],
+    "a diagonal": lambda x: x.diagonal(),
+    "windows": lambda x: x.unfold(1, 2, 1),
+    "of another dtype": lambda x: x.view(torch.int32),
+    "complex": lambda x: x.view(torch.complex64),
+    "conjugated": lambda x: x.view(torch.complex64).conj(),
+    "imaginary": lambda x: x.view(torch.complex64).imag,
+    "negated": lambda x: x.view(torch.complex64).conj().imag,
+    "as real": lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 2))),
+    "detached": lambda x: x.detach(),
+    "chunked": lambda x: x.chunk(2, 1)[1],
+    "strided": lambda x: x.as_strided((2, 2), (1, 3), 2),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_view_has_the_layout_that_it_has_on_the_host(look: Callable[..., Any]) -> None:
+    host = torch.arange(12.0).reshape(3, 4)
+    x = look(host.to("emu"))
+    expected = look(host)
+
+    assert (x.shape, x.stride(), x.storage_offset()) == (
+        expected.shape,
+        expected.stride(),
+        expected.storage_offset(),
+    )
+    assert (x.dtype, x.is_conj(), x.is_neg()) == (expected.dtype, expected.is_conj(), expected.is_neg())
+    assert same_bits(x.cpu().resolve_conj().resolve_neg(), expected)
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_view_is_of_the_same_memory(look: Callable[..., Any]) -> None:
+    x = there(3, 4)
+    view = look(x)
+
+    view.fill_(7)
+
+    expected = torch.arange(12.0).reshape(3, 4)
+    look(expected).fill_(7)
+    assert same_bits(x.cpu(), expected)
+    assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_view_waits_for_nobody(look: Callable[..., Any]) -> None:
+    pinned = torch.zeros(3, 4).pin_memory()
+    x = torch.empty(3, 4, device="emu").copy_(pinned, non_blocking=True)
+
+    look(x)
+    pinned.fill_(1)
+
+    assert x.tolist() == [[1] * 4] * 3
+
+
+@every_dtype
+def test_fresh_memory_has_all_bits_set(name: str) -> None:
+    dtype = getattr(torch, name)
+    for x in (
+        torch.empty(4, dtype=dtype, device="emu"),
+        torch.empty_strided((2, 2), (1, 2), dtype=dtype, device="emu"),
+    ):
+        assert (bits(x.cpu()) == 0xFF).all()
+
+
+@every_dtype
+def test_fresh_pinned_memory_has_all_bits_set(name: str) -> None:
+    x = torch.empty(4, dtype=getattr(torch, name), pin_memory=True)
+
+    assert (bits(x) == 0xFF).all()
+
+
+def test_fresh_memory_is_no_value_that_a_program_computes() -> None:
+    assert torch.empty(2, device="emu").isnan().all()
+    assert torch.empty(2, dtype=torch.bfloat16, device="emu").isnan().all()
+    no_bool = torch.empty(2, dtype=torch.bool, device="emu").clone().cpu()
+    assert not same_bits(no_bool, torch.tensor([False, False]))
+    assert not same_bits(no_bool, torch.tensor([True, True]))
+
+
+def test_memory_that_is_freed_holds_nothing_of_what_was_there() -> None:
+    x = torch.ones(129, device="emu")
+    place = x.data_ptr()
+    del x
+
+    y = torch.empty(129, device="emu")
+
+    assert y.data_ptr() == place
+    assert y.isnan().all()
+
+
+def test_memory_lives_as_long_as_a_view_of_it() -> None:
+    view = there(3, 4)[1:].T
+
+    others = [torch.empty(3, 4, device="emu") for _ in range(3)]
+
+    assert view.untyped_storage().data_ptr() not in [x.data_ptr() for x in others]
+    assert view.tolist() == [[4, 8], [5, 9], [6, 10], [7, 11]]
+
+
+def test_memory_of_the_host_is_pinned_where_torch_was_asked_for_that() -> None:
+    pinned = torch.zeros(4).pin_memory()
+
+    assert pinned.is_pinned()
+    assert pinned[1:].is_pinned()
+    assert torch.from_numpy(pinned.numpy()).is_pinned()
+    assert torch.empty(0, pin_memory=True).is_pinned()
+    assert torch.zeros(2, 3, pin_memory=True).tolist() == [[0] * 3] * 2
+    assert not torch.zeros(4).is_pinned()
+    assert not torch.zeros(0).is_pinned()
+
+
+def test_memory_is_no_longer_pinned_when_it_is_freed() -> None:
+    before = set(_memory._pinned)
+    pinned = torch.empty(4, pin_memory=True)
+    view = pinned[1:]
+    del pinned
+    assert set(_memory._pinned) - before
+
+    del view
+
+    assert set(_memory._pinned) == before
+
+
+def test_memory_of_the_device_cannot_be_pinned() -> None:
+    with pytest.raises(RuntimeError, match="only memory of the host"):
+        torch.empty(2, device="emu", pin_memory=True)
+
+
+def test_what_is_pinned_keeps_its_values_and_layout() -> None:
+    x = torch.arange(6.0).reshape(2, 3).T
+
+    pinned = x.pin_memory()
+
+    assert same_bits(pinned, x)
+    assert pinned.stride() == x.stride()
+
+
+def test_a_deep_copy_is_a_copy_on_the_device() -> None:
+    x = there(3)
+    host = torch.zeros(3)
+    y, other = copy.deepcopy((x, host))
+
+    y.fill_(7)
+
+    assert (str(y.device), str(other.device)) == ("emu:0", "cpu")
+    assert y.tolist() == [7, 7, 7]
+    assert x.tolist() == [0, 1, 2]
+
+
+def test_it_prints_like_any_tensor() -> None:
+    assert repr(there(2)) == "tensor([0., 1.], device='emu:0')"
+
+
+def test_seeds_reach_what_is_drawn_on_it() -> None:
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        draws.append(torch.rand(3, device="emu").tolist())
+
+    assert draws[0] == draws[1]
+
+
+def test_gradients_flow_on_it() -> None:
+    w = there(3).requires_grad_()
+
+    (w * w).sum().backward()  # type: ignore[no-untyped-call]
+
+    assert w.grad is not None
+    assert str(w.grad.device) == "emu:0"
+    assert w.grad.tolist() == [0, 2, 4]
+
+
+def test_gradients_flow_to_it_and_back() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    (w.to("emu") * 3).cpu().sum().backward()  # type: ignore[no-untyped-call]
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [3, 3, 3]
+
+
+def test_it_can_be_used_in_inference_mode_and_the_result_after_it() -> None:
+    with torch.inference_mode():
+        x = there(3) * 2
+
+    assert x.cpu().tolist() == [0, 2, 4]

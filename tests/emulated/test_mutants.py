@@ -1,0 +1,86 @@
+"""Wrong ways to move a tensor are caught by the tests of the transfers, every time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from emulated import test_transfers as transfers
+from emulated.there import RUSHED, api, paced
+
+from xbridge.backends import torch as room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Move = Callable[[torch.Tensor, str], torch.Tensor]
+
+
+def without_waiting(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Return while the copy is under way."""
+    return x.to(device, non_blocking=True)
+
+
+def unordered(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Copy on a stream that has not waited for the one that makes the tensor."""
+    with api.stream(api.Stream()):
+        return x.to(device)
+
+
+def unwaited(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Copy on a stream of its own, in order, and let nobody wait for it."""
+    side = api.Stream()
+    side.wait_stream(api.current_stream())
+    with api.stream(side):
+        return x.to(device, non_blocking=True)
+
+
+def through_pinned_memory(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Read the pinned memory before the copy into it is done."""
+    if device == "cpu":
+        return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x, non_blocking=True).clone()
+    return x.to(device)
+
+
+WRONG: dict[str, Move] = {
+    move.__name__: move
+    for move in (
+        without_waiting,
+        unordered,
+        unwaited,
+        through_pinned_memory,
+    )
+}
+RESULT = transfers.test_the_result_is_there_as_soon_as_the_call_has_returned
+SOURCE = transfers.test_the_source_may_be_written_as_soon_as_the_call_has_returned
+PROMISES: list[tuple[Callable[[Any], None], Any]] = [
+    *((RESULT, way) for way in transfers.BACK.values()),
+    *((SOURCE, way) for way in transfers.SOURCES.values()),
+]
+
+
+def broken(promise: Callable[[Any], None], way: object) -> bool:
+    """Whether a promise does not hold."""
+    try:
+        promise(way)
+    except AssertionError:
+        return True
+    finally:
+        api.synchronize()
+    return False
+
+
+@pytest.mark.parametrize("pace", RUSHED.values(), ids=RUSHED)
+@pytest.mark.parametrize("move", WRONG.values(), ids=WRONG)
+def test_a_wrong_way_breaks_a_promise(
+    move: Move, pace: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "move", lambda x, device: move(x, str(device)))
+
+    with paced(pace):
+        assert any(broken(promise, way) for promise, way in PROMISES)
+
+
+def test_the_promises_are_kept_by_the_right_way() -> None:
+    assert not any(broken(promise, way) for promise, way in PROMISES)

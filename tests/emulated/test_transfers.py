@@ -1,0 +1,231 @@
+"""What xbridge promises of transfers, on a real accelerator if there is one, or else on the pretend one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from emulated.there import DEVICE, KIND, PACES, api, paced
+
+import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(params=PACES.values(), ids=list(PACES))
+def pace(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is complete when the call returns is so at every pace."""
+    with paced(request.param):
+        yield
+
+
+at_every_pace = pytest.mark.usefixtures("pace")
+
+
+# -- complete when the call returns ----------------------------------------------------------------
+
+
+SOURCES: dict[str, Callable[[], torch.Tensor | np.ndarray]] = {
+    "a numpy array": lambda: np.ones(10),
+    "a tensor": lambda: torch.ones(10, dtype=torch.float64),
+    "pinned memory": lambda: torch.ones(10, dtype=torch.float64).pin_memory(),
+    "a numpy array in pinned memory": lambda: torch.ones(10, dtype=torch.float64).pin_memory().numpy(),
+}
+
+
+@at_every_pace
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_the_source_may_be_written_as_soon_as_the_call_has_returned(
+    make: Callable[[], torch.Tensor | np.ndarray],
+) -> None:
+    source = make()
+
+    there = xbridge.to_backend(source, "torch", device=KIND)
+    source[:] = 7
+
+    assert there.eq(1).all().item()
+
+
+BACK: dict[str, Callable[[torch.Tensor], bool]] = {
+    "to_numpy": lambda x: bool((xbridge.to_numpy(x) == 2).all()),
+    "a tensor": lambda x: bool((xbridge.to_backend(x, "torch", device="cpu") == 2).all()),
+    "a list": lambda x: xbridge.to_list(x) == [2.0] * 10,
+    "a cast": lambda x: bool((xbridge.to_numpy(x, dtype="int64") == 2).all()),
+    "align": lambda x: bool((xbridge.align(np.ones(1), x)[1] == 2).all()),
+}
+
+
+@at_every_pace
+@pytest.mark.parametrize("all_are_two", BACK.values(), ids=BACK)
+def test_the_result_is_there_as_soon_as_the_call_has_returned(
+    all_are_two: Callable[[torch.Tensor], bool],
+) -> None:
+    still_computed = torch.ones(10, device=KIND) + 1
+
+    assert all_are_two(still_computed)
+
+
+def test_the_result_is_the_callers_own() -> None:
+    x = torch.ones(3, device=KIND)
+
+    host = xbridge.to_numpy(x)
+    host[:] = 7
+
+    assert host.flags.writeable
+    assert x.tolist() == [1, 1, 1]
+
+
+@at_every_pace
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_a_transfer_belongs_to_the_stream_that_is_current(
+    make: Callable[[], torch.Tensor | np.ndarray],
+) -> None:
+    side = api.Stream()
+    with api.stream(side):
+        there = xbridge.to_backend(make(), "torch", device=KIND) + 1
+        host = xbridge.to_numpy(there)
+
+    assert (host == 2).all()
+
+
+@at_every_pace
+def test_what_has_arrived_may_be_used_on_any_stream() -> None:
+    there = xbridge.to_backend(np.ones(10), "torch", device=KIND)
+
+    with api.stream(api.Stream()):
+        assert there.eq(1).all().item()
+
+
+@at_every_pace
+def test_a_copy_on_the_device_is_ordered_on_the_current_stream() -> None:
+    side = api.Stream()
+    with api.stream(side):
+        x = torch.ones(10, device=KIND)
+        mine = xbridge.to_backend(x, "torch", copy=True)
+        x.fill_(7)
+        assert mine.eq(1).all().item()
+        assert mine.data_ptr() != x.data_ptr()
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", [KIND, DEVICE, "gpu", torch.device(KIND), torch.device(DEVICE)])
+def test_every_word_for_the_device_means_it(device: object) -> None:
+    there = xbridge.asarray([1.5, 2.5], backend="torch", device=device)
+
+    assert xbridge.device_of(there) == DEVICE
+    assert there.tolist() == [1.5, 2.5]
+
+
+def test_without_a_word_a_tensor_stays_where_it_is() -> None:
+    x = torch.ones(3, device=KIND)
+
+    assert xbridge.to_backend(x, "torch") is x
+    assert xbridge.to_backend(x, "torch", device="gpu") is x
+    assert xbridge.device_of(xbridge.to_backend(x, "torch", dtype="float64")) == DEVICE
+    assert xbridge.device_of(xbridge.asarray([1, 2], like=x)) == DEVICE
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(xbridge.DeviceError, match=f"no device {KIND}:99"):
+        xbridge.to_backend(np.ones(2), "torch", device=f"{KIND}:99")
+
+
+def test_a_move_between_host_and_device_is_never_shared() -> None:
+    x = torch.ones(3, device=KIND)
+
+    for call in (
+        lambda: xbridge.to_numpy(x, copy=False),
+        lambda: xbridge.to_backend(x.cpu(), "torch", device=KIND, copy=False),
+        lambda: xbridge.to_backend(np.ones(3), "torch", device=KIND, copy=False),
+    ):
+        with pytest.raises(xbridge.CopyError, match="moves from"):
+            call()
+
+
+def test_memory_on_the_device_is_shared_with_its_views_alone() -> None:
+    x = torch.ones(3, device=KIND)
+
+    assert xbridge.shares_memory(x, x[1:])
+    assert not xbridge.shares_memory(x, x.clone())
+    assert not xbridge.shares_memory(x, x.cpu())
+
+
+def test_arrays_meet_on_the_device_of_the_first_one() -> None:
+    on_device, on_host, weak = xbridge.align(torch.ones(3, device=KIND), np.full(3, 2.0), 5)
+    there, here = xbridge.align(np.ones(3), torch.full((3,), 2.0, device=KIND), device="cpu")
+
+    assert (xbridge.device_of(on_device), xbridge.device_of(on_host), weak) == (DEVICE, DEVICE, 5)
+    assert on_host.tolist() == [2, 2, 2]
+    assert (there.tolist(), here.tolist()) == ([1, 1, 1], [2, 2, 2])
+
+
+def test_a_list_of_tensors_is_stacked_where_they_are() -> None:
+    x = xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2, device=KIND)])
+
+    assert xbridge.device_of(x) == DEVICE
+    assert x.tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_list_of_tensors_on_two_devices_is_refused() -> None:
+    with pytest.raises(xbridge.DeviceError, match="align"):
+        xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2)])
+
+
+# -- dtypes and gradients --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wide", [float, complex, int])
+def test_a_default_dtype_is_checked_and_cast_on_the_way(wide: type) -> None:
+    array: np.ndarray = np.arange(4).astype(wide)
+
+    there = xbridge.to_backend(array, "torch", device=KIND, dtype="default")
+
+    assert there.dtype == {float: torch.float32, complex: torch.complex64, int: torch.int64}[wide]
+    assert there.tolist() == array.tolist()
+
+
+def test_a_value_that_would_be_lost_on_the_device_is_refused() -> None:
+    x = torch.tensor([1.0, 1e300], dtype=torch.float64, device=KIND)
+
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.to_backend(x, "torch", dtype="default")
+
+
+def test_a_gradient_flows_through_a_move_both_ways() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    there = xbridge.to_backend(w, "torch", device=KIND, grad="keep")
+    back = xbridge.to_backend(there * 3, "torch", device="cpu", grad="keep")
+    back.sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [3, 3, 3]
+
+
+def test_a_graph_on_the_device_ends_where_the_library_ends() -> None:
+    w = torch.ones(3, device=KIND, requires_grad=True)
+    y = w * 2
+
+    assert xbridge.to_numpy(y).tolist() == [2, 2, 2]
+    assert xbridge.to_list(y) == [2, 2, 2]
+    with pytest.raises(xbridge.GradientError):
+        xbridge.to_numpy(y, grad="keep")
+
+
+def test_a_move_can_make_a_new_leaf_there() -> None:
+    leaf = xbridge.asarray(np.ones(3), backend="torch", device=KIND, requires_grad=True)
+    (leaf * leaf).sum().backward()
+
+    assert leaf.is_leaf
+    assert leaf.grad.tolist() == [2, 2, 2]
+
+
+def test_a_move_without_history_leaves_the_graph() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    assert not xbridge.to_backend(w, "torch", device=KIND, grad="detach").requires_grad
