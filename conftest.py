@@ -2,4 +2,17 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["src/xbridge/backends/torch", "src/xbridge/_convert.py"]
+NEEDING = {
+    "torch": [
+        "src/xbridge/backends/torch",
+        "src/xbridge/testing/samples/torch.py",
+        "src/xbridge/_convert.py",
+        "src/xbridge/testing/assertions.py",
+    ],
+    "array_api_strict": [
+        "src/xbridge/backends/array_api_strict.py",
+        "src/xbridge/testing/samples/array_api_strict.py",
+    ],
+}
+
+collect_ignore = [path for library in NEEDING if not find_spec(library) for path in NEEDING[library]]

@@ -1,0 +1,114 @@
+"""The pytest plugin of `xbridge.testing`: what pytest calls, and nothing else.
+
+pytest loads the plugins of all that is installed, in every run. So this module stands outside the package
+and imports neither xbridge nor an array library; whoever asks for `--xbridge`, or for a fixture, pays for
+them then. What to run with is thought out in `xbridge.testing._matrix`.
+"""
+
+# ruff: noqa: PLC0415 -- nothing is imported before somebody asks for it
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from xbridge import Device
+    from xbridge.testing._matrix import Place
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer the choice on the command line and in the configuration file."""
+    group = parser.getgroup("xbridge", "run tests with several array libraries and devices")
+    group.addoption(
+        "--xbridge",
+        action="append",
+        metavar="NAMES",
+        help="what tests that use `backend` run with: names of backends, name:device, or all, separated by "
+        "commas, such as numpy,torch:cuda; may be repeated; without it, every backend that is installed",
+    )
+    parser.addini("xbridge", type="linelist", help="the same as --xbridge, which goes before it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marks mean."""
+    config.addinivalue_line(
+        "markers",
+        "xbridge(only=, skip=, needs=): for a test that uses `backend`: run it with these backends alone, "
+        "with all but these, or skip it where one lacks what is needed: 'device', 'grad', 'float64', ...",
+    )
+    config.addinivalue_line(
+        "markers",
+        "xbridge_promise(name): the test must fail with a backend that declares a gap of that name",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End the run now if what was asked for by name is not there."""
+    if _asked(session.config):
+        from xbridge.testing import _matrix
+
+        _matrix.places(session.config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what was asked for."""
+    if not _asked(config):
+        return None
+    from xbridge.testing import _matrix
+
+    return _matrix.header(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the test once for every place, if it uses `backend` and the fixture is ours."""
+    if "_xbridge_place" in metafunc.fixturenames:
+        from xbridge.testing import _matrix
+
+        params = _matrix.params(metafunc.definition)
+        metafunc.parametrize("_xbridge_place", params, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def _xbridge_place(request: pytest.FixtureRequest) -> Place:
+    """One library and device of the matrix."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "cannot choose a backend: the test asks for it while it runs; "
+            "try naming backend among the arguments of a test function",
+            pytrace=False,
+        )
+    place: Place = request.param
+    return place
+
+
+@pytest.fixture(scope="session")
+def backend(_xbridge_place: Place) -> str:
+    """Name of an array library: the test runs once for each that `--xbridge` asks for."""
+    return _xbridge_place.backend
+
+
+@pytest.fixture(scope="session")
+def device(backend: str, request: pytest.FixtureRequest) -> Device:
+    """Where to put the arrays of `backend`: what was asked for, else one that is not its default."""
+    from xbridge.testing import _matrix
+
+    if "_xbridge_place" in request.fixturenames:
+        place: Place = request.getfixturevalue("_xbridge_place")
+        return place.device
+    return _matrix.place(backend).device
+
+
+@pytest.fixture(scope="session")
+def xp(backend: str) -> ModuleType:
+    """The array API namespace of `backend`."""
+    from xbridge.testing import _matrix
+
+    return _matrix.namespace(backend)
+
+
+def _asked(config: pytest.Config) -> bool:
+    return bool(config.getoption("xbridge") or config.getini("xbridge"))
