@@ -1,0 +1,6 @@
+"""How hard Hypothesis tries: the first example pays for imports, so none has a time limit."""
+
+from hypothesis import settings
+
+settings.register_profile("spectra", deadline=None, max_examples=25)
+settings.load_profile("spectra")
