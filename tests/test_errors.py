@@ -180,10 +180,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 0), __dlpack__=lambda: None)),
         xbridge.DeviceError,
-        (
-            "cannot read a Exporter through DLPack: its memory is on DLPack device type 2; "
-            "try moving it to the cpu first"
-        ),
+        ("cannot read a Exporter through DLPack: its memory is on cuda:0; try moving it to the cpu first"),
     ),
     (
         lambda: xbridge.backend_of(3),
@@ -238,6 +235,11 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
             "cannot turn int64 into float64 unasked: a value does not fit float64; "
             "try naming one: dtype='int64' or dtype='float64'"
         ),
+    ),
+    (
+        nested([np.uint8(1), 300]),
+        xbridge.ValueLossError,
+        "cannot make a uint8 array of this list: an integer does not fit; try dtype='int64'",
     ),
     (
         nested(CYCLE),

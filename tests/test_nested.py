@@ -206,6 +206,25 @@ def test_a_promotion_that_would_lose_a_value_is_refused(x: list[object]) -> None
         xbridge.asarray(x)
 
 
+def test_the_dtype_that_is_suggested_for_an_integer_that_does_not_fit_is_taken() -> None:
+    cases: list[tuple[list[object], object]] = [
+        ([np.uint8(1), 300], [1, 300]),
+        ([np.zeros(1, "u1"), [-5]], [[0], [-5]]),
+        ([np.int8(1), 2**63], [1, 2**63]),
+    ]
+    for x, expected in cases:
+        with pytest.raises(
+            xbridge.ValueLossError, match=r"an integer does not fit; try dtype='u?int64'$"
+        ) as error:
+            xbridge.asarray(x)
+        assert xbridge.asarray(x, dtype=str(error.value).split("'")[-2]).tolist() == expected
+
+
+def test_a_named_dtype_casts_the_arrays_of_a_list_and_rounds_its_numbers() -> None:
+    assert xbridge.asarray([np.array([300]), [1]], dtype="uint8").tolist() == [[44], [1]]
+    assert xbridge.asarray([np.float32(1), 2**24 + 1], dtype="float32").tolist() == [1, 2**24]
+
+
 def test_a_mask_in_a_list_is_not_lost() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
     for x in ([masked, F8], [[F8[0], F8[1]], masked], [1.0, np.ma.masked], [[masked], [F8]]):

@@ -28,11 +28,14 @@ class Guest(NamedTuple):
         return self.room.describe(self.array)
 
 
-def enter(x: object, *, must_share: bool = False) -> Guest:
-    """`x` as an array of some backend. What nobody owns is admitted as a host array."""
+def enter(x: object, *, must_share: bool = False, fetch: bool = False) -> Guest:
+    """`x` as an array of some backend. What nobody owns is admitted as a host array.
+
+    With `fetch`, from whatever device: that is for who asked for the host.
+    """
     room = backend_for(type(x))
     if room is None or isinstance(x, room.scalars):
-        return Guest(_host.admit(x, must_share=must_share), get(HOST), foreign=room is None)
+        return Guest(_host.admit(x, must_share=must_share, fetch=fetch), get(HOST), foreign=room is None)
     return Guest(x, room)
 
 

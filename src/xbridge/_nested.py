@@ -20,7 +20,7 @@ from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, V
 if TYPE_CHECKING:
     from xbridge._devices import Device
     from xbridge._host import Nest
-    from xbridge._protocol import Array, Backend, Facts
+    from xbridge._protocol import Array, Backend, Facts, HostArray
 
 
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
@@ -30,19 +30,16 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(request, host.shape)
-    if named and host.size and host.dtype.kind in "iu" and category(named) == "int":
-        least, most = exact_integers(named)
-        if int(host.min()) < least or int(host.max()) > most:
-            raise ValueLossError.because(
-                f"make a {named} array of this list", "an integer does not fit", "a wider dtype"
-            )
+    if named:
+        _refuse_overflow(host, named)
     return convert(Guest(host, get(HOST)), target, request._replace(dtype=named or "default", copy=None))
 
 
 def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     """The arrays of a list side by side in one array."""
+    fetch = target.host_only or request.device == CPU
     guests = [
-        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf)
+        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, fetch=fetch)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     facts = [guest.facts() for guest in guests]
@@ -61,6 +58,9 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         dtype = _host.promote([one.dtype for one in strong], numbers)
     else:
         dtype = strong[0].dtype
+    for guest, weak in zip(guests, nest.weak, strict=True):
+        if weak:
+            _refuse_overflow(guest.array, dtype)
     own = any(guest.room is target for guest in guests)
     stacker = target if own or (mixed and named) else get(HOST)
 
@@ -68,9 +68,8 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
         whole = category(guest.facts().dtype) == "int"
-        exact = (weak or whole) if not named else (weak and whole and category(named) == "int")
         left = guest._replace(foreign=guest.foreign or stacker.host_only)
-        parts.append(convert(left, stacker, part._replace(exact=exact)))
+        parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole))))
     route = Route(stacker, stacker, strong[0], part, dtype, place)
     stacked = run(parts, Plan(route, (Step(stacker, "stack", (nest.shape,)),)))
     return convert(Guest(stacked, stacker), target, request._replace(copy=None))
@@ -79,6 +78,18 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
 def _named(request: Request) -> str | None:
     """The dtype that was asked for by its name."""
     return None if request.dtype == "default" else request.dtype
+
+
+def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
+    """An integer of the list is never wrapped, though the dtype was named."""
+    if numbers.size and numbers.dtype.kind in "iu" and category(dtype) == "int":
+        least, most = exact_integers(dtype)
+        if int(numbers.min()) < least or int(numbers.max()) > most:
+            raise ValueLossError.because(
+                f"make a {dtype} array of this list",
+                "an integer does not fit",
+                f"dtype={numbers.dtype.name!r}",
+            )
 
 
 def _one_place(facts: list[Facts], request: Request) -> Device:

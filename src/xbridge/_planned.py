@@ -35,7 +35,8 @@ def to_backend(x: object, name: str, **options: object) -> Array:
 
 def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Array:
     request = read_request((target, source), **options)
-    return convert(enter(x, must_share=request.copy is False), target, request)
+    fetch = target.host_only or request.device == CPU
+    return convert(enter(x, must_share=request.copy is False, fetch=fetch), target, request)
 
 
 def asarray(
@@ -92,7 +93,7 @@ def to_list(x: object) -> Any:
 
 
 def _to_list(x: object) -> Any:
-    guest, host = enter(x)._replace(foreign=True), get(HOST)
+    guest, host = enter(x, fetch=True)._replace(foreign=True), get(HOST)
     dtype = guest.facts().dtype
     named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
     request = Request(dtype="float32" if named and host.lacks(dtype, CPU) else named)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
     from typing import Self
 
 __all__ = [
@@ -29,7 +31,7 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError),
     *(NameError, OSError, RuntimeError, SyntaxError, SystemError, TypeError, ValueError),
 )
-"""What other people's code may raise when it is asked for an array; ours is chained to it."""
+"""What a library may raise in a step of its own; ours is chained to it. A compiler can follow an `except`."""
 
 
 class XBridgeError(Exception):
@@ -84,3 +86,24 @@ class ValueLossError(XBridgeError, OverflowError):
 
 class GradientError(XBridgeError, RuntimeError):
     """History would be lost where it was to be kept, or cannot begin here."""
+
+
+class Chained:
+    """Whatever anybody's code raises in the block becomes an error of ours, with theirs as its cause.
+
+    Nothing is swallowed, and what does not speak of the array passes: an error of ours, an interrupt, memory
+    that ran out, a warning that somebody wants to see as an error.
+    """
+
+    def __init__(self, ours: Callable[[Exception], XBridgeError]) -> None:
+        self._ours = ours
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise ours from theirs."""
+        if isinstance(error, Exception) and not isinstance(error, (XBridgeError, MemoryError, Warning)):
+            raise self._ours(error) from error

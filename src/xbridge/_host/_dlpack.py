@@ -2,7 +2,8 @@
 
 NumPy's own importer refuses bfloat16 and float8, others ignore the read-only flag or abort on a negative
 stride, so the C structure is read here, field by field, and checked before any memory is touched. The
-capsule is never consumed: the array keeps it, and its own destructor frees the memory.
+capsule is borrowed: while somebody looks at its memory it bears the name of a used one, so that nobody else
+takes it, and its own destructor frees the memory.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 from xbridge._dtypes import DTYPES
 from xbridge._host._memory import look, native_dtype
 from xbridge._protocol import Layout
-from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge._protocol import HostArray
     from xbridge.errors import XBridgeError
 
-_HOST_DEVICES = (1, 3)  # plain and pinned host memory
+_HOST = (1, 0)
+_HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
+_CUDA = 2
 _READ_ONLY, _IS_COPIED = 1, 2
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
@@ -66,12 +71,24 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
+_api, _function = ctypes.pythonapi, ctypes.PYFUNCTYPE
+_is_valid = _function(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = _function(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_name = _function(ctypes.c_void_p, ctypes.py_object)(("PyCapsule_GetName", _api))
+_rename = _function(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _api))
+
+
+class _Borrowed:
+    """A capsule under the name of a used one, until nobody looks at its memory any more."""
+
+    used = ctypes.create_string_buffer(b"used_dltensor_versioned")
+
+    def __init__(self, capsule: object) -> None:
+        self.capsule, self.name = capsule, _name(capsule)
+        _rename(capsule, ctypes.addressof(self.used))
+
+    def __del__(self, rename: Callable[[object, int], int] = _rename) -> None:
+        rename(self.capsule, self.name)
 
 
 def _refused(
@@ -83,15 +100,26 @@ def _refused(
     return error.because(f"read a {type(x).__name__} through DLPack", why, do)
 
 
-def from_dlpack(x: Any) -> tuple[HostArray, bool]:
+def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     """A view of an exporter's host memory, and whether it is the exporter's own memory.
 
-    It is writable only where a versioned capsule says so.
+    It is writable only where a versioned capsule says so. With `fetch`, an exporter whose memory is elsewhere
+    is asked for a copy on the host.
     """
-    device, capsule = _export(x)
-    if device not in _HOST_DEVICES:
-        why = f"its memory is on DLPack device type {device}"
-        raise _refused(x, why, DeviceError, "moving it to the cpu first")
+    with Chained(lambda error: _refused(x, f"the export failed with {error!r}")):
+        device, number = map(int, x.__dlpack_device__())
+    near = device in _HOST_DEVICES
+    if not near and not fetch:
+        raise _elsewhere(x, device, number, "device='cpu'")
+    options = {"max_version": (1, 1)} if near else {"max_version": (1, 1), "dl_device": _HOST}
+    with Chained(
+        lambda error: (
+            _refused(x, f"the export failed with {error!r}")
+            if near
+            else _elsewhere(x, device, number, "moving it to the cpu first")
+        )
+    ):
+        capsule = _ask(x, options, insist=not near)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
@@ -99,23 +127,37 @@ def from_dlpack(x: Any) -> tuple[HostArray, bool]:
         tensor, flags = managed.tensor, managed.flags
     elif _is_valid(capsule, b"dltensor"):
         tensor, flags = _Tensor.from_address(_pointer(capsule, b"dltensor")), _READ_ONLY
+    elif type(capsule).__name__ == "PyCapsule":
+        raise _refused(x, "__dlpack__ returned a capsule that was used before, or that is none of DLPack's")
     else:
         raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
-    return _view(x, capsule, tensor, readonly=bool(flags & _READ_ONLY)), not flags & _IS_COPIED
+    return _view(x, capsule, tensor, readonly=bool(flags & _READ_ONLY)), near and not flags & _IS_COPIED
 
 
-def _export(x: Any) -> tuple[int, object]:
-    """What the exporter says of its device, and its capsule."""
+def _elsewhere(x: object, device: int, number: int, do: str) -> XBridgeError:
+    place = f"cuda:{number}" if device == _CUDA else f"DLPack device type {device}"
+    return _refused(x, f"its memory is on {place}", DeviceError, do)
+
+
+def _ask(x: Any, options: dict[str, tuple[int, int]], *, insist: bool) -> object:
+    """The capsule. An exporter older than these options is asked without them, unless it must know them."""
     try:
-        device = int(x.__dlpack_device__()[0])
-        if device not in _HOST_DEVICES:
-            return device, None
-        try:
-            return device, x.__dlpack__(max_version=(1, 1))
-        except TypeError:
-            return device, x.__dlpack__()
-    except FOREIGN_ERRORS as error:
-        raise _refused(x, f"the export failed with {error!r}") from error
+        return x.__dlpack__(**options)
+    except TypeError:
+        if insist or _knows(x.__dlpack__, options):
+            raise
+        return x.__dlpack__()
+
+
+def _knows(method: Callable[..., object], options: dict[str, tuple[int, int]]) -> bool:
+    """Whether a method takes the options, so that what it raised is about something else."""
+    from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
+
+    try:
+        signature(method).bind(**options)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
@@ -133,7 +175,7 @@ def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> Hos
         if 0 in shape:
             return np.empty(shape, dtype)
         layout = Layout(tensor.data + tensor.byte_offset, shape, strides, dtype.itemsize, not readonly)
-        return look(layout, owner=capsule).view(dtype)
+        return look(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
         raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
 
