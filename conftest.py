@@ -6,6 +6,7 @@ NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
         "src/xbridge/testing/samples/torch.py",
+        "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_convert.py",
         "src/xbridge/testing/assertions.py",
     ],

@@ -61,7 +61,7 @@ def _imported() -> None:
     """What a run imports must be here before it: pytester forgets it, and torch cannot be imported twice."""
     for name in filter(xbridge.is_available, xbridge.known_backends()):
         _matrix.namespace(name)
-    import_module("xbridge.testing.numpy_readonly")
+    import_module("xbridge.testing._numpy_readonly")
 
 
 @pytest.fixture

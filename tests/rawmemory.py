@@ -11,34 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from xbridge._protocol import Layout
+from xbridge.testing import _raw
+
 Host = np.ndarray[Any, np.dtype[Any]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _TOP = -1 if sys.byteorder == "little" else 0
 
 
-class _Place:
-    """An address, as memory that may be written: whoever uses it keeps the owner alive."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "data": (address, False),
-            "shape": shape,
-            "strides": strides,
-        }
-
-
 def in_place(x: Any) -> Bytes:
     """The bytes of each element on a last axis, where they are, writable."""
-    shape = (*x.shape, x.itemsize)
-    if 0 in shape:
-        return np.empty(shape, np.uint8)
     if isinstance(x, np.ndarray):
-        return np.asarray(_Place(x.ctypes.data, shape, (*x.strides, 1)))
-    strides = (*(stride * x.itemsize for stride in x.stride()), 1)
-    return np.asarray(_Place(x.data_ptr(), shape, strides))
+        address, strides = x.ctypes.data, x.strides
+    else:
+        address, strides = x.data_ptr(), tuple(stride * x.itemsize for stride in x.stride())
+    return _raw.in_place(Layout(address, tuple(x.shape), strides, x.itemsize))
 
 
 def bits(x: Any) -> Bytes:

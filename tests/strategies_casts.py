@@ -7,10 +7,11 @@ beside the ties of the narrower dtypes, where rounding twice is not rounding onc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from strategies import contents, host_dtype
+from hypothesis import strategies as st
+from strategies import host_dtype
 
 from xbridge._dtypes import category
 
@@ -18,9 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rawmemory import Host
-    from strategies import Shape
+
+    Shape: TypeAlias = tuple[int, ...]
 
 COUNT = 96
+
+
+def seeds() -> st.SearchStrategy[np.random.Generator]:
+    """Sources of bits, each told by a small number."""
+    return st.integers(0, 2**16).map(np.random.default_rng)
 
 
 def pairs_of(dtypes: Sequence[str]) -> list[tuple[str, str]]:
@@ -58,3 +65,30 @@ def _ties(target: str, rng: np.random.Generator, shape: Shape) -> Host:
         middle = (lower.astype("float64") + upper.astype("float64")) / 2
         beside: Host = np.nextafter(middle, rng.choice([-np.inf, np.inf], shape))
         return beside
+
+
+def contents(word: str, shape: Shape, rng: np.random.Generator) -> Host:
+    """A dense native array of any bits that are values of the dtype."""
+    dtype = host_dtype(word)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    parts = 2 if dtype.kind == "c" else 1
+    part = np.dtype(f"f{dtype.itemsize // 2}") if parts == 2 else dtype
+    code = np.dtype(f"u{part.itemsize}")
+    count = int(np.prod(shape, dtype=int)) * parts
+    drawn = rng.integers(0, np.iinfo(code).max, count, code, endpoint=True)
+    special = np.array(_specials(part), code)
+    drawn = np.where(rng.random(count) < 0.4, rng.choice(special, count), drawn)
+    return drawn.view(dtype).reshape(shape)
+
+
+def _specials(part: np.dtype[Any]) -> list[int]:
+    """Bit patterns at the ends of a dtype's ranges."""
+    sign = 1 << 8 * part.itemsize - 1
+    ends = [0, 1, sign - 1, sign, sign + 1, 2 * sign - 1]
+    if part.kind in "iu":
+        return ends
+    with np.errstate(all="ignore"):
+        infinity = int(np.array(np.inf).astype(part).view(f"u{part.itemsize}"))
+    around = [infinity - 1, infinity, infinity + 1, infinity ^ sign]
+    return [*ends, *(pattern % (2 * sign) for pattern in around)]

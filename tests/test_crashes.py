@@ -138,7 +138,8 @@ for x in (torch.ones(4), torch.ones(8)[4:], torch.ones(4, dtype=torch.bfloat16))
 def test_a_wrapper_without_memory_shows_none() -> None:
     code = f"""
 {PRELUDE}
-from torch_kinds import Endless, Wrapper
+from torch_kinds import Endless
+from xbridge.testing.samples._torch_refused import Wrapper
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     fake = torch.ones(3)

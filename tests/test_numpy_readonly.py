@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge.testing import numpy_readonly as room
+from xbridge.testing import _numpy_readonly as room
 from xbridge.testing._readonly import ReadOnlyArray
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PLAIN = np.arange(6.0).reshape(2, 3)
 
 @pytest.fixture(autouse=True)
 def _registered(own_registry: None) -> None:
-    xbridge.register_backend(NAME, "xbridge.testing.numpy_readonly", roots=("xbridge",))
+    xbridge.register_backend(NAME, "xbridge.testing._numpy_readonly", roots=("xbridge",))
 
 
 def made() -> ReadOnlyArray:

@@ -1,7 +1,6 @@
 """What must hold for any array and tensor on the way between NumPy and torch.
 
-Every promise is checked in memory (`rawmemory.py`): bits, addresses, and what a write on one side does to
-the other.
+Every promise is checked in memory (`rawmemory.py`): bits, addresses, what a write on one side does.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from rawmemory import bits, in_place, overlaps, poke, same_bits, tensor_of, touched, write
-from strategies import LAYOUTS, host_arrays, host_dtype, options
+from strategies import host_dtype, options
 from strategies_torch import PENDING, SETTLED, TORCH_DTYPES, TRACKED, tensors, torch_dtype
 
 import xbridge
+from xbridge.testing.samples.numpy import ways
+from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 Asked: TypeAlias = "dict[str, Any]"
 
-DENSE = host_arrays(layouts=["C", "Fortran", "transposed"]) | tensors(
+DENSE = host_arrays(layouts=st.sampled_from(["C", "Fortran", "transposed"])) | tensors(
     layouts=["contiguous", "transposed", "channels-last"]
 )
 TARGETS = st.sampled_from(["numpy", "torch"])
@@ -41,11 +42,11 @@ def any_arrays() -> st.SearchStrategy[Any]:
 # -- values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ways)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_numpy_to_torch_to_numpy_is_the_identity(layout: str, data: st.DataObject) -> None:
-    array = data.draw(host_arrays(layouts=[layout]))
+    array = data.draw(host_arrays(layouts=layout))
     tensor = xbridge.to_backend(array, "torch")
     back = xbridge.to_numpy(tensor)
     assert tensor.dtype == torch_dtype(array.dtype.name)
@@ -163,13 +164,13 @@ def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> Non
     assert is_tracked(planned) == is_tracked(hot)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ways)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_memory_is_shared_with_torch_where_it_is_writable_and_torch_can_express_it(
     layout: str, data: st.DataObject
 ) -> None:
-    array = data.draw(host_arrays(layouts=[layout]))
+    array = data.draw(host_arrays(layouts=layout))
     can_express = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     sound = array.flags.behaved and array.dtype.isnative and not is_repeating(array)
     tensor = xbridge.to_backend(array, "torch")
@@ -196,7 +197,7 @@ def test_host_memory_of_torch_is_shared_and_writable_where_nothing_depends_on_it
 # -- protection ----------------------------------------------------------------------------------
 
 
-@given(host_arrays(writable=(False,)), TARGETS, options())
+@given(host_arrays(writable=False), TARGETS, options())
 def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Asked) -> None:
     try:
         result = xbridge.to_backend(array, target, **asked)
@@ -212,7 +213,7 @@ def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Aske
     assert np.array_equal(bits(array), before)
 
 
-@given(host_arrays(writable=(False,)), st.sampled_from([None, True, False]))
+@given(host_arrays(writable=False), st.sampled_from([None, True, False]))
 def test_no_leaf_lies_over_read_only_memory(array: Host, copy: bool | None) -> None:
     try:
         leaf = xbridge.asarray(array, backend="torch", copy=copy, requires_grad=True)

@@ -14,12 +14,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from rawmemory import bits, overlaps, poke, same_bits, touched, write
-from strategies import HOST_DTYPES, host_arrays, host_dtype, options
+from strategies import HOST_DTYPES, host_dtype, options
 from strategies_casts import castable, pairs_of
 
 import xbridge
 from xbridge import _host
 from xbridge._host import _fill
+from xbridge.testing.strategies import host_arrays
 
 if TYPE_CHECKING:
     from rawmemory import Host
@@ -50,7 +51,7 @@ def test_copy_true_is_the_same_array_in_memory_of_its_own(array: Host) -> None:
     assert np.array_equal(bits(array), before)
 
 
-@given(host_arrays(writable=(False,)), options())
+@given(host_arrays(writable=False), options())
 def test_no_result_writes_read_only_memory(array: Host, asked: dict[str, Any]) -> None:
     try:
         result = xbridge.to_backend(array, "numpy", **asked)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from torch_kinds import Endless, Refuses, Wrapper
+from torch_kinds import Endless, Refuses
 
 import xbridge
 
 torch = pytest.importorskip("torch")
+
+from xbridge.testing.samples._torch_refused import Wrapper  # noqa: E402 -- it imports torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

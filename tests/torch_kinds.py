@@ -15,23 +15,6 @@ class Plain(torch.Tensor):
     """Adds nothing."""
 
 
-class Wrapper(torch.Tensor):
-    """Looks like a tensor, and holds another."""
-
-    @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-
-    def __init__(self, inner: torch.Tensor) -> None:
-        self.held = inner
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override] # torch's stub has no cls
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return func(*(arg.held if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
-
-
 class Endless(torch.Tensor):
     """Dispatches to itself."""
 

@@ -38,6 +38,7 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
         "immutable": True,
         "host_only": False,
         "samples": "",
+        "gaps": dict.fromkeys(("device", "readonly", "history", "namespace"), "never: it is a toy"),
         "owns": lambda cls: issubclass(cls, Toy),
         "describe": lambda x: host.describe(x.data),
         "refusal": lambda x, *, leaving: host.refusal(x.data, leaving=leaving),
@@ -45,6 +46,7 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
         "namespace": lambda x: host.namespace(x.data),
         "peek": lambda x: None,
         "adopt": lambda x: None,
+        "check": lambda x, dtype: (host.check(x.data, dtype), x)[1],
         "cast": lambda x, dtype: Toy(host.cast(x.data, dtype)),
         "copy": lambda x: Toy(host.copy(x.data)),
         "stack": lambda arrays, shape: Toy(host.stack([x.data for x in arrays], shape)),
@@ -59,6 +61,6 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
     return module
 
 
-_FACTS = ("autograd", "host_casts", "gaps")
+_FACTS = ("autograd", "host_casts")
 _LOOK = ("dtype_name", "lacks", "default_dtype", "device_name", "resolve_device", "devices", "holds")
-_STEPS = ("tracing", "outside", "recording", "detach", "track", "settle", "check", "move")
+_STEPS = ("tracing", "outside", "recording", "detach", "track", "settle", "move")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def within(room: Backend, x: Array, request: Request) -> Plan:
     """The plan for a conversion inside one library."""
     route = _route(room, room, room.describe(x), request)
-    facts, dtype = route.facts, route.dtype
+    facts = route.facts
     changes = [*_check(route, room), *_cast(route, room)]
     moves = _move(route, room)
     changes = [*changes, *moves] if _casts_first(route, room) else [*moves, *changes]
@@ -209,11 +209,11 @@ def _has_no_readonly(room: Backend) -> str:
 
 
 def _casts_first(route: Route, room: Backend) -> bool:
-    """Whether the cast comes before the move: where fewer bytes cross then, or they cannot cross as they are."""
+    """Whether the cast comes before the move: where fewer bytes cross then, or none could before."""
     before, after = route.facts.dtype, route.dtype
     if before in DTYPES and after in DTYPES and DTYPES[after].bits < DTYPES[before].bits:
         return True
-    return room.lacks(before, route.device) is not None
+    return before in DTYPES and room.lacks(before, route.device) is not None
 
 
 def _plan(route: Route, steps: list[Step]) -> Plan:

@@ -182,7 +182,7 @@ class Backend(Protocol):
 
     # -- steps -----------------------------------------------------------------------------------
     def detach(self, x: Array, /) -> Array:
-        """The same memory without history."""
+        """The same memory without history; read-only where the library has such arrays."""
 
     def track(self, x: Array, /) -> Array:
         """A new leaf over the same memory."""

@@ -84,7 +84,7 @@ def places(config: pytest.Config) -> tuple[Place, ...]:
     """
     if _PLACES not in config.stash:
         try:
-            register_backend("numpy_readonly", "xbridge.testing.numpy_readonly", roots=("xbridge",))
+            register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
             found = [here for word in _asked(config) for here in _places(word)]
         except XBridgeError as error:
             where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"

@@ -95,7 +95,7 @@ def same_bits(a: HostArray, b: HostArray) -> Bools:
 def same_numbers(a: HostArray, b: HostArray) -> Bools:
     """Where two arrays hold the same numbers, or both none, part by part."""
     a, b = _wide(a), _wide(b)
-    pairs = ((a.real, b.real), (a.imag, b.imag))
+    pairs = ((np.real(a), np.real(b)), (np.imag(a), np.imag(b)))
     real, imag = ((_apart(x, y) == 0) | (np.isnan(x) & np.isnan(y)) for x, y in pairs)
     same: Bools = real & imag
     return same

@@ -5,7 +5,7 @@ NumPy's backend says, and freezes what that makes. NumPy's memory is looked at, 
 change on the other side.
 """
 
-# ruff: noqa: ARG001, D103 -- what each verb takes and does is said once for all of them, in _protocol.py
+# ruff: noqa: ARG001 -- what each verb takes and does is said once for all of them, in _protocol.py
 
 from __future__ import annotations
 

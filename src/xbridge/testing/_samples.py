@@ -6,11 +6,14 @@ library can have is said in a module of its own, whose import path is the backen
 one, whatever host memory the library can express is tried.
 """
 
+# pyright: reportReturnType=false
+# The methods of a protocol are their docstrings.
+
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from xbridge._registry import get
 
@@ -70,14 +73,13 @@ class Samples(Protocol):
 
 def samples_of(name: str) -> Samples:
     """What the test kit knows of a backend's library."""
-    return _known_to(get(name))
+    return _known_to(get(name))  # type: ignore[arg-type] # a module is hashable
 
 
 @cache
 def _known_to(room: Backend) -> Samples:
     if room.samples:
-        known: Samples = import_module(room.samples)  # type: ignore[assignment] # a module with these names
-        return known
+        return cast("Samples", import_module(room.samples))
     from xbridge.testing.samples.anything import Anything  # noqa: PLC0415 -- only for backends without
 
     return Anything(room)

@@ -37,7 +37,7 @@ def _freeze(x: Array) -> Array:
     return array_api_strict.asarray(host.freeze(np.asarray(x).view()), copy=False)
 
 
-ways = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}
+ways: Mapping[str, Way] = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}
 
 refused: Mapping[str, Callable[[], Array]] = {}
 

@@ -8,7 +8,7 @@ from xbridge.testing._readonly import ReadOnlyArray
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from xbridge._protocol import HostArray
     from xbridge.testing._samples import Way
@@ -23,12 +23,14 @@ def _of(make: Callable[[], HostArray]) -> Callable[[], ReadOnlyArray]:
     return lambda: ReadOnlyArray(make())
 
 
-ways = {name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"}
+ways: Mapping[str, Way] = {
+    name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"
+}
 
-refused = {
+refused: Mapping[str, Callable[[], ReadOnlyArray]] = {
     name: _of(host.refused[name])
     for name in ("objects", "strings", "bytes", "dates", "durations", "structures", "raw bytes")
 }
 
-read = host.read
-write = host.write
+read: Callable[[HostArray], HostArray] = host.read
+write: Callable[[HostArray], None] = host.write

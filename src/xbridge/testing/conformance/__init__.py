@@ -1,0 +1,20 @@
+"""What every backend promises, as plain test functions over the fixture `backend`.
+
+``pytest --pyargs xbridge.testing.conformance --xbridge=NAME`` runs them, and so does a test file that says
+``from xbridge.testing.conformance import *``. A check never asks the verb that it checks: values are known
+before an array is made of them, and memory is looked at where it lies.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+__all__ = []
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    if _module.name.rpartition(".")[2].startswith("test_"):
+        for _name, _thing in vars(import_module(_module.name)).items():
+            if _name.startswith("test_"):
+                globals()[_name] = _thing
+                __all__ += (_name,)  # noqa: PLE0604 -- a string

@@ -1,0 +1,218 @@
+"""A cast is the library's own, and NumPy's where all libraries agree; one that nobody named loses nothing.
+
+Libraries agree on what a value becomes that fits: it is exact, or rounded to the nearest, or cut off towards
+zero on the way to an integer. They differ where it does not fit, so nothing of that is tried here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xbridge._convert import to_backend, to_numpy
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
+from xbridge._host._memory import native_dtype
+from xbridge._look import dtype_of
+from xbridge._registry import get
+from xbridge.backends import HOST
+from xbridge.errors import DTypeError, ValueLossError
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling
+from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._protocol import HostArray
+    from xbridge.testing._samples import Sample
+
+_WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
+_LARGE_NUMBERS = (2**24 + 1, 2**31 - 1, -(2**31), 2**53 + 1, 2**62 + 1, 2**63 - 1)
+_FRACTIONS = (-0.0, 0.5, -0.5, 1.5, 2.5, -2.75, 0.1, 1 / 3, 1e-3, 3e4)
+_TIES = (1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-11, 1 + 3 * 2**-12, 1 + 2**-24, 1 + 3 * 2**-24)
+_ENDS = (float("inf"), float("-inf"), float("nan"))
+
+
+def agreed(dtype: str, other: str) -> tuple[HostArray, HostArray]:
+    """Values of a dtype that fit another one, and what they are there."""
+    source, target = native_dtype(dtype), native_dtype(other)
+    numbers: list[complex] = [n for n in (*_WHOLE_NUMBERS, *_LARGE_NUMBERS) if _fits(n, dtype)]
+    if is_inexact(dtype):
+        numbers += [*_FRACTIONS, *_TIES, *_ENDS]
+    if category(dtype) == "complex":
+        numbers += [complex(n.real, -n.real) for n in numbers]
+    with np.errstate(all="ignore"):
+        values = np.array(numbers).astype(source)
+        values = values[[_fits(n, other) for n in values.tolist()]]
+        there = values.astype(target)
+        if _rounds_twice(dtype, other):
+            exact = there.astype("c16") == values.astype("c16")
+            values, there = values[exact], there[exact]
+    return values, there
+
+
+def _fits(n: complex, dtype: str) -> bool:
+    """Whether a number lies between the ends of a dtype."""
+    if category(dtype) == "int":
+        low, high = exact_integers(dtype)
+        return isinstance(n, (int, float)) and low <= n <= high
+    if category(dtype) == "bool":
+        return abs(n) < float("inf")
+    return DTYPES[dtype].bits > 16 or not 6e4 < abs(n) < float("inf")
+
+
+def _rounds_twice(dtype: str, other: str) -> bool:
+    """Whether libraries go there in two steps, or go their own ways."""
+    return "float8" in dtype + other or (DTYPES[dtype].bits > 32 and DTYPES[other].bits < 32)
+
+
+def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
+    """Every pair of dtypes between which there is a cast, with values on either side."""
+    for dtype in held(backend):
+        for other in held(backend):
+            drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
+            if not drops and not ("float8" in dtype and "float8" in other):
+                yield dtype, other, *agreed(dtype, other)
+
+
+def same_values(found: HostArray, values: HostArray) -> bool:
+    """Whether two arrays have one dtype and the same bits, but for those of NaN, of which there are many."""
+    if found.dtype != values.dtype or found.shape != values.shape:
+        return False
+    parts = [(np.real(x), np.imag(x)) if x.dtype.kind == "c" else (x,) for x in (found, values)]
+    for a, b in zip(*parts, strict=True):
+        if not (np.array_equal(np.isnan(a), np.isnan(b)) and same_bits(a[~np.isnan(a)], b[~np.isnan(b)])):
+            return False
+    return True
+
+
+# -- that were asked for -------------------------------------------------------------------------
+
+
+def test_a_cast_within_the_library_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+    for dtype, other, values, there in casts(backend):
+        x = plain(backend, values)
+        for cast in (to_backend(x, backend, dtype=other), get(backend).cast(x, other)):
+            assert dtype_of(cast) == other
+            assert same_values(read(backend, cast), there), f"{dtype} to {other}"
+        assert same_bits(read(backend, x), values), "the source was changed"
+
+
+def test_a_cast_from_the_host_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+    for dtype, other, values, there in casts(backend):
+        cast = to_backend(values.copy(), backend, dtype=other)
+        assert dtype_of(cast) == other
+        assert same_values(read(backend, cast), there), f"{dtype} to {other}"
+
+
+def test_a_cast_to_the_host_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+    for dtype, other, values, there in casts(backend):
+        assert same_values(to_numpy(plain(backend, values), dtype=other), there), f"{dtype} to {other}"
+
+
+def test_every_way_of_lying_is_cast_alike(backend: str) -> None:
+    known = samples_of(backend).ways
+    for dtype, other in (("float32", "float64"), ("complex64", "complex128"), ("int32", "int64")):
+        if {dtype, other} <= set(held(backend)):
+            values = np.arange(-6, 6).reshape(WHOLE).astype(dtype) * native_dtype(dtype).type(
+                1 if "i" in dtype else 1j if "c" in dtype else 0.5
+            )
+            for way in (way for way in known if known[way].takes(dtype, WHOLE)):
+                x, laid, *_ = lay(backend, way, values)
+                there = laid.astype(other)
+                assert same_bits(read(backend, to_backend(x, backend, dtype=other)), there), way
+                assert same_bits(to_numpy(x, dtype=other), there), way
+
+
+@of_its_own
+def test_a_cast_to_its_own_dtype_changes_nothing(backend: str, sample: Sample) -> None:
+    word = sample.values.dtype.name
+    assert same_bits(read(backend, to_backend(sample.array, backend, dtype=word)), sample.values)
+    assert same_bits(read(HOST, to_numpy(sample.array, dtype=word)), sample.values)
+
+
+def test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own(backend: str) -> None:
+    room = get(backend)
+    for dtype, other in room.host_casts & {(a, b) for a in held(backend) for b in held(backend)}:
+        with np.errstate(all="ignore"):
+            small = telling(other if category(other) == category(dtype) else dtype, (40,)).astype(dtype)
+            close = np.array([tie + end for tie in _TIES for end in (2**-40, 0, -(2**-40))]).astype(dtype)
+            for values in (small, close, *(telling(dtype, (40,), turn) for turn in range(4))):
+                own = room.cast(plain(backend, values), other)
+                assert same_values(read(backend, own), values.astype(other)), f"{dtype} to {other}"
+
+
+def test_a_cast_that_drops_imaginary_parts_is_refused(backend: str) -> None:
+    for dtype in (word for word in held(backend) if category(word) == "complex"):
+        for other in (word for word in held(backend) if category(word) in ("int", "float")):
+            x = plain(backend, telling(dtype, WHOLE))
+            assert isinstance(refusal_of(to_backend, x, backend, dtype=other), DTypeError)
+            assert isinstance(refusal_of(to_numpy, x, dtype=other), DTypeError)
+
+
+# -- that nobody named ---------------------------------------------------------------------------
+
+
+def narrowings(backend: str) -> Iterator[tuple[str, str]]:
+    """Dtypes that become narrower ones, if the defaults of the library are such."""
+    for dtype in held(backend):
+        for other in held(backend):
+            alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
+            if alike and DTYPES[other].bits < DTYPES[dtype].bits:
+                yield dtype, other
+
+
+def _kept_and_lost(dtype: str, other: str) -> tuple[list[complex], list[list[complex]]]:
+    """Values that survive in a narrower dtype, and lists of values of which one does not."""
+    if category(dtype) == "int":
+        low, high = exact_integers(other)
+        return [low, high, 0, 1], [[high + 1, 0], [0, 0, high + 1], [low - 1 if low else high + 1]]
+    small, large = (300.0, 1e6) if other == "float16" else (1e30, 1e39)
+    kept = [0.1, -small, float("inf"), float("nan"), 0.0]
+    if not np.isfinite(np.array(large).astype(native_dtype(dtype))):
+        return [*kept], []
+    lost: list[list[complex]] = [[large, 0.0], [0.0, -large, float("nan")]]
+    return [*kept], [*lost, [complex(0, -large), 0j]] if category(dtype) == "complex" else lost
+
+
+def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
+    room = get(backend)
+    for dtype, other in narrowings(backend):
+        kind = native_dtype(dtype)
+        with np.errstate(over="ignore"):
+            kept, lost = _kept_and_lost(dtype, other)
+        for numbers in (kept, []):
+            x = plain(backend, np.array(numbers, kind))
+            assert room.check(x, other) is x, f"nothing is lost between {dtype} and {other}"
+        for numbers in lost:
+            x = plain(backend, np.array(numbers, kind))
+            refused = refusal_of(room.check, x, other)
+            assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
+
+
+def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: str) -> None:
+    room = get(backend)
+    for dtype in held(backend):
+        narrow = no_wider(dtype, room.default_dtype(category(dtype), CPU))
+        values = np.array([0, 1, 100]).astype(native_dtype(dtype))
+        for x in (plain(backend, values), values.copy()):
+            cast = to_backend(x, backend, dtype="default")
+            assert dtype_of(cast) == narrow
+            assert same_bits(read(backend, cast), values.astype(native_dtype(narrow)))
+        if narrow != dtype and category(dtype) in ("float", "complex"):
+            large = np.array([1e300, 1.0]).astype(native_dtype(dtype))
+            for x in (plain(backend, large), large.copy()):
+                refused = refusal_of(to_backend, x, backend, dtype="default")
+                assert isinstance(refused, ValueLossError)
+
+
+@of_its_own
+def test_a_cast_makes_new_memory(backend: str, sample: Sample) -> None:
+    room, word = get(backend), sample.values.dtype.name
+    wider = {"float32": "float64", "complex64": "complex128", "int32": "int64"}.get(word)
+    if wider in held(backend):
+        for x in (room.cast(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
+            assert apart(spot(backend, x), spot(backend, sample.array))
+        assert same_bits(read(backend, sample.array), sample.values)

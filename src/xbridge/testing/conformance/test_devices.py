@@ -1,0 +1,198 @@
+"""An array is where it was put: it moves when somebody says so, complete, and never else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from xbridge._convert import align, asarray, to_backend, to_numpy
+from xbridge._devices import CPU, Device
+from xbridge._look import device_of
+from xbridge._registry import get
+from xbridge.backends import HOST
+from xbridge.errors import CopyError, DeviceError
+from xbridge.testing._promises import promise
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import WHOLE, held, of_its_own, plain, sweep, telling
+from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._protocol import Array, HostArray
+    from xbridge.testing._samples import Sample
+
+
+def elsewhere(backend: str) -> tuple[Device, ...]:
+    """The devices that are not the host."""
+    return tuple(device for device in get(backend).devices() if device != CPU)
+
+
+def dtypes_on(backend: str, device: Device) -> list[str]:
+    """The dtypes that the library has there as well."""
+    return [word for word in held(backend) if not get(backend).lacks(word, device)]
+
+
+def _sent(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
+    """Arrays on the host, the same on every other device, what they hold, and where they are."""
+    for device in elsewhere(backend):
+        for dtype in dtypes_on(backend, device):
+            for shape in (WHOLE, (), (2, 0)):
+                values = telling(dtype, shape)
+                x = plain(backend, values)
+                yield x, to_backend(x, backend, device=device), values, device
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def test_every_device_has_one_name_and_leads_to_itself(backend: str) -> None:
+    room = get(backend)
+    devices = room.devices()
+    assert type(devices) is tuple
+    assert {type(device) for device in devices} == {Device}
+    assert len(set(devices)) == len(devices)
+    assert CPU in devices
+    assert room.host_only is False or devices == (CPU,)
+    for device in devices:
+        for near in devices:
+            assert room.resolve_device(device, near) == device
+        assert room.resolve_device(Device(device.kind), device) == device
+        assert room.resolve_device(Device(device.kind), CPU).kind == device.kind
+        assert room.resolve_device(Device(device.kind), CPU) in devices
+
+
+def test_a_device_object_of_the_library_has_the_name_of_its_device(backend: str) -> None:
+    room = get(backend)
+    for device in room.devices():
+        x = to_backend(plain(backend, telling("float32", (2,))), backend, device=device)
+        native = getattr(x, "device", None)
+        if native is not None and not isinstance(native, str):
+            assert room.device_name(native) == device
+            assert device_of(to_backend(telling("float32", (2,)), backend, device=native)) == device
+    for thing in (None, 3, object(), object, (), "float32"):
+        assert room.device_name(thing) is None
+
+
+def test_a_device_that_is_not_there_is_refused(backend: str) -> None:
+    x = plain(backend, telling("float32", WHOLE))
+    for name in ("nowhere", "nowhere:7", *(f"{device.kind}:99" for device in elsewhere(backend))):
+        for given in (x, telling("float32", WHOLE)):
+            refused = refusal_of(to_backend, given, backend, device=name)
+            assert isinstance(refused, DeviceError), name
+    assert isinstance(refusal_of(to_backend, x, HOST, device="nowhere"), DeviceError)
+
+
+def test_gpu_is_an_accelerator_or_refused(backend: str) -> None:
+    x = telling("float32", WHOLE)
+    if elsewhere(backend):
+        assert device_of(to_backend(x, backend, device="gpu")) in elsewhere(backend)
+    else:
+        assert isinstance(refusal_of(to_backend, x, backend, device="gpu"), DeviceError)
+
+
+# -- ways ----------------------------------------------------------------------------------------
+
+
+@promise("device")
+def test_arrays_live_elsewhere_too(backend: str) -> None:
+    room = get(backend)
+    assert not room.host_only, "its arrays live in host memory and nowhere else"
+    if not elsewhere(backend):
+        pytest.skip(f"{backend} may have other devices, but has none here")
+    for x, moved, values, device in _sent(backend):
+        assert room.describe(moved)[:3] == (values.dtype.name, device, values.shape)
+        assert device_of(moved) == device
+        assert same_bits(read(backend, moved), values), "other values arrived"
+        assert same_bits(read(backend, x), values), "the source was changed"
+
+
+def test_every_way_of_lying_can_be_sent(backend: str) -> None:
+    for device in elsewhere(backend):
+        for sample in sweep(backend, tuple(dtypes_on(backend, device))):
+            for moved in (
+                to_backend(sample.array, backend, device=device),
+                get(backend).move(sample.array, device),
+            ):
+                assert device_of(moved) == device
+                assert same_bits(read(backend, moved), sample.values), sample.way
+        for sample in sweep(HOST, tuple(dtypes_on(backend, device))):
+            moved = to_backend(sample.array, backend, device=device)
+            assert device_of(moved) == device
+            assert same_bits(read(backend, moved), sample.values), sample.way
+
+
+def test_what_was_sent_comes_back(backend: str) -> None:
+    for _, moved, values, device in _sent(backend):
+        back = to_backend(moved, backend, device="cpu")
+        assert device_of(back) == CPU
+        assert same_bits(read(backend, back), values)
+        host = to_numpy(moved)
+        assert same_bits(host, values)
+        assert host.flags.writeable, "a result from another device is the caller's own"
+        for other in elsewhere(backend):
+            if values.dtype.name in dtypes_on(backend, other):
+                assert same_bits(read(backend, to_backend(moved, backend, device=other)), values), (
+                    device,
+                    other,
+                )
+
+
+def test_what_was_sent_has_memory_of_its_own(backend: str) -> None:
+    write = samples_of(backend).write
+    for x, moved, values, _ in _sent(backend):
+        if values.size and any(way.writable for way in samples_of(backend).ways.values()):
+            write(x)
+            assert same_bits(read(backend, moved), values), "a write at home shows away"
+            back, host = to_backend(moved, backend, device="cpu"), to_numpy(moved)
+            write(moved)
+            assert same_bits(read(backend, back), values), "a write away shows in what came back"
+            assert same_bits(host, values), "a write away shows in what came back"
+            assert apart(spot(backend, back), spot(HOST, host))
+
+
+def test_between_devices_memory_is_not_shared(backend: str) -> None:
+    for x, moved, values, device in _sent(backend):
+        if values.size:
+            for given in (x, values):
+                refused = refusal_of(to_backend, given, backend, device=device, copy=False)
+                assert isinstance(refused, CopyError)
+            assert isinstance(refusal_of(to_numpy, moved, copy=False), CopyError)
+
+
+def test_an_array_stays_where_it_is(backend: str) -> None:
+    room = get(backend)
+    for _, moved, values, device in _sent(backend):
+        assert to_backend(moved, backend) is moved
+        assert to_backend(moved, backend, device=device.kind) is moved
+        word = next(word for word in dtypes_on(backend, device) if word != values.dtype.name)
+        made = [to_backend(moved, backend, copy=True), room.copy(moved), room.stack([moved], (1,))]
+        made += [asarray([moved, moved]), room.detach(moved), *align(moved, moved)]
+        if not (values.dtype.kind == "c" and word[:3] != "com"):
+            made += [to_backend(moved, backend, dtype=word), room.cast(moved, word)]
+        made += [
+            align(values, moved, like=moved)[0],
+            asarray(values, like=moved),
+            asarray([1, 2], like=moved),
+        ]
+        assert {device_of(result) for result in made} == {device}
+        copied = read(backend, made[0])
+        assert same_bits(copied, values)
+
+
+@promise("device")
+def test_arrays_are_made_elsewhere(backend: str) -> None:
+    assert not get(backend).host_only
+    if not elsewhere(backend):
+        pytest.skip(f"{backend} may have other devices, but has none here")
+    for device in elsewhere(backend):
+        x = asarray([[1, 2], [3, 4]], backend=backend, device=device)
+        assert device_of(x) == device
+        assert np.array_equal(read(backend, x), [[1, 2], [3, 4]])
+
+
+@of_its_own
+def test_on_the_host_there_is_nowhere_to_go(backend: str, sample: Sample) -> None:
+    assert to_backend(sample.array, backend, device="cpu") is sample.array

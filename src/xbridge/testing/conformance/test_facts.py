@@ -1,0 +1,151 @@
+"""What a backend says of an array is true, and it says it of every array: all else is decided by that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xbridge._convert import asarray, to_backend
+from xbridge._devices import CPU, Device
+from xbridge._dtypes import DTYPES, category, is_inexact
+from xbridge._host._memory import native_dtype
+from xbridge._look import device_of, dtype_of
+from xbridge._protocol import Facts, Layout, Refusal
+from xbridge._registry import get
+from xbridge.errors import DTypeError, XBridgeError
+from xbridge.testing._raw import in_place
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import held, of_its_own, plain, telling
+from xbridge.testing.conformance._memory import is_aligned, refused_write, same_bits
+
+if TYPE_CHECKING:
+    from xbridge._protocol import HostArray
+    from xbridge.testing._samples import Sample
+
+NO_OBJECTS_OF_A_LIBRARY = (None, 3, "float32", "cpu", object(), object, int, (), Device("cpu"))
+
+
+@of_its_own
+def test_an_array_is_described_as_it_is(backend: str, sample: Sample) -> None:
+    facts = get(backend).describe(sample.array)
+    assert type(facts) is Facts
+    assert facts.dtype == sample.values.dtype.name
+    assert facts.shape == sample.values.shape
+    assert type(facts.shape) is tuple
+    assert {type(n) for n in facts.shape} <= {int}
+    assert facts.device == CPU
+    assert type(facts.device) is Device
+    assert facts.history is sample.tracked
+    assert type(facts.native) is bool
+    assert (dtype_of(sample.array), device_of(sample.array)) == (facts.dtype, facts.device)
+
+
+@of_its_own
+def test_its_bytes_lie_where_its_layout_says(backend: str, sample: Sample) -> None:
+    room = get(backend)
+    facts, layout = room.describe(sample.array), room.layout(sample.array)
+    assert type(layout) is Layout
+    assert (layout.shape, layout.itemsize) == (sample.values.shape, sample.values.itemsize)
+    assert {type(n) for n in (layout.address, layout.itemsize, *layout.shape, *layout.strides)} <= {int}
+    assert len(layout.strides) == len(layout.shape)
+    lies = same_bits(_as_it_lies(layout, sample.values.dtype.name, native=facts.native), sample.values)
+    assert lies or not (layout.settled or 0 in layout.shape), "other bytes lie there"
+    if not layout.settled and sample.values.size:
+        assert not lies, "nothing is pending on its bytes"
+
+
+def _as_it_lies(layout: Layout, dtype: str, *, native: bool) -> HostArray:
+    """The bytes in memory as values, whatever is still to be done to them."""
+    kind = native_dtype(dtype)
+    raw = np.ascontiguousarray(in_place(layout)).reshape((*layout.shape, layout.itemsize))
+    count = 2 if kind.kind == "c" else 1
+    parts = raw.reshape((*layout.shape, count, layout.itemsize // count))
+    raw = np.ascontiguousarray(parts if native else parts[..., ::-1])
+    return raw.reshape(-1).view(kind).reshape(layout.shape)
+
+
+@of_its_own
+def test_its_layout_says_whether_it_is_aligned(backend: str, sample: Sample) -> None:
+    layout = get(backend).layout(sample.array)
+    assert layout.aligned is is_aligned(layout, sample.values.dtype.alignment) or not sample.values.size
+
+
+@of_its_own
+def test_its_layout_says_whether_the_library_writes_it(backend: str, sample: Sample) -> None:
+    room, layout = get(backend), get(backend).layout(sample.array)
+    assert type(layout.writable) is bool
+    if not room.readonly:
+        assert layout.writable, "the library has no read-only arrays"
+    elif not (sample.tracked or layout.repeats()) and sample.values.size:
+        assert layout.writable is sample.writable
+        assert refused_write(backend, sample.array) is not sample.writable
+
+
+@of_its_own
+def test_it_is_refused_nowhere(backend: str, sample: Sample) -> None:
+    assert get(backend).refusal(sample.array, leaving=True) is None
+    assert get(backend).refusal(sample.array, leaving=False) is None
+
+
+def test_an_array_that_must_not_leave_is_described_and_says_why(backend: str) -> None:
+    room = get(backend)
+    for what, make in samples_of(backend).refused.items():
+        x = make()
+        facts = room.describe(x)
+        assert type(facts) is Facts, what
+        assert (type(facts.dtype), type(facts.device), type(facts.shape)) == (str, Device, tuple), what
+        refused = room.refusal(x, leaving=True)
+        if refused is None:
+            assert facts.dtype not in DTYPES, f"{what}: nothing would keep it from leaving"
+            continue
+        assert type(refused) is Refusal, what
+        assert issubclass(refused.error, XBridgeError), what
+        assert refused.why.strip(), what
+        assert refused.do.strip(), what
+        assert room.refusal(x, leaving=False) in (None, refused), what
+
+
+# -- dtypes --------------------------------------------------------------------------------------
+
+
+def test_a_dtype_object_of_the_library_has_the_name_of_its_dtype(backend: str) -> None:
+    room = get(backend)
+    for word in held(backend):
+        x = plain(backend, telling(word, (2,)))
+        if hasattr(x, "dtype"):
+            assert room.dtype_name(x.dtype) == word
+            assert dtype_of(to_backend(x, backend, dtype=x.dtype)) == word
+    assert [thing for thing in NO_OBJECTS_OF_A_LIBRARY if room.dtype_name(thing) is not None] == []
+
+
+def test_a_dtype_is_lacked_with_a_reason_or_had(backend: str) -> None:
+    room = get(backend)
+    assert held(backend), "it shares no dtype with the host"
+    for word in (*DTYPES, "longdouble", "no such dtype"):
+        lacks = room.lacks(word, CPU)
+        assert lacks is None or type(lacks) is Refusal
+        if lacks:
+            assert lacks.error is DTypeError
+            assert lacks.why
+            assert lacks.do
+    assert room.lacks("no such dtype", CPU)
+
+
+def test_the_library_has_no_dtype_that_it_is_said_to_lack(backend: str) -> None:
+    room = get(backend)
+    xp = object() if "namespace" in room.gaps else room.namespace(plain(backend, telling("bool", (2,))))
+    lacked = [word for word in DTYPES if room.lacks(word, CPU)]
+    assert [word for word in lacked if room.dtype_name(getattr(xp, word, None)) == word] == []
+
+
+def test_numbers_become_a_dtype_of_their_category_that_the_library_has(backend: str) -> None:
+    room = get(backend)
+    numbers = {"bool": True, "int": 1, "float": 0.5, "complex": 0.5j}
+    for kind in dict.fromkeys(map(category, held(backend))):
+        for device in room.devices():
+            default = room.default_dtype(kind, device)
+            assert category(default) == kind
+            assert is_inexact(default) is (kind in ("float", "complex"))
+            assert room.lacks(default, device) is None
+        assert dtype_of(asarray(numbers[kind], backend=backend)) == room.default_dtype(kind, CPU)

@@ -1,0 +1,173 @@
+"""A backend is a module: its facts are of the right kinds, and its verbs take what the core gives them."""
+
+from __future__ import annotations
+
+import array
+import inspect
+from collections.abc import Mapping
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from xbridge._convert import to_numpy
+from xbridge._devices import CPU, Device
+from xbridge._dtypes import DTYPES
+from xbridge._look import array_namespace, backend_of, dtype_of
+from xbridge._protocol import FACTS, VERBS, Backend
+from xbridge._registry import backend_for, get, known_backends
+from xbridge.backends import HOST
+from xbridge.testing._promises import EXCUSES, PROMISES, promise
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import SHAPES, WHOLE, held, of_its_own, plain, telling
+from xbridge.testing.conformance._memory import read
+
+if TYPE_CHECKING:
+    from xbridge.testing._samples import Sample
+
+
+class Stranger:
+    """A type that no library knows."""
+
+
+def test_the_module_has_every_fact_and_verb(backend: str) -> None:
+    room = get(backend)
+    assert room.name == backend
+    assert backend in known_backends()
+    assert [word for word in (*FACTS, *VERBS) if not hasattr(room, word)] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_takes_what_the_protocol_says(backend: str, verb: str) -> None:
+    asked = list(inspect.signature(getattr(Backend, verb)).parameters.values())[1:]
+    args = [None for each in asked if each.kind is each.POSITIONAL_ONLY]
+    options = {each.name: None for each in asked if each.kind is each.KEYWORD_ONLY}
+    found = inspect.signature(getattr(get(backend), verb))
+    try:
+        found.bind(*args, **options)
+    except TypeError as error:
+        pytest.fail(
+            f"{backend}.{verb}{found} does not take {inspect.signature(getattr(Backend, verb))}: {error}"
+        )
+
+
+def test_the_facts_are_of_their_kinds(backend: str) -> None:
+    room = get(backend)
+    assert type(room.name) is str
+    for types_ in (room.plain, room.scalars):
+        assert isinstance(types_, tuple)
+        assert all(isinstance(cls, type) for cls in types_)
+    assert room.plain, "no exact type of array is named, so none could take the hot path"
+    for fact in ("readonly", "immutable", "autograd", "host_only"):
+        assert type(getattr(room, fact)) is bool, fact
+    assert isinstance(room.host_casts, frozenset)
+    assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in room.host_casts)
+    assert isinstance(room.samples, str)
+
+
+def test_every_gap_is_one_of_the_promises_and_says_why(backend: str) -> None:
+    gaps = get(backend).gaps
+    assert isinstance(gaps, Mapping)
+    for name, why in gaps.items():
+        assert name in PROMISES, f"there is no promise {name!r} to break, only {', '.join(PROMISES)}"
+        excuse, _, reason = why.partition(": ")
+        assert excuse in EXCUSES, f"the gap {name!r} begins with none of {', '.join(EXCUSES)}"
+        assert reason.strip(), f"the gap {name!r} gives no reason"
+
+
+def test_what_the_kit_knows_of_the_library_is_of_some_use(backend: str) -> None:
+    known = samples_of(backend)
+    assert known.ways
+    for name, way in known.ways.items():
+        assert [1 for dtype in held(backend) for shape in (WHOLE, *SHAPES) if way.takes(dtype, shape)], name
+    assert all(callable(make) for make in known.refused.values())
+
+
+# -- whose is it? --------------------------------------------------------------------------------
+
+
+def test_its_types_are_its_own(backend: str) -> None:
+    room = get(backend)
+    for cls in (*room.plain, *room.scalars):
+        assert room.owns(cls) is True
+        assert backend_for(cls) is room
+    assert not set(room.plain) & set(room.scalars)
+
+
+def test_what_is_no_array_of_it_is_not_its_own(backend: str) -> None:
+    room = get(backend)
+    others = {Stranger, Device, ModuleType, FunctionType, memoryview, array.array, object, type, type(None)}
+    others |= {int, bool, float, complex, str, bytes, list, tuple, dict}
+    others |= set() if backend == HOST else set(get(HOST).plain)
+    x = plain(backend, telling("float32", (2,)))
+    others |= {type(getattr(x, word, None)) for word in ("dtype", "device", "shape", "strides", "flags")}
+    assert [cls for cls in others if room.owns(cls) is not False] == []
+
+
+def test_an_array_that_must_not_leave_is_owned_all_the_same(backend: str) -> None:
+    for what, make in samples_of(backend).refused.items():
+        assert get(backend).owns(type(make())) is True, what
+        assert backend_of(make()) == backend, what
+
+
+@of_its_own
+def test_an_array_is_owned_and_is_no_scalar(backend: str, sample: Sample) -> None:
+    room, cls = get(backend), type(sample.array)
+    assert room.owns(cls) is True
+    assert backend_for(cls) is room
+    assert not issubclass(cls, room.scalars)
+
+
+@of_its_own
+def test_an_element_that_is_owned_stands_for_an_array_without_axes(backend: str, sample: Sample) -> None:
+    x, room = sample.array, get(backend)
+    if sample.values.shape == ():
+        element = x[()] if hasattr(type(x), "__getitem__") else x
+        host = to_numpy(element if room.owns(type(element)) else x)
+        assert type(host) is np.ndarray
+        native = read(HOST, host)
+        assert native.dtype == sample.values.dtype
+        assert native.shape == ()
+        assert repr(native.tolist()) == repr(sample.values.tolist()), "of NaN it need not keep the payload"
+
+
+# -- at rest -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself(backend: str) -> None:
+    room, x, seen = get(backend), object(), []
+
+    def told(*args: object) -> object:
+        seen.append(args)
+        return x
+
+    assert room.tracing() is False
+    assert room.outside(told)(1, x) is x
+    assert seen == [(1, x)]
+    assert type(room.recording()) is bool
+
+
+@promise("namespace")
+def test_the_namespace_makes_arrays_of_the_library(backend: str) -> None:
+    room = get(backend)
+    xp = array_namespace(plain(backend, telling("float32", (2,))))
+    words = ("asarray", "ones", "zeros", "reshape", "sum", "astype", "permute_dims", "bool", "float32")
+    assert [word for word in words if not hasattr(xp, word)] == [], "it is no array API namespace"
+    made = {
+        "bool": (xp.asarray([True, False]), [True, False]),
+        room.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),
+        room.default_dtype("float", CPU): (xp.asarray([0.5, -2.0]), [0.5, -2.0]),
+        "float32": (xp.ones((2,), dtype=xp.float32), [1.0, 1.0]),
+    }
+    for dtype, (x, values) in made.items():
+        assert backend_of(x) == backend
+        assert dtype_of(x) == dtype
+        assert read(backend, x).tolist() == values
+    turned = xp.permute_dims(xp.astype(xp.asarray([[0.5, 0.0, 2.0]]), xp.bool), (1, 0))
+    assert dtype_of(turned) == "bool"
+    assert read(backend, turned).tolist() == [[True], [False], [True]]
+    grown = xp.sum(xp.reshape(xp.zeros((2, 3), dtype=xp.float32), (6,)))
+    assert backend_of(grown) == backend
+    assert read(backend, grown).shape == ()
+    assert read(backend, grown)[()] == 0

@@ -1,0 +1,192 @@
+"""Whatever is asked of whatever array: it is done as asked, or refused in the form of all refusals.
+
+And nothing that is asked changes the array that it is asked of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from xbridge._convert import asarray, to_backend
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES
+from xbridge._look import backend_of, dtype_of
+from xbridge._planned import to_list
+from xbridge._registry import get
+from xbridge.backends import HOST
+from xbridge.errors import (
+    CopyError,
+    DTypeError,
+    GradientError,
+    UnsupportedArrayError,
+    ValueLossError,
+    XBridgeError,
+)
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import held, of_its_own, try_on
+from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot, together
+from xbridge.testing.strategies._arrays import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._protocol import Array
+    from xbridge.testing._samples import Sample
+
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"copy": True},
+    {"copy": False},
+    {"grad": "detach"},
+    {"grad": "keep"},
+    {"device": "cpu"},
+    {"dtype": "default"},
+    {"dtype": "float32"},
+    {"dtype": "int8", "copy": True},
+    {"dtype": "bool"},
+    {"device": "nowhere"},
+]
+
+
+@of_its_own
+def test_no_conversion_changes_its_source(backend: str, sample: Sample) -> None:
+    room, x = get(backend), sample.array
+    before = room.describe(x), room.layout(x), type(x)
+    calls: list[Callable[[], object]] = [
+        lambda: to_list(x),
+        lambda: asarray([x, x]),
+        lambda: room.stack([x, x], (2,)),
+    ]
+    calls += [
+        lambda: asarray(x, requires_grad=True),
+        lambda: room.settle(x),
+        lambda: room.detach(x),
+        lambda: room.copy(x),
+    ]
+    calls += [lambda: room.peek(x), lambda: room.to_host(room.detach(room.settle(x)))]
+    for name in (backend, HOST):
+        calls += [lambda name=name, asked=asked: to_backend(x, name, **asked) for asked in ASKED]  # type: ignore[misc] # their defaults
+    for call in calls:
+        refusal_of(call)
+        assert (room.describe(x), room.layout(x), type(x)) == before
+    assert same_bits(read(backend, x), sample.values)
+
+
+def test_what_must_not_leave_is_refused_with_a_way_out(backend: str) -> None:
+    room = get(backend)
+    for what, make in samples_of(backend).refused.items():
+        refused = room.refusal(make(), leaving=True)
+        errors = [refusal_of(to_list, make())]
+        if backend != HOST:
+            plainly = [asked for asked in ASKED if refused or not {"dtype", "device"} & set(asked)]
+            errors += [refusal_of(to_backend, make(), HOST, **asked) for asked in plainly]
+        for error in errors:
+            assert isinstance(error, (UnsupportedArrayError, DTypeError)), f"{what}: {error!r}"
+            if refused is not None:
+                assert type(error) is refused.error, what
+                assert str(error).endswith(f"{refused.why}; try {refused.do}"), what
+
+
+def test_what_must_not_leave_stays_what_it_is_within_the_library(backend: str) -> None:
+    room = get(backend)
+    for what, make in samples_of(backend).refused.items():
+        x = make()
+        if room.refusal(x, leaving=False) is None:
+            assert to_backend(x, backend) is x, what
+            assert asarray(x) is x, what
+        else:
+            assert refusal_of(to_backend, x, backend), what
+        assert backend_of(x) == backend, what
+
+
+def test_what_the_host_must_not_let_go_is_refused_here(backend: str) -> None:
+    for what, make in samples_of(HOST).refused.items() if backend != HOST else ():
+        for asked in ({}, {"copy": True}, {"grad": "detach"}):
+            error = refusal_of(to_backend, make(), backend, **asked)
+            assert isinstance(error, (UnsupportedArrayError, DTypeError)), what
+
+
+def test_a_list_is_no_array(backend: str) -> None:
+    for thing in ([1.0, 2.0], 3, "words", None, object(), b"bytes"):
+        assert isinstance(refusal_of(to_backend, thing, backend), UnsupportedArrayError)
+
+
+# -- any options ---------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A conversion."""
+
+    source: str
+    target: str
+    sample: Sample
+    options: dict[str, Any]
+
+
+@st.composite
+def conversions(draw: st.DrawFn, backend: str) -> Asked:
+    """Conversions within the library, into it and out of it, with any options together."""
+    source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
+    options = {
+        "device": st.sampled_from([None, *get(target).devices()]),
+        "dtype": st.sampled_from([None, "default", *DTYPES]),
+        "copy": st.sampled_from([None, True, False]),
+        "grad": st.sampled_from([None, "keep", "detach"]),
+    }
+    return Asked(source, target, draw(samples(source)), draw(st.fixed_dictionaries({}, optional=options)))
+
+
+def test_any_options_are_kept_to_or_refused(backend: str) -> None:
+    try_on(conversions(backend), _check_options, "test_any_options_are_kept_to_or_refused")
+
+
+def _check_options(conversion: Asked) -> None:
+    source, target, sample, asked = conversion
+    x, before = sample.array, get(source).describe(sample.array)
+    try:
+        result = to_backend(x, target, **asked)
+    except XBridgeError as error:
+        _check_refusal(error, asked, tracked=before.history)
+    else:
+        _check_result(conversion, result)
+    assert same_bits(read(source, x), sample.values), "the source was changed"
+    assert get(source).describe(x) == before
+
+
+def _check_result(conversion: Asked, result: Array) -> None:
+    source, target, (x, values, *_), asked = conversion
+    facts, given = get(target).describe(result), get(source).describe(x)
+    home = CPU if get(target).host_only else given.device
+    assert facts.shape == values.shape
+    assert facts.device == (asked.get("device") or home)
+    if asked.get("dtype") in (None, values.dtype.name):
+        assert same_bits(read(target, result), values)
+    elif asked["dtype"] != "default":
+        assert facts.dtype == dtype_of(result) == asked["dtype"]
+    if source != target or asked.get("grad") == "detach":
+        assert not facts.history
+    elif asked.get("grad") == "keep" and given.history:
+        assert facts.history
+    if facts.device == given.device == CPU:
+        places = spot(target, result), spot(source, x)
+        assert asked.get("copy") is not True or apart(*places)
+        assert asked.get("copy") is not False or together(*places)
+
+
+def _check_refusal(error: XBridgeError, asked: dict[str, Any], *, tracked: bool) -> None:
+    """An error is about something that was asked."""
+    assert "; try " in str(error)
+    assert not isinstance(error, CopyError) or asked.get("copy") is False
+    assert not isinstance(error, GradientError) or (tracked and asked.get("grad") == "keep")
+    assert not isinstance(error, ValueLossError) or asked.get("dtype") == "default"
+
+
+@of_its_own
+def test_what_is_asked_for_and_there_is_never_refused(backend: str, sample: Sample) -> None:
+    x, word = sample.array, sample.values.dtype.name
+    for asked in ({"copy": True, "dtype": word, "device": "cpu"}, {"dtype": word, "grad": "detach"}):
+        assert same_bits(read(backend, to_backend(x, backend, **asked)), sample.values)
+        assert same_bits(read(HOST, to_backend(x, HOST, **asked)), sample.values)
+    assert word in held(backend)

@@ -1,0 +1,211 @@
+"""PyTorch: conjugates and negations that are pending, and tensors that autograd holds on to.
+
+Bits are laid by way of bytes, and a pending operation is undone by inverting sign bits, so that no
+arithmetic of torch, and none of the backend's, stands between the values and the tensor.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from xbridge._dtypes import category, is_inexact
+from xbridge._host._memory import native_dtype
+from xbridge.testing._samples import Way
+from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples._torch_refused import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from xbridge._protocol import HostArray
+
+    Shape: TypeAlias = tuple[int, ...]
+    Lay: TypeAlias = Callable[[HostArray], Tensor]
+
+__all__ = ["dense", "reaches", "read", "refused", "ways", "write"]
+
+_TOP = -1 if sys.byteorder == "little" else 0
+"""The byte with the sign."""
+
+_PARENTS = {"float32": "complex64", "float64": "complex128"}
+"""Whose imaginary part a negated tensor is."""
+
+
+# -- bits ----------------------------------------------------------------------------------------
+
+
+def dense(values: HostArray) -> Tensor:
+    """A new tensor, in memory of torch's own."""
+    raw = torch.empty(values.nbytes, dtype=torch.uint8)
+    raw.numpy()[...] = values.reshape(-1).view(np.uint8)
+    return raw.view(getattr(torch, values.dtype.name)).reshape(values.shape)
+
+
+def _negated(values: HostArray, *, first: int = 0) -> HostArray:
+    """The values with inverted signs, of the imaginary parts alone if `first` is 1."""
+    parts = 2 if values.dtype.kind == "c" else 1
+    raw = values.copy().reshape(-1).view(np.uint8).reshape(values.size, parts, values.itemsize // parts)
+    raw[:, first:, _TOP] ^= 0x80
+    return raw.reshape(-1).view(values.dtype).reshape(values.shape)
+
+
+def read(x: Tensor, /) -> HostArray:
+    """What is in storage, copied to the host, with the pending operation done here."""
+    conj, neg = x.is_conj(), x.is_neg()
+    raw = x.detach()
+    raw = raw.conj() if conj else raw
+    raw = torch._neg_view(raw) if neg else raw  # noqa: SLF001 -- the one way to take the bit off
+    name = str(x.dtype).removeprefix("torch.")
+    line = raw.cpu().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+    values = line.numpy().view(native_dtype(name)).reshape(tuple(x.shape))
+    values = _negated(values) if neg else values
+    return _negated(values, first=1) if conj else values
+
+
+def write(x: Tensor, /) -> None:
+    """Assign other bits; where autograd or inference mode forbids that, torch raises."""
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        message = "torch would notice that this is an inference tensor, but only once it has been written"
+        raise RuntimeError(message)
+    values = read(x)
+    mask = np.uint8(1 if x.dtype == torch.bool else 0xFF)
+    changed = values.reshape(-1).view(np.uint8) ^ mask
+    x.copy_(dense(changed.view(values.dtype).reshape(values.shape)))
+
+
+def reaches(result: Tensor, source: Tensor, /) -> bool:
+    """Whether a gradient of one tensor would reach another, by the graph between them."""
+    if not (result.requires_grad and source.requires_grad):
+        return False
+    goal = get_gradient_edge(source).node
+    ahead, seen = [get_gradient_edge(result).node], set()
+    while ahead:
+        node = ahead.pop()
+        if node is goal:
+            return True
+        if node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions if before is not None]
+    return False
+
+
+# -- ways ----------------------------------------------------------------------------------------
+
+
+def _transposed(values: HostArray) -> Tensor:
+    return dense(values.T.copy()).permute(tuple(reversed(range(values.ndim))))
+
+
+def _channels_last(values: HostArray) -> Tensor:
+    return dense(np.moveaxis(values, 1, -1).copy()).movedim(-1, 1)
+
+
+def _part(part: slice, size: Callable[[int], int]) -> Lay:
+    """A part of a larger tensor."""
+
+    def lay(values: HostArray) -> Tensor:
+        whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
+        where = host.every(part, values.shape)
+        whole[where] = host.opaque(values)
+        return dense(whole.view(values.dtype))[where]
+
+    return lay
+
+
+def _expanded(values: HostArray) -> Tensor:
+    return dense(host.base_of_broadcast(values).copy()).expand(values.shape)
+
+
+def _unfolded(values: HostArray) -> Tensor:
+    line = host.base_of_overlapping(host.opaque(values)).view(values.dtype)
+    return dense(line).as_strided(values.shape, (1,) * values.ndim)
+
+
+def _conj(values: HostArray) -> Tensor:
+    return dense(_negated(values, first=1)).conj()
+
+
+def _neg(values: HostArray) -> Tensor:
+    pairs = np.stack([values, _negated(values)], -1)
+    return dense(pairs.view(_PARENTS[values.dtype.name])[..., 0]).conj().imag
+
+
+def _shared(values: HostArray) -> Tensor:
+    """In memory that another process could have."""
+    shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # theirs
+    return shared
+
+
+def _inference(values: HostArray) -> Tensor:
+    with torch.inference_mode():
+        return dense(values)
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()
+
+
+def _non_leaf(values: HostArray) -> Tensor:
+    with torch.enable_grad():
+        return _leaf(dense(values)).clone()
+
+
+def _view_of_a_leaf(values: HostArray) -> Tensor:
+    with torch.enable_grad():
+        return _leaf(dense(values))[...]
+
+
+def _view_of_a_grad(values: HostArray) -> Tensor:
+    """The leaf lives as long as the view of its gradient."""
+    leaf = _leaf(torch.zeros(values.shape, dtype=getattr(torch, values.dtype.name)))
+    leaf.grad = dense(values)
+    view = leaf.grad[...]
+    view.leaf = leaf  # type: ignore[attr-defined] # tensors take any attribute
+    return view
+
+
+def _inexact(dtype: str, _shape: Shape) -> bool:
+    return is_inexact(dtype)
+
+
+def _complex(dtype: str, _shape: Shape) -> bool:
+    return category(dtype) == "complex"
+
+
+def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
+    return Way(lay, takes=takes, track=_leaf)
+
+
+def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> Way:
+    return Way(lay, lambda values: read(lay(values)), takes, writable=writable, track=_leaf)
+
+
+def _tracked(lay: Lay) -> Way:
+    return Way(lay, takes=_inexact, tracked=True, writable=False)
+
+
+ways: dict[str, Way] = {
+    "contiguous": _plain(dense),
+    "transposed": _plain(_transposed, host.stretched),
+    "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
+    "strided": _plain(_part(slice(None, None, 2), lambda n: 2 * n), host.stretched),
+    "offset": _plain(_part(slice(1, None), lambda n: n + 1)),
+    "expanded": _folded(_expanded, host.repeated, writable=False),  # torch refuses to assign to it
+    "unfolded": _folded(_unfolded, host.slanted, writable=True),
+    "conj": _plain(_conj, _complex),
+    "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
+    "shared memory": _plain(_shared),
+    "inference": Way(_inference, writable=False),
+    "leaf": _tracked(lambda values: _leaf(dense(values))),
+    "Parameter": _tracked(lambda values: torch.nn.Parameter(dense(values))),
+    "non-leaf": _tracked(_non_leaf)._replace(writable=True),
+    "view of a leaf": _tracked(_view_of_a_leaf),
+    "view of a grad": _plain(_view_of_a_grad, _inexact),
+}

@@ -1,0 +1,22 @@
+"""Hypothesis strategies for arrays of any backend: every dtype, shape, layout, flag and bit pattern.
+
+They say what is valid, not how often it comes. Each option takes a value or another strategy; left open it
+is whatever goes with the others.
+"""
+
+from xbridge.testing.strategies._arrays import arrays, host_arrays
+from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
+from xbridge.testing.strategies._inputs import Conversion, array_likes, conversions, refusals
+from xbridge.testing.strategies._names import devices, dtypes, layouts
+
+__all__ = [
+    "Conversion",
+    "array_likes",
+    "arrays",
+    "conversions",
+    "devices",
+    "dtypes",
+    "host_arrays",
+    "layouts",
+    "refusals",
+]

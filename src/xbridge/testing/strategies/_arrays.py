@@ -1,0 +1,226 @@
+"""Strategies of arrays of any backend.
+
+What was given as a strategy is drawn first, what was left open from what goes with it. Every example makes
+as many choices, so that none looks simpler to Hypothesis for having fewer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from hypothesis import note, reject
+from hypothesis import strategies as st
+
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES
+from xbridge.backends import HOST
+from xbridge.testing._samples import Sample
+from xbridge.testing.strategies._contents import draw_contents, numbers
+from xbridge.testing.strategies._elements import draw_elements
+from xbridge.testing.strategies._wanted import MOST_STATES, SHAPES, Wanted
+
+if TYPE_CHECKING:
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, Backend, HostArray
+    from xbridge.testing.strategies._elements import Elements
+
+    Shape: TypeAlias = tuple[int, ...]
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
+    Layouts: TypeAlias = st.SearchStrategy[str] | str | None
+    Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
+
+T = TypeVar("T")
+
+
+def arrays(
+    backend: str,
+    *,
+    dtypes: Dtypes = None,
+    shapes: Shapes = None,
+    layouts: Layouts = None,
+    devices: Devices = None,
+    writable: bool | None = None,
+    requires_grad: bool | None = None,
+    elements: Elements = None,
+) -> st.SearchStrategy[Array]:
+    """Strategy of arrays of a backend, lying in memory in every way in which they can.
+
+    Each option is a value or a strategy of values; left open, it is whatever goes with the others. What
+    was given as a value is checked when the strategy is made.
+
+    Parameters
+    ----------
+    backend : str
+        The name of a backend.
+    dtypes : str or dtype object, or strategy, optional
+        See `dtypes`.
+    shapes : tuple of int or int, or strategy, optional
+        `hypothesis.extra.numpy.array_shapes` makes more; left open they are small, 0-d and empty included.
+    layouts : str, or strategy, optional
+        Names of ways to lie, see `layouts`.
+    devices : str or device object, or strategy, optional
+        See `devices`. Elsewhere than on the host an array lies as its library lays what it moves there.
+    writable : bool, optional
+        True for arrays that may be written, False for those that may not be and never were.
+    requires_grad : bool, optional
+        True for arrays that autograd tracks, False for those that it does not.
+    elements : strategy of numbers, or tuple of two numbers, optional
+        What the elements are; two numbers are bounds. Left open they are any bits: NaNs with payloads,
+        signed zeros, infinities, subnormals, and the ends of each range.
+
+    Returns
+    -------
+    SearchStrategy of array
+        Every array in new memory. It shrinks to zeros of few axes in the simplest layout.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        There is no such backend, or it is not installed.
+    DTypeError, DeviceError, OptionError
+        The backend has no such dtype, device or layout, or no array is all of what was asked. While
+        drawing: an element is not a value of the dtype.
+    GradientError
+        ``requires_grad=True`` for a backend or a dtype without gradients.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(arrays("numpy"), lambda x: True)
+    array(0.)
+    >>> find(arrays("numpy", shapes=(2, 2), dtypes="float32"), lambda x: (x != x).any())
+    array([[nan,  0.],
+           [ 0.,  0.]], dtype=float32)
+    """
+    return _arrays(
+        Wanted(
+            backend,
+            dtypes=dtypes,
+            shapes=shapes,
+            layouts=layouts,
+            devices=devices,
+            writable=writable,
+            requires_grad=requires_grad,
+            elements=elements,
+        )
+    )
+
+
+def host_arrays(
+    *,
+    dtypes: Dtypes = None,
+    shapes: Shapes = None,
+    layouts: Layouts = None,
+    writable: bool | None = None,
+    elements: Elements = None,
+) -> st.SearchStrategy[HostArray]:
+    """Strategy of NumPy arrays, whose memory all backends meet in: `arrays` of ``"numpy"``.
+
+    Parameters
+    ----------
+    dtypes, shapes, layouts, writable, elements
+        As for `arrays`.
+
+    Returns
+    -------
+    SearchStrategy of numpy.ndarray
+        Every array in new memory.
+
+    Raises
+    ------
+    XBridgeError
+        As for `arrays`.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(host_arrays(layouts="reversed", elements=(1, 5)), lambda x: True).strides
+    (-8,)
+    """
+    return arrays(HOST, dtypes=dtypes, shapes=shapes, layouts=layouts, writable=writable, elements=elements)
+
+
+def samples(
+    backend: str,
+    *,
+    dtypes: Dtypes = None,
+    shapes: Shapes = None,
+    layouts: Layouts = None,
+    devices: Devices = None,
+    writable: bool | None = None,
+    requires_grad: bool | None = None,
+    elements: Elements = None,
+) -> st.SearchStrategy[Sample]:
+    """Strategy of arrays together with what is known of them; the options are those of `arrays`."""
+    return _samples(
+        Wanted(
+            backend,
+            dtypes=dtypes,
+            shapes=shapes,
+            layouts=layouts,
+            devices=devices,
+            writable=writable,
+            requires_grad=requires_grad,
+            elements=elements,
+        )
+    )
+
+
+@st.composite
+def _arrays(draw: st.DrawFn, wanted: Wanted) -> Array:
+    return _draw(draw, wanted).array
+
+
+@st.composite
+def _samples(draw: st.DrawFn, wanted: Wanted) -> Sample:
+    return _draw(draw, wanted)
+
+
+def _draw(draw: st.DrawFn, wanted: Wanted) -> Sample:
+    def given(option: Any) -> Any:
+        return draw(option) if isinstance(option, st.SearchStrategy) else option
+
+    def pick(options: list[T], most: int) -> T:
+        return options[draw(numbers(most)) % len(options)] if most > 1 else options[0]
+
+    places = wanted.room.devices()
+    device = given(wanted.devices) or pick(list(places), len(places))
+    dtype, layout = given(wanted.dtypes), given(wanted.layouts)
+    if isinstance(wanted.shapes, st.SearchStrategy):
+        shape = draw(wanted.shapes)
+    else:
+        usual = wanted.usual(dtype, layout, device) or reject()
+        shape = pick(usual, len(SHAPES) if wanted.shapes is None else 1)
+    fitting = wanted.fitting(dtype, layout, shape, device) or reject()
+    name = pick(list(fitting), 1 if layout else len(wanted.ways))
+    word = pick(fitting[name], 1 if dtype else len(DTYPES))
+    state = pick(wanted.states(name, word, device), MOST_STATES)
+    if isinstance(wanted.elements, st.SearchStrategy):
+        values = draw_elements(draw, word, shape, wanted.elements)
+    else:
+        values = draw_contents(draw, word, shape, wanted.elements)
+    way = wanted.ways[name]
+    values = way.fold(values) if way.fold else values
+    array = way.lay(values)
+    array = array if device == CPU else wanted.room.move(array, device)
+    array = state.make(array) if state.make else array
+    sample = Sample(array, values, name, state.tracked, state.writable)
+    note(_Told(wanted.room, sample))
+    return sample
+
+
+class _Told:
+    """A sample in words, which are put together only where somebody reads them."""
+
+    def __init__(self, room: Backend, sample: Sample) -> None:
+        self._room, self._sample = room, sample
+
+    def __repr__(self) -> str:
+        """What the printed elements do not show."""
+        room, sample = self._room, self._sample
+        facts, layout = room.describe(sample.array), room.layout(sample.array)
+        flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
+        words = [f"{facts.dtype} {facts.shape} on {facts.device}", sample.way]
+        words += [word for word, is_so in flags.items() if is_so]
+        return f"{room.name} array: {', '.join(words)}, strides {layout.strides} bytes"

@@ -1,0 +1,187 @@
+"""What can be asked of a backend, by name: its dtypes, its devices, the ways in which its arrays lie.
+
+A name is checked when it is given, so that a misspelt one fails in the test's own line.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES, category
+from xbridge._registry import get
+from xbridge._request import read_request
+from xbridge.backends import HOST
+from xbridge.errors import DeviceError, DTypeError, OptionError
+from xbridge.testing._samples import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Backend
+
+_KINDS = ("bool", "int", "float", "complex")
+_FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
+"""What an example is best read in, and so shrinks to."""
+
+ORDER = tuple(dict.fromkeys((*_FAMILIAR, *DTYPES)))
+"""Of all dtypes, the most readable first."""
+
+
+def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
+    """Strategy of the canonical names of a backend's dtypes.
+
+    Parameters
+    ----------
+    backend : str
+        Its name.
+    kinds : str or iterable of str, optional
+        Any of ``"bool"``, ``"int"`` (signed or not), ``"float"`` and ``"complex"``; None means all.
+
+    Returns
+    -------
+    SearchStrategy of str
+        Such as ``"float64"``, to which it shrinks. What NumPy knows only through ``ml_dtypes`` is among
+        them where that is installed, for any backend.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        There is no such backend, or it is not installed.
+    OptionError
+        There is no such kind, or the backend has no dtype of it.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(dtypes("numpy", kinds="complex"), lambda dtype: True)
+    'complex128'
+    """
+    wanted = _KINDS if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in wanted:
+        if kind not in _KINDS:
+            raise OptionError.because(
+                f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
+            )
+    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in wanted]
+    if not names:
+        raise OptionError.because(
+            f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
+        )
+    return st.sampled_from(names)
+
+
+def devices(backend: str) -> st.SearchStrategy[Device]:
+    """Strategy of the devices of a backend that are here now, the host first.
+
+    Parameters
+    ----------
+    backend : str
+        Its name.
+
+    Returns
+    -------
+    SearchStrategy of xbridge.Device
+        It shrinks to ``"cpu"``.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        There is no such backend, or it is not installed.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(devices("numpy"), lambda device: True)
+    'cpu'
+    """
+    return st.sampled_from(get(backend).devices())
+
+
+def layouts(backend: str) -> st.SearchStrategy[str]:
+    """Strategy of the names of the ways in which a backend's arrays can lie.
+
+    Parameters
+    ----------
+    backend : str
+        Its name.
+
+    Returns
+    -------
+    SearchStrategy of str
+        Such as ``"C"``, ``"reversed"`` or ``"leaf"``; the plainest comes first, and is what it shrinks to.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        There is no such backend, or it is not installed.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(layouts("numpy"), lambda layout: layout != "C")
+    'Fortran'
+    """
+    return st.sampled_from(tuple(samples_of(backend).ways))
+
+
+def dtypes_of(room: Backend, device: Device) -> list[str]:
+    """The names of what a backend has on a device and the host can hold, the most readable first."""
+    host = get(HOST)
+    return [name for name in ORDER if room.lacks(name, device) is None and host.lacks(name, CPU) is None]
+
+
+def read_dtype(room: Backend, dtype: object) -> str:
+    """The canonical name of a dtype that a backend has."""
+    name = read_request((room,), device=None, dtype=dtype, copy=None, grad=None).dtype
+    lack = room.lacks(name, CPU) if name in DTYPES else None
+    if lack:
+        raise lack.error.because(f"draw {room.name} arrays of {dtype!r}", lack.why, lack.do)
+    if name not in dtypes_of(room, CPU):
+        raise DTypeError.because(
+            f"draw {room.name} arrays of {dtype!r}", "that is no dtype to hold numbers in", "dtypes='float32'"
+        )
+    return name
+
+
+def read_device(room: Backend, device: object) -> Device:
+    """A device of a backend that is here."""
+    asked = read_request((room,), device=device, dtype=None, copy=None, grad=None).device
+    found = room.resolve_device(asked or CPU, CPU)
+    if found not in room.devices():
+        raise DeviceError.because(
+            f"draw {room.name} arrays on {found!r}",
+            f"the devices here are {', '.join(room.devices())}",
+            "devices='cpu'",
+        )
+    return found
+
+
+def read_layout(room: Backend, layout: object) -> str:
+    """The name of a way in which a backend's arrays can lie."""
+    names = tuple(samples_of(room.name).ways)
+    if not isinstance(layout, str) or layout not in names:
+        raise OptionError.because(
+            f"draw {room.name} arrays with layout {layout!r}",
+            f"the layouts are {', '.join(names)}",
+            f"layouts={_nearest(layout, names)!r}",
+        )
+    return layout
+
+
+def read_shape(_room: Backend, shape: object) -> tuple[int, ...]:
+    """A shape; a number is that of one axis."""
+    sides: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    if not all(type(side) is int and side >= 0 for side in sides):
+        raise OptionError.because(
+            f"draw arrays of shape {shape!r}", "a side is an integer from 0 on", "shapes=(2, 3)"
+        )
+    return sides
+
+
+def _nearest(word: object, names: tuple[str, ...]) -> str:
+    return (get_close_matches(str(word), names, n=1) or names)[0]

@@ -1,0 +1,182 @@
+"""The backend of the pretend library in `kit_toy.py`, without a fault: `kit_toy_faults.py` adds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
+from kit_toy import namespace as xp
+
+from xbridge import _host
+from xbridge._devices import CPU, Device
+from xbridge._dtypes import instead
+from xbridge._host._memory import layout_of, native_dtype
+from xbridge._protocol import Facts, Refusal
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._protocol import Array, HostArray, Layout
+
+name = "tiles"
+plain: tuple[type, ...] = (Tile,)
+scalars: tuple[type, ...] = ()
+readonly = True
+immutable = False
+autograd = True
+host_only = False
+host_casts: frozenset[tuple[str, str]] = frozenset({("float64", "float32")})
+gaps: dict[str, str] = {}
+samples = "kit_toy_samples"
+
+_DEVICES = {"host": CPU, "attic": Device("tile:0"), "cellar": Device("tile:1")}
+_PLACES = {device: place for place, device in _DEVICES.items()}
+_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32", "complex": "complex64"}
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, Tile)
+
+
+def describe(x: Tile, /) -> Facts:
+    return Facts(x.dtype.name, _DEVICES[x.place], x.shape, x.tracked)
+
+
+def refusal(x: Tile, /, *, leaving: bool) -> Refusal | None:
+    if not leaving:
+        return None
+    if type(x) is not Tile:
+        return Refusal(
+            UnsupportedArrayError, f"a {type(x).__name__} may mean more than its tiles", "Tile(x.memory)"
+        )
+    if x.dtype.name in LIBRARY_DTYPES:
+        return None
+    if x.memory.dtype.kind == "U":
+        return Refusal(DTypeError, "a tile of words has no numbers", "x.lengths()")
+    return Refusal(UnsupportedArrayError, "the tile is broken", "mending it first")
+
+
+def layout(x: Tile, /) -> Layout:
+    return layout_of(x.memory)._replace(writable=x.writable, settled=not (x.neg or x.conj))
+
+
+def dtype_name(dtype: object, /) -> str | None:
+    return dtype.name if isinstance(dtype, Stone) else None
+
+
+def lacks(dtype: str, device: Device, /) -> Refusal | None:
+    if dtype in LIBRARY_DTYPES:
+        return None
+    return Refusal(DTypeError, f"there are no tiles of {dtype}", instead(dtype))
+
+
+def default_dtype(category: str, device: Device, /) -> str:
+    return _DEFAULTS[category]
+
+
+def device_name(device: object, /) -> Device | None:
+    return _DEVICES[device.place] if isinstance(device, Spot) else None
+
+
+def resolve_device(device: Device, near: Device, /) -> Device:
+    kind = "tile" if device.kind == "gpu" else device.kind
+    if kind == near.kind and device.index in (None, near.index):
+        return near
+    found = Device(f"{kind}:0") if kind == "tile" and device.index is None else Device(str(device))
+    if device.kind == "gpu":
+        return _DEVICES["attic"]
+    if found not in _PLACES:
+        raise DeviceError.because(
+            f"put a tile on {device!r}", "there is no such place", f"device={PLACES[0]!r}"
+        )
+    return found
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(_DEVICES.values())
+
+
+def namespace(x: Tile, /) -> ModuleType:
+    module: ModuleType = xp
+    return module
+
+
+def tracing() -> bool:
+    return False
+
+
+def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    return fn
+
+
+def recording() -> bool:
+    return True
+
+
+def peek(x: Tile, /) -> HostArray | None:
+    if x.place != "host" or x.neg or x.conj or x.tracked or x.dtype.name not in LIBRARY_DTYPES:
+        return None
+    if not x.writable or layout(x).repeats():
+        return None
+    return x.memory.view()
+
+
+def adopt(host: HostArray, /) -> Tile | None:
+    flags = host.flags
+    if not (flags.behaved and flags.forc and host.dtype.isnative) or host.dtype.name not in LIBRARY_DTYPES:
+        return None
+    return Tile(host)
+
+
+def detach(x: Tile, /) -> Tile:
+    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=False)
+
+
+def track(x: Tile, /) -> Tile:
+    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=x.writable, parents=())
+
+
+def settle(x: Tile, /) -> Tile:
+    return x.like(x.values())
+
+
+def check(x: Tile, dtype: str, /) -> Tile:
+    _host.check(x.values(), dtype)
+    return x
+
+
+def cast(x: Tile, dtype: str, /) -> Tile:
+    with np.errstate(all="ignore"):
+        return x.like(x.values().astype(native_dtype(dtype)))
+
+
+def copy(x: Tile, /) -> Tile:
+    values = x.values()
+    axes = sorted(range(values.ndim), key=lambda axis: -abs(x.memory.strides[axis]))
+    dense = np.ascontiguousarray(values.transpose(axes)).reshape([values.shape[axis] for axis in axes])
+    copied = dense.transpose(np.argsort(axes)) if axes else dense
+    return x.like(copied)
+
+
+def move(x: Tile, device: Device, /) -> Tile:
+    return Tile(np.empty(0), place=_PLACES[device]).like(x.values(), x)
+
+
+def stack(arrays: list[Tile], shape: tuple[int, ...], /) -> Tile:
+    values = np.stack([x.values() for x in arrays])
+    return arrays[0].like(values.reshape((*shape, *arrays[0].shape)), *arrays)
+
+
+def holds(facts: Facts, layout: Layout, /) -> bool:
+    return facts.native and layout.aligned and all(stride >= 0 for stride in layout.strides)
+
+
+def to_host(x: Tile, /) -> HostArray:
+    return x.memory.view()
+
+
+def from_host(host: HostArray, /) -> Tile:
+    return Tile(host)

@@ -1,0 +1,138 @@
+"""Faults in what a backend says of itself and of arrays, by the test that must notice them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kit_toy_backend as good
+import kit_toy_samples
+import numpy as np
+from kit_toy import LIBRARY_DTYPES, Stone, Tile
+from kit_toy_planting import describe, raise_
+
+from xbridge._protocol import Refusal
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from kit_toy_planting import Faults
+
+_BARE: tuple[Any] = (ValueError,)
+
+_NO = Refusal(UnsupportedArrayError, "it may not stay", "leaving")
+
+FAULTS: Faults = {
+    "test_a_verb_takes_what_the_protocol_says": {
+        "a verb takes less": {"holds": lambda facts: True},
+        "a verb takes more": {"copy": lambda x, order: good.copy(x)},
+        "an option is taken by position": {"refusal": lambda x, leaving, /: good.refusal(x, leaving=leaving)},
+    },
+    "test_the_facts_are_of_their_kinds": {
+        "a fact is a number": {"readonly": 1},
+        "the plain types are a list": {"plain": [Tile]},
+        "casts are named wrongly": {"host_casts": frozenset({("double", "float32")})},
+    },
+    "test_what_is_no_array_of_it_is_not_its_own": {
+        "everything is owned": {"owns": lambda cls: True},
+        "dtypes are owned": {"owns": lambda cls: issubclass(cls, (Tile, Stone))},
+        "host arrays are owned": {"owns": lambda cls: issubclass(cls, (Tile, np.ndarray))},
+    },
+    "test_an_array_that_must_not_leave_is_owned_all_the_same": {
+        "what inherits is not owned": {"owns": lambda cls: cls is Tile},
+    },
+    "test_its_types_are_its_own": {
+        "arrays are scalars": {"scalars": (Tile,)},
+        "arrays of the host are scalars": {"scalars": (np.ndarray,)},
+    },
+    "test_what_must_not_leave_is_left_to_the_plan": {
+        "a subclass takes the hot path": {"plain": (Tile, kit_toy_samples.Floor)},
+    },
+    "test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself": {
+        "it is always traced": {"tracing": lambda: True},
+        "what runs outside runs twice": {"outside": lambda fn: lambda *args: (fn(*args), fn(*args))[1]},
+    },
+    "test_the_namespace_makes_arrays_of_the_library": {
+        "the namespace is NumPy's": {"namespace": lambda x: np},
+        "an undeclared gap: no namespace": {
+            "namespace": lambda x: raise_(DTypeError.because("find a namespace", "there is none", "another"))
+        },
+    },
+    "test_an_array_is_described_as_it_is": {
+        "the dtype has another name": describe(
+            dtype=lambda x: {"float64": "double"}.get(x.dtype.name, x.dtype.name)
+        ),
+        "the shape is a list": describe(shape=lambda x: [*x.shape]),
+        "the shape has one axis more": describe(shape=lambda x: (*x.shape, 1)),
+        "the device is a bare string": describe(device=lambda x: "cpu"),
+    },
+    "test_a_dtype_object_of_the_library_has_the_name_of_its_dtype": {
+        "a dtype object has another name": {
+            "dtype_name": lambda dtype: f"tile.{dtype.name}" if isinstance(dtype, Stone) else None
+        },
+        "a name is a dtype object": {
+            "dtype_name": lambda dtype: dtype if isinstance(dtype, str) else good.dtype_name(dtype)
+        },
+    },
+    "test_its_bytes_lie_where_its_layout_says": {
+        "everything is in foreign byte order": describe(native=lambda x: False),
+    },
+    "test_the_library_has_no_dtype_that_it_is_said_to_lack": {
+        "a dtype is lacked that is there": {
+            "lacks": lambda dtype, device: good.lacks("uint64" if dtype == "int8" else dtype, device)
+        },
+    },
+    "test_the_library_gets_every_value_of_the_host": {
+        "a dtype is there that is lacked": {
+            "lacks": lambda dtype, device: good.lacks("uint8" if dtype == "uint16" else dtype, device),
+            "from_host": lambda host: Tile(host.astype("u1") if host.dtype == "u2" else host),
+        },
+    },
+    "test_a_dtype_is_lacked_with_a_reason_or_had": {
+        "the wrong error for a dtype that is lacked": {
+            "lacks": lambda dtype, device: (r := good.lacks(dtype, device)) and r._replace(error=DeviceError)
+        },
+        "every word is a dtype": {
+            "lacks": lambda dtype, device: None if dtype == "no such dtype" else good.lacks(dtype, device)
+        },
+    },
+    "test_what_must_not_leave_is_refused_with_a_way_out": {
+        "what must not leave is let go": {
+            "refusal": lambda x, *, leaving: None if type(x) is not Tile else good.refusal(x, leaving=leaving)
+        },
+    },
+    "test_it_is_refused_nowhere": {
+        "what must not leave is refused at home": {
+            "refusal": lambda x, *, leaving: good.refusal(x, leaving=True) or (None if leaving else _NO)
+        },
+    },
+    "test_an_array_that_must_not_leave_is_described_and_says_why": {
+        "a refusal is raised": {
+            "refusal": lambda x, *, leaving: (
+                raise_(TypeError("no")) if good.refusal(x, leaving=leaving) else None
+            )
+        },
+        "a refusal has no way out": {
+            "refusal": lambda x, *, leaving: (r := good.refusal(x, leaving=leaving)) and r._replace(do="")
+        },
+        "a refusal is a bare ValueError": {
+            "refusal": lambda x, *, leaving: (
+                (r := good.refusal(x, leaving=leaving)) and Refusal(*_BARE, r.why, r.do)
+            )
+        },
+        "what must not leave is not described": {
+            "describe": lambda x: (
+                good.describe(x) if x.dtype.name in LIBRARY_DTYPES else raise_(KeyError(x.dtype.name))
+            )
+        },
+    },
+    "test_memory_that_may_not_be_written_is_looked_at_read_only": {
+        "an undeclared gap: nothing is read-only": {"readonly": False},
+    },
+    "test_arrays_live_elsewhere_too": {
+        "a stale gap": {"gaps": {"device": "notyet: tiles do not move"}},
+    },
+    "test_every_gap_is_one_of_the_promises_and_says_why": {
+        "a gap of another name": {"gaps": {"speed": "never: tiles are heavy"}},
+        "a gap without an excuse": {"gaps": {"order": "because tiles are heavy"}},
+        "a gap without a reason": {"gaps": {"order": "never: "}},
+    },
+}

@@ -1,0 +1,160 @@
+"""Faults in history and devices, by the test that must notice them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kit_toy_backend as good
+from kit_toy import Tile
+from kit_toy_planting import as_if_dense, describe, same
+
+from xbridge._devices import CPU, Device
+from xbridge.errors import DeviceError, OptionError
+
+if TYPE_CHECKING:
+    from kit_toy_planting import Faults
+
+
+def _track_in_place(x: Tile) -> Tile:
+    x.parents = ()
+    return x
+
+
+def _detach_in_place(x: Tile) -> Tile:
+    x.parents = None
+    return x
+
+
+def _move_within(x: Tile, device: Device) -> Tile:
+    """Say that it moved."""
+    return same(x, place="host" if device == CPU else "attic")
+
+
+def _looked_at(x: Tile, device: Device) -> Tile:
+    moved = same(x)
+    vars(moved)["claimed"] = device
+    return moved
+
+
+def _or_else(device: Device, near: Device, other: Any) -> Any:
+    try:
+        return good.resolve_device(device, near)
+    except DeviceError:
+        if isinstance(other, Exception):
+            raise other from None
+        return other
+
+
+ATTIC = Device("tile:0")
+
+GRAPH: Faults = {
+    "test_history_goes_on_through_every_step_within_the_library": {
+        "history is cut by a cast": {"cast": lambda x, dtype: same(good.cast(x, dtype), parents=None)},
+        "history is cut by a copy": {"copy": lambda x: same(good.copy(x), parents=None)},
+        "history is cut by a move": {"move": lambda x, device: same(good.move(x, device), parents=None)},
+        "history is cut by a stack": {
+            "stack": lambda arrays, shape: same(good.stack(arrays, shape), parents=None)
+        },
+        "history begins anew with a copy": {
+            "copy": lambda x: same(good.copy(x), parents=() if x.tracked else None)
+        },
+        "nothing is ever recorded": {"recording": lambda: False},
+        "gradients that there are are denied": {"autograd": False},
+    },
+    "test_a_detached_step_is_the_same_memory_without_history": {
+        "history is kept by a detach": {"detach": lambda x: x},
+        "a detach copies": {"detach": lambda x: same(good.copy(x), parents=None)},
+        "a detach changes the tile": {"detach": _detach_in_place},
+        "a detach forgets a negation": {"detach": lambda x: same(good.detach(x), neg=False)},
+    },
+    "test_detached_is_without_history_and_changes_nothing_that_has_one": {
+        "a detached tile may be written": {"detach": lambda x: same(x, parents=None)},
+    },
+    "test_an_array_is_described_as_it_is": {
+        "history is not told": describe(history=lambda x: False),
+        "history is told of everything": describe(history=lambda x: True),
+    },
+    "test_requires_grad_makes_a_new_leaf_over_the_memory": {
+        "a leaf is the tile itself": {"track": _track_in_place},
+        "a leaf is no leaf": {"track": lambda x: same(x, parents=(same(x, parents=()), x))},
+        "a leaf has no history": {"track": same},
+        "a leaf lies elsewhere": {"track": lambda x: same(good.copy(x), parents=())},
+    },
+    "test_what_comes_from_the_host_has_no_history": {
+        "what comes from the host has a history": {
+            "from_host": lambda host: Tile(host, parents=()),
+            "adopt": lambda host: None,
+        },
+    },
+}
+
+
+DEVICES: Faults = {
+    "test_arrays_live_elsewhere_too": {
+        "the device is dropped from the facts": describe(device=lambda x: CPU),
+        "the device is renamed": describe(device=lambda x: CPU if x.place == "host" else Device("tile:7")),
+        "two devices are one": {"move": lambda x, device: good.move(x, CPU if device == CPU else ATTIC)},
+        "a move keeps the memory": {"move": _move_within},
+        "other devices are denied": {"host_only": True},
+    },
+    "test_what_was_sent_comes_back": {
+        "a move home keeps the memory": {
+            "move": lambda x, device: _move_within(x, device) if device == CPU else good.move(x, device)
+        },
+    },
+    "test_what_was_sent_has_memory_of_its_own": {
+        "a move is in name only, and shares": {
+            "move": _looked_at,
+            "describe": lambda x: good.describe(x)._replace(
+                device=getattr(x, "claimed", good.describe(x).device)
+            ),
+        },
+    },
+    "test_every_way_of_lying_can_be_sent": {
+        "a move forgets a conjugate": {"move": lambda x, device: good.move(same(x, conj=False), device)},
+        "a move forgets strides": {
+            "move": lambda x, device: good.move(same(x, memory=as_if_dense(x.memory)), device)
+        },
+    },
+    "test_an_array_stays_where_it_is": {
+        "a copy comes home": {
+            "copy": lambda x: good.copy(good.move(x, CPU)) if x.place != "host" else good.copy(x)
+        },
+        "a cast comes home": {"cast": lambda x, dtype: good.cast(good.move(x, CPU), dtype)},
+        "a stack comes home": {
+            "stack": lambda arrays, shape: good.stack([good.move(x, CPU) for x in arrays], shape)
+        },
+    },
+    "test_a_device_that_is_not_there_is_refused": {
+        "an unknown device is the host": {"resolve_device": lambda device, near: _or_else(device, near, CPU)},
+        "an unknown device is a KeyError": {
+            "resolve_device": lambda device, near: _or_else(device, near, KeyError(device))
+        },
+        "an unknown device is an error of another class": {
+            "resolve_device": lambda device, near: _or_else(
+                device, near, OptionError.because("go", "no", "no")
+            )
+        },
+    },
+    "test_gpu_is_an_accelerator_or_refused": {
+        "gpu means the host": {
+            "resolve_device": lambda device, near: (
+                CPU if device.kind == "gpu" else good.resolve_device(device, near)
+            )
+        },
+    },
+    "test_every_device_has_one_name_and_leads_to_itself": {
+        "a kind leads away from where one is": {
+            "resolve_device": lambda device, near: good.resolve_device(device, CPU)
+        },
+        "a device is missing from the list": {"devices": lambda: good.devices()[1:]},
+        "devices are strings": {"devices": lambda: tuple(map(str, good.devices()))},
+    },
+    "test_a_device_object_of_the_library_has_the_name_of_its_device": {
+        "device objects are unknown": {"device_name": lambda device: None},
+        "every object is a device": {"device_name": lambda device: good.device_name(device) or CPU},
+    },
+}
+
+
+FAULTS = {**GRAPH, **DEVICES}

@@ -1,0 +1,217 @@
+"""Faults in the values of arrays and in casts, by the test that must notice them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import kit_toy_backend as good
+import numpy as np
+from kit_toy import Tile
+from kit_toy_planting import as_if_dense, layout, same, through
+
+from xbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit_toy import Host
+    from kit_toy_planting import Faults
+
+
+def quiet(values: Host) -> Host:
+    """Every NaN becomes the usual one."""
+    if values.dtype.kind == "f" or values.dtype.name == "bfloat16":
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isnan(values), values.dtype.type("nan"), values).astype(values.dtype)
+    return values
+
+
+def _narrowed(values: Host) -> Host:
+    with np.errstate(all="ignore"):
+        return values.astype("f4")
+
+
+def unsigned(values: Host) -> Host:
+    """Every zero becomes the positive one."""
+    with np.errstate(all="ignore"):
+        return values + values.dtype.type(0) if values.dtype.kind == "f" else values
+
+
+def flushed(values: Host) -> Host:
+    """What is subnormal becomes zero."""
+    if values.dtype.kind != "f":
+        return values
+    with np.errstate(all="ignore"):
+        return np.where(np.abs(values) < np.finfo(values.dtype).tiny, values * 0, values).astype(values.dtype)
+
+
+def _cast(x: Tile, dtype: str) -> Tile:
+    """Cut the last bits off where they should be rounded."""
+    if (x.dtype.name, dtype) != ("float64", "float32"):
+        return good.cast(x, dtype)
+    bits = x.values().view("u8") & np.uint64(0xFFFFFFFFE0000000)
+    return x.like(bits.view("f8").astype("f4"))
+
+
+def _cast_rounding(x: Tile, dtype: str) -> Tile:
+    """Round to the nearest integer, where everybody cuts off."""
+    values = x.values()
+    whole = np.rint(values) if dtype.startswith(("int", "uint")) and values.dtype.kind == "f" else values
+    with np.errstate(all="ignore"):
+        return x.like(whole.astype(dtype))
+
+
+def _checked(x: Tile, other: Tile, dtype: str) -> Tile:
+    """The tile, if another one passes the check."""
+    good.check(other, dtype)
+    return x
+
+
+def _reread(values: Host, dtype: str) -> Host:
+    fits = values.dtype.itemsize == np.dtype(dtype if hasattr(np, dtype) else "f2").itemsize
+    return values.view(dtype) if fits and hasattr(np, dtype) else good.cast(Tile(values), dtype).values()
+
+
+def _overwritten(x: Tile, made: Tile) -> Tile:
+    if x.memory.flags.writeable and x.memory.dtype.kind == "f":
+        x.memory[...] = 0
+    return made
+
+
+def _translated(call: Callable[[], Any], error: type[Exception]) -> Any:
+    try:
+        return call()
+    except OverflowError as found:
+        raise error(str(found)) from found
+
+
+VALUES: Faults = {
+    "test_what_is_pending_is_done_and_nothing_else": {
+        "the sign of a negation is lost": {"settle": lambda x: same(good.settle(same(x, neg=False)))},
+        "a conjugate negates the real part": {
+            "settle": lambda x: good.settle(same(x, neg=x.neg or x.conj, conj=x.neg))
+        },
+        "settle does nothing": {"settle": lambda x: x},
+        "subnormals are flushed": {"settle": through(good.settle, flushed)},
+    },
+    "test_numpy_gets_every_value": {
+        "a negation passes for done": layout(settled=lambda x: not x.conj),
+        "a conjugate passes for done": layout(settled=lambda x: not x.neg),
+        "a view without axes gets one": {
+            "to_host": lambda x: np.atleast_1d(x.memory),
+            "peek": lambda x: None,
+        },
+    },
+    "test_its_bytes_lie_where_its_layout_says": {
+        "everything passes for pending": layout(settled=lambda x: False),
+    },
+    "test_a_copy_has_every_value": {
+        "a copy keeps the pending sign and negates": {"copy": lambda x: same(good.copy(x), neg=x.neg)},
+        "the payload of NaN is lost in a copy": {"copy": through(good.copy, quiet)},
+        "the sign of zero is lost in a copy": {"copy": through(good.copy, unsigned)},
+    },
+    "test_the_library_gets_every_value_of_the_host": {
+        "the payload of NaN is lost from the host": {
+            "from_host": through(good.from_host, quiet),
+            "adopt": lambda host: None,
+        },
+        "an array without axes gets one": {
+            "from_host": lambda host: Tile(np.atleast_1d(host)),
+            "adopt": lambda host: None,
+        },
+        "strides are ignored from the host": {
+            "from_host": lambda host: Tile(as_if_dense(host)),
+            "adopt": lambda host: None,
+        },
+        "one dtype is narrowed from the host": {
+            "from_host": lambda host: Tile(_narrowed(host) if host.dtype == "f8" else host),
+            "adopt": lambda host: None,
+        },
+        "unsigned bytes become signed": {
+            "from_host": lambda host: Tile(host.view("i1") if host.dtype == "u1" else host),
+            "adopt": lambda host: None,
+        },
+    },
+    "test_a_cast_within_the_library_is_exact_or_rounds_as_everybody_does": {
+        "the sign of zero is lost in a cast": {"cast": through(good.cast, unsigned)},
+    },
+    "test_arrays_are_stacked_in_order": {
+        "a stack is in the wrong order": {"stack": lambda arrays, shape: good.stack(arrays[::-1], shape)},
+        "a stack ignores its shape": {"stack": lambda arrays, shape: good.stack(arrays, (len(arrays),))},
+        "a stack is along the last axis": {
+            "stack": lambda arrays, shape: arrays[0].like(np.stack([x.values() for x in arrays], -1))
+        },
+    },
+    "test_what_it_says_that_it_holds_it_holds": {
+        "byte order is ignored": {
+            "holds": lambda facts, layout: good.holds(facts._replace(native=True), layout),
+            "from_host": lambda host: Tile(host.view(host.dtype.newbyteorder("="))),
+        },
+    },
+    "test_an_array_of_the_host_gets_here_as_it_would_with_a_plan": {
+        "byte order is ignored on the hot path": {
+            "adopt": lambda host: good.adopt(host.view(host.dtype.newbyteorder("=")))
+        },
+    },
+}
+
+
+CASTS: Faults = {
+    "test_a_cast_within_the_library_is_exact_or_rounds_as_everybody_does": {
+        "a cast cuts off where it should round": {"cast": _cast},
+        "a cast rounds where it should cut off": {"cast": _cast_rounding},
+        "a cast reads the bits": {"cast": lambda x, dtype: x.like(_reread(x.values(), dtype))},
+        "a cast is to another dtype": {
+            "cast": lambda x, dtype: good.cast(x, "float32" if dtype == "float64" else dtype)
+        },
+    },
+    "test_every_way_of_lying_is_cast_alike": {
+        "a cast ignores what is pending": {
+            "cast": lambda x, dtype: good.cast(same(x, neg=False, conj=False), dtype)
+        },
+    },
+    "test_no_conversion_changes_its_source": {
+        "a cast works in place": {"cast": lambda x, dtype: _overwritten(x, good.cast(x, dtype))},
+    },
+    "test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own": {
+        "the host rounds once, the library twice": {
+            "cast": lambda x, dtype: good.cast(good.cast(x, "float32") if dtype == "float16" else x, dtype),
+            "host_casts": frozenset({("float64", "float16")}),
+        },
+        "the host casts otherwise": {
+            "cast": through(good.cast, flushed),
+            "host_casts": frozenset({("float64", "float32")}),
+        },
+    },
+    "test_a_value_that_would_be_lost_unasked_is_noticed": {
+        "no loss is noticed": {"check": lambda x, dtype: x},
+        "every cast is a loss": {"check": lambda x, dtype: _checked(x, Tile(np.full(1, 3e300)), "float32")},
+        "only large values are losses": {
+            "check": lambda x, dtype: _checked(x, Tile(np.maximum(x.values().real, 0)), dtype)
+        },
+        "a check gives a copy": {"check": lambda x, dtype: good.copy(good.check(x, dtype))},
+        "infinity is a loss": {
+            "check": lambda x, dtype: _checked(x, Tile(np.nan_to_num(x.values().real)), dtype)
+        },
+        "the wrong error for a loss": {
+            "check": lambda x, dtype: _translated(lambda: good.check(x, dtype), OptionError)
+        },
+    },
+    "test_the_namespace_makes_arrays_of_the_library": {
+        "the default is another float": {
+            "default_dtype": lambda kind, device: (
+                "float64" if kind == "float" else good.default_dtype(kind, device)
+            )
+        },
+    },
+    "test_numbers_become_a_dtype_of_their_category_that_the_library_has": {
+        "the default is of another category": {
+            "default_dtype": lambda kind, device: (
+                "float32" if kind == "int" else good.default_dtype(kind, device)
+            )
+        },
+    },
+}
+
+
+FAULTS = {**VALUES, **CASTS}

@@ -1,0 +1,85 @@
+"""The suite from outside: the smallest backends pass it, and whoever has the package can run it.
+
+What it notices is held by `test_kit_bites.py`; that NumPy, torch and the strict companions pass, by the suite
+itself, which is collected with the examples of the package.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from kit_toy_suite import few_examples, register, run
+from toylib import make_backend
+
+import xbridge
+from xbridge.testing import conformance
+from xbridge.testing._promises import MARK, PROMISES, promise
+
+__all__ = ["few_examples"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "add-a-backend.md"
+
+
+@pytest.mark.usefixtures("own_registry", "few_examples")
+def test_the_backend_of_the_docs_keeps_every_promise_but_those_that_it_names() -> None:
+    module = ModuleType("box_xbridge")
+    for block in re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        if "register_backend" not in block:
+            exec(compile(block, str(PAGE), "exec"), vars(module))
+    module.Box.__module__ = "box"
+    xbridge.register_backend("box", module)
+    reports = run("box")
+    assert (reports.failed, reports.astray) == ({}, {})
+    assert set(module.gaps) == {"device", "history", "namespace"}
+
+
+@pytest.mark.usefixtures("own_registry", "few_examples")
+def test_the_smallest_toy_keeps_every_promise_but_those_that_it_names() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    reports = run("toylib")
+    assert (reports.failed, reports.astray) == ({}, {})
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_backend_without_a_verb_is_not_run_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+    register("tiles-misspelt", settle=None, setle=lambda x: x)
+    reports = run("tiles-misspelt")
+    assert reports.ended == pytest.ExitCode.USAGE_ERROR
+    assert "has no settle" in capsys.readouterr().err
+
+
+def test_every_promise_that_may_be_broken_has_a_test() -> None:
+    tests = [vars(conformance)[name] for name in conformance.__all__]
+    marked = {mark.args[0] for test in tests for mark in getattr(test, "pytestmark", ()) if mark.name == MARK}
+    assert marked == set(PROMISES)
+    assert len(tests) == len(set(conformance.__all__))
+
+
+def test_a_promise_that_nobody_knows_cannot_be_marked() -> None:
+    with pytest.raises(KeyError, match="speed"):
+        promise("speed")
+
+
+@pytest.mark.parametrize("door", ["the package", "one line in a test file"])
+def test_a_stranger_runs_it_in_a_place_of_their_own(door: str, tmp_path: Path) -> None:
+    where = ["--pyargs", "xbridge.testing.conformance"]
+    if door == "one line in a test file":
+        (tmp_path / "test_mine.py").write_text("from xbridge.testing.conformance import *\n")
+        where = ["test_mine.py"]
+    options = ["--xbridge=numpy", "-k", "stacked or elsewhere", "-W", "error", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *where, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 xfailed" in done.stdout

@@ -1,0 +1,257 @@
+"""What the test kit knows of each library is so: bits, flags and places are looked up in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from rawmemory import bits, in_place, overlaps, same_bits, touched
+from strategies import HOST_DTYPES, host_dtype
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._registry import get
+from xbridge.testing._samples import samples_of
+from xbridge.testing.samples import numpy as known
+from xbridge.testing.samples.anything import Anything
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rawmemory import Host
+
+    from xbridge.testing._samples import Way
+
+SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
+
+
+def values_of(word: str, shape: tuple[int, ...]) -> Host:
+    """Bits of every sort, no two elements alike as far as the dtype goes."""
+    dtype = host_dtype(word)
+    raw = np.random.default_rng(0).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    if word == "bool":
+        raw &= 1
+    return raw.reshape(-1).view(dtype).reshape(shape)
+
+
+def laid(way: Way, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
+    """Arrays of a way in every dtype and shape, with what they hold."""
+    for word in words:
+        for shape in SHAPES:
+            if way.takes(word, shape):
+                values = values_of(word, shape)
+                values = way.fold(values) if way.fold else values
+                yield way.lay(values.copy()), values
+
+
+@pytest.mark.parametrize("name", known.ways)
+def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) -> None:
+    examples = list(laid(known.ways[name]))
+    assert examples
+    for array, values in examples:
+        assert array.dtype == values.dtype.newbyteorder() if name == "byte-swapped" else values.dtype
+        assert same_bits(array, values)
+        back = known.read(array)
+        assert same_bits(back, values)
+        assert back.flags.carray
+        assert back.flags.owndata
+        assert back.dtype.isnative
+
+
+@pytest.mark.parametrize("name", known.ways)
+def test_a_way_keeps_no_hold_of_the_values(name: str) -> None:
+    way = known.ways[name]
+    for word in ("float64", "int64"):
+        for shape in ((2, 3), (0,)):
+            if way.takes(word, shape):
+                values = values_of(word, shape)
+                assert not overlaps(way.lay(values), values)
+
+
+@pytest.mark.parametrize("name", known.ways)
+def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
+    way = known.ways[name]
+    for array, values in laid(way):
+        assert array.flags.writeable == way.writable
+        if not way.writable:
+            with pytest.raises(ValueError, match="read-only"):
+                known.write(array)
+        else:
+            known.write(array)
+            assert (bits(array) != bits(values)).any(-1).all()
+            if array.dtype == bool:
+                assert in_place(array).max(initial=0) <= 1
+
+
+@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.freeze])
+def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> None:
+    way = known.ways[name]
+    assert way.freeze
+    for array, values in laid(way, ("int64", "complex64")):
+        places = touched(array)
+        frozen = way.freeze(array)
+        assert np.array_equal(touched(frozen), places)
+        assert same_bits(frozen, values)
+        with pytest.raises(ValueError, match="read-only"):
+            known.write(frozen)
+
+
+def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) -> Host:
+    """One array of a way."""
+    way = known.ways[name]
+    values = values_of(word, shape)
+    laid_so: Host = way.lay(way.fold(values) if way.fold else values)
+    return laid_so
+
+
+def test_every_layout_has_the_property_that_its_name_says() -> None:
+    assert one("C").flags.carray
+    assert one("Fortran").flags.farray
+    assert not one("transposed").flags.forc
+    assert one("transposed").base is not None
+    assert one("strided").strides[-1] == 16
+    assert all(stride < 0 for stride in one("reversed").strides)
+    offset = one("offset")
+    assert isinstance(offset.base, np.ndarray)
+    assert in_place(offset).ctypes.data > in_place(offset.base).ctypes.data
+    assert one("broadcast").strides[::2] == (0, 0)
+    assert touched(one("overlapping")).size < one("overlapping").nbytes
+    assert 0 not in one("overlapping").strides
+    assert one("odd strides").strides[-1] % 8 == 4
+    assert not one("unaligned").flags.aligned
+    assert not one("byte-swapped").dtype.isnative
+    assert not one("read-only").flags.writeable
+    assert type(one("memmap")) is np.memmap
+    assert one("wild", shape=(0, 2)).strides == (3, -10)
+    assert one("longlong", "int64").dtype.char == "q"
+    assert one("longlong", "uint64").dtype.char == "Q"
+
+
+def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    array = one("memmap")
+    assert not list(tmp_path.iterdir())
+    known.write(array)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", known.refused)
+def test_what_must_be_refused_is_numpys_and_is_refused(name: str) -> None:
+    x, room = known.refused[name](), get("numpy")
+    assert xbridge.backend_of(x) == "numpy"
+    assert room.refusal(x, leaving=True)
+
+
+def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "find_spec", lambda name: None)
+    assert known._small() == {}
+
+
+# -- libraries of which nothing is known ---------------------------------------------------------
+
+
+def toys(**changes: Any) -> Anything:
+    """What is known of toys, whose backend is not registered."""
+    return Anything(make_backend(**changes))
+
+
+READONLY: dict[str, Any] = {"readonly": True, "immutable": False}
+
+
+@pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
+def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[str, Any]) -> None:
+    kit = toys(**changes)
+    for way in kit.ways.values():
+        for array, values in laid(way):
+            assert type(array) is Toy
+            assert type(array.data) is np.ndarray
+            assert same_bits(array.data, values)
+            assert same_bits(kit.read(array), values)
+
+
+def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
+    repeating = {"broadcast", "overlapping", "read-only"}
+    assert not repeating & set(toys().ways)
+    kit = toys(**READONLY)
+    assert repeating <= set(kit.ways)
+    for name in repeating:
+        assert not kit.ways[name].writable
+        assert all(not array.data.flags.writeable for array, _ in laid(kit.ways[name]))
+
+
+def test_a_library_is_not_given_what_it_cannot_hold() -> None:
+    kit = toys(holds=lambda facts, layout: facts.native and min(layout.strides, default=0) >= 0)
+    assert not kit.ways["byte-swapped"].takes("float64", (2,))
+    assert not kit.ways["reversed"].takes("float64", (2,))
+    assert kit.ways["strided"].takes("float64", (2,))
+    lacking = toys(lacks=lambda dtype, device: "no" if dtype == "int8" else None)
+    assert not lacking.ways["C"].takes("int8", (2,))
+    assert lacking.ways["C"].takes("int16", (2,))
+
+
+def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
+    kit = toys()
+    assert not any(way.writable for way in kit.ways.values())
+    with pytest.raises(ValueError, match="nobody may write a Toy"):
+        kit.write(Toy(np.ones(2)))
+    kit = toys(**READONLY)
+    for word in ("bool", "float64"):
+        toy = kit.ways["strided"].lay(values_of(word, (2, 3)))
+        before = bits(toy.data)
+        kit.write(toy)
+        assert (bits(toy.data) != before).any(-1).all()
+        freeze = kit.ways["strided"].freeze
+        assert freeze
+        frozen = freeze(toy)
+        assert overlaps(frozen.data, toy.data)
+        with pytest.raises(ValueError, match="nobody may write a Toy"):
+            kit.write(frozen)
+
+
+def test_an_array_of_any_library_is_read_out_of_its_graph_when_settled_and_from_afar() -> None:
+    calls: list[str] = []
+    numpy = get("numpy")
+
+    def step(name: str) -> Any:
+        def run(x: Toy, *rest: object) -> Toy:
+            calls.append(name)
+            return Toy(x.data.copy())
+
+        return run
+
+    far = {
+        "describe": lambda x: numpy.describe(x.data)._replace(device=xbridge.Device("far:0"), history=True),
+        "layout": lambda x: numpy.layout(x.data)._replace(settled="settle" in calls),
+        "detach": step("detach"),
+        "settle": step("settle"),
+        "move": step("move"),
+    }
+    array = np.arange(4.0)
+    assert same_bits(toys(**far).read(Toy(array)), array)
+    assert calls == ["detach", "settle", "move"]
+    with pytest.raises(ValueError, match="on far:0"):
+        toys(**far).write(Toy(array))
+
+
+def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
+    def track(x: Toy) -> Toy:
+        return x
+
+    kit = toys(autograd=True, track=track)
+    assert kit.ways["C"].track is track
+    assert toys().ways["C"].track is None
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_what_is_known_is_that_of_the_backend_that_is_registered_now() -> None:
+    assert samples_of("numpy") is known
+    xbridge.register_backend("toylib", make_backend())
+    first = samples_of("toylib")
+    assert isinstance(first, Anything)
+    assert samples_of("toylib") is first
+    xbridge.register_backend("toylib", make_backend(**READONLY), replace=True)
+    assert "broadcast" not in first.ways
+    assert "broadcast" in samples_of("toylib").ways
