@@ -14,6 +14,7 @@ import fresh
 from harness import MS, SHARE, Figure, best, figure, interleave
 from report import Result, Table, document
 from rows import BULK, IMPORT, STACK, No, Row, Section, names, sections
+from rows_kit import PLUGIN, names_of_kit, section_of_kit
 
 README = Path(__file__).with_name("README.md")
 
@@ -30,7 +31,8 @@ def main() -> None:
     warnings.simplefilter("ignore")  # the idioms' and the peers'; the tests see to ours
     space = names()
     tables = [timed(section, space) for section in sections(quick=quick)]
-    tables += [memory(space, quick=quick), imports(quick=quick)]
+    tables += [timed(section_of_kit(quick=quick), {**space, **names_of_kit()})]
+    tables += [memory(space, quick=quick), imports(quick=quick), plugin(quick=quick)]
     text = document(tables, quick=quick)
     print(text)
     if output:
@@ -95,21 +97,31 @@ def memory(space: dict[str, Any], *, quick: bool) -> Table:
 
 def imports(*, quick: bool) -> Table:
     """Measure what an import adds to an interpreter that does nothing."""
-    row, bare = IMPORT, IMPORT.references[0]
+    reading = (
+        "Time beyond that of an interpreter that does nothing. Beside what comes with Python, "
+        f"`{IMPORT.ours}` loads: {', '.join(fresh.loaded(IMPORT.ours))}."
+    )
+    return Table("Import", reading, MS, [added(IMPORT, 5 if quick else 61, 2 if quick else 7)])
+
+
+def plugin(*, quick: bool) -> Table:
+    """Measure what the pytest plugin adds to a run of somebody who does not use it."""
+    reading = "Time beyond that of the same run of pytest without the plugin."
+    return Table("The pytest plugin, unused", reading, MS, [added(PLUGIN, 5 if quick else 31, 0)])
+
+
+def added(row: Row, rounds: int, fewer: int) -> Result:
+    """Measure how much longer than its reference a statement takes, each in a new interpreter."""
+    bare = row.references[0]
     progress(row.ours)
 
-    def added(statement: str, rounds: int) -> tuple[float, Figure]:
+    def beyond(statement: str, rounds: int) -> tuple[float, Figure]:
         times = fresh.times([statement, bare], rounds=rounds)
         return median(times[statement]), figure(times[statement], times[bare], MS)
 
-    seconds, ours = added(row.ours, 5 if quick else 61)
-    peers = [added(peer, 2 if quick else 7)[1] for peer in row.peers]
-    reading = (
-        "Time beyond that of an interpreter that does nothing. Beside what comes with Python, "
-        f"`{row.ours}` loads: {', '.join(fresh.loaded(row.ours))}."
-    )
-    result = Result(row.setup, row.ours, f"python -c {bare}", seconds, ours, row.target, peers)
-    return Table("Import", reading, MS, [result])
+    seconds, ours = beyond(row.ours, rounds)
+    peers = [peer if isinstance(peer, No) else beyond(peer, fewer)[1] for peer in row.peers]
+    return Result(row.setup, row.ours, f"python -c {bare}", seconds, ours, row.target, peers)
 
 
 def prepared(row: Row, space: dict[str, Any], n: int) -> dict[str, Any]:
