@@ -20,7 +20,7 @@ SUITE := -m coverage run --data-file
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-core test-oldest coverage lint format bench docs dist clean
+.PHONY: help demo test test-core test-oldest test-emulated test-downstream coverage lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +37,15 @@ test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch insta
 test-oldest: $(OLDEST)/oldest.stamp ## The same with the oldest versions allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
 
-coverage: test test-core ## Run both suites; every branch must have run in one of them
-	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core
+test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
+	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python -m pytest --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
+
+test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit
+	cd examples/downstream && PYTHONPATH=src ../../$(VENV)/bin/python -m pytest $(ARGS)
+
+coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core .coverage.emulated
 	$(VENV)/bin/python -m coverage report
 
 lint: $(VENV)/dev.stamp ## Check style, format and types
@@ -64,13 +71,14 @@ dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 	$(VENV)/bin/python -m build --no-isolation --outdir dist > /dev/null
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-index --target build/wheel dist/*-py3-none-any.whl
 	@test -f build/wheel/xbridge/py.typed
+	@test -f build/wheel/_xbridge_pytest.py
 	@cd build/wheel && ../../$(VENV)/bin/python -c "import os, xbridge; assert xbridge.__file__.startswith(os.getcwd())"
 	@ls dist
 
 clean: ## Remove everything these commands have made
 	rm -rf $(VENV) $(CORE) $(OLDEST) dist build htmlcov .coverage .coverage.*
-	rm -rf __pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache .benchmarks
-	find benchmarks docs examples src tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
+	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
 # --- the environments -----------------------------------------------------------------------------
 

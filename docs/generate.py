@@ -11,6 +11,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes  # noqa: F401 -- it teaches NumPy the names of its dtypes
@@ -19,8 +20,10 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 import xbridge
+from xbridge import testing
 from xbridge._dtypes import DTYPES
 from xbridge.backends import INDEX
+from xbridge.testing import strategies
 
 PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
 FIELD = re.compile(r"\n*^(Parameters|Returns|Raises|Examples)\n-+\n", re.MULTILINE)
@@ -74,20 +77,22 @@ def parts() -> dict[str, str]:
     facts = [[room.name, *(str(getattr(room, fact)) for fact in FACTS)] for room in ROOMS]
     gaps = [[room.name, gap, *why.split(": ", 1)] for room in ROOMS for gap, why in room.gaps.items()]
     texts = {
-        "verbs": verbs(),
+        "verbs": reference(xbridge),
         "errors": errors(),
         "dtypes": crossings("dtype", NUMBERS),
         "layouts": crossings("array", LAYOUTS),
         "facts": table(["backend", *FACTS], facts),
         "gaps": table(["backend", "what", "until", "why"], gaps),
+        "assertions": reference(testing),
+        "strategies": reference(strategies),
     }
     return {name: f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end -->" for name, text in texts.items()}
 
 
-def verbs() -> str:
-    """Every public name that is no error, a section each."""
-    names = [name for name in xbridge.__all__ if not name.endswith("Error")]
-    return "\n\n".join(section(name, getattr(xbridge, name)) for name in names)
+def reference(module: ModuleType) -> str:
+    """Every public name of a module that is no error, a section each."""
+    names = [name for name in module.__all__ if not name.endswith("Error")]
+    return "\n\n".join(section(name, getattr(module, name)) for name in names)
 
 
 def section(name: str, thing: Any) -> str:
