@@ -19,8 +19,7 @@ SUITE := -m coverage run --data-file
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
-.PHONY: help demo test test-core test-oldest test-emulated test-downstream coverage lint format bench docs dist clean
+.PHONY: help demo test test-core test-oldest test-emulated test-downstream coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +46,11 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core .coverage.emulated
 	$(VENV)/bin/python -m coverage report
+
+mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
+	OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run $(ARGS)
+	@$(VENV)/bin/mutmut results --all true | awk '{ sub(/\.x.*: /, " "); all[$$1]++; alive[$$1] += $$2 ~ /^(survived|no)/ } \
+	  END { for (m in all) printf "%-34s %5d mutants %5d killed %4d %%\n", m, all[m], all[m] - alive[m], 100 * (1 - alive[m] / all[m]) }' | sort
 
 lint: $(VENV)/dev.stamp ## Check style, format and types
 	$(VENV)/bin/python -m ruff check
@@ -97,6 +101,11 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 $(VENV)/dev.stamp: requirements/dev.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
+	@touch $@
+
+$(VENV)/mutation.stamp: requirements/mutation.txt $(VENV)/dev.stamp
+	@echo "Installing what changes the code into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/mutation.txt -c $(PINS)
 	@touch $@
 
 $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp

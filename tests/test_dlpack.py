@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def test_dlpack_memory_is_written_only_where_a_versioned_capsule_allows_it() -> 
     for x in (
         capsule(A, flags=1),
         capsule(A, name=b"dltensor"),
+        capsule(A, shape=(3,), strides=(0,)),
         dlpack_only(np.broadcast_to(A, (2, 6))),
         Exporter(__dlpack__=lambda stream=None: A.__dlpack__(), __dlpack_device__=A.__dlpack_device__),
     ):
@@ -60,6 +62,7 @@ CAPSULES: dict[str, tuple[Callable[[], Exporter], list[Any]]] = {
     "the next minor version": (lambda: capsule(A[:1], version=(1, 99)), [0]),
     "empty without memory": (lambda: capsule(A, data=0, shape=(0,)), []),
     "one element again and again": (lambda: capsule(A[1:], shape=(3,), strides=(0,)), [1, 1, 1]),
+    "truth values": (lambda: capsule(A[:2] > 0), [False, True]),
 }
 
 
@@ -71,6 +74,27 @@ def test_a_capsule_is_read_as_it_is_written(name: str) -> None:
 
 def test_a_capsule_with_no_axes_needs_no_shape() -> None:
     assert xbridge.to_numpy(capsule(np.array(2.5), no_shape=True, no_strides=True)).tolist() == 2.5
+
+
+def test_an_exporter_is_asked_for_the_version_that_is_understood() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def export(*, max_version: tuple[int, int]) -> object:
+        asked.append(max_version)
+        return A.__dlpack__(max_version=max_version)
+
+    assert (
+        xbridge.to_numpy(Exporter(__dlpack__=export, __dlpack_device__=lambda: (1, 0))).tolist() == A.tolist()
+    )
+    assert [major for major, _ in asked] == [1]
+
+
+def test_an_empty_capsule_keeps_its_dtype() -> None:
+    assert xbridge.to_numpy(capsule(np.zeros(3, "i2"), data=0, shape=(0,))).dtype == np.dtype("i2")
+
+
+def test_a_capsule_may_have_as_many_axes_as_numpy_knows() -> None:
+    assert xbridge.to_numpy(capsule(A[:1], shape=(1,) * 64, no_strides=True)).shape == (1,) * 64
 
 
 def test_unaligned_memory_is_seen_as_such() -> None:
@@ -165,6 +189,18 @@ def test_what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> Non
     assert host.dtype == getattr(ml_dtypes, word)
     assert same_bits(host, tensor)
     assert np.shares_memory(host.view("u1"), raw.numpy())
+
+
+def test_what_numpy_knows_through_a_missing_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(xbridge.MissingLibraryError) as caught:
+        xbridge.to_numpy(capsule(A, code=4, bits=16))
+    assert str(caught.value) == (
+        "cannot hold bfloat16 in host memory: NumPy knows it through ml_dtypes, which is not installed; "
+        "try pip install ml_dtypes, or dtype='float32'"
+    )
 
 
 def test_what_its_exporter_refuses_is_refused() -> None:

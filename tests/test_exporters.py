@@ -31,6 +31,7 @@ def test_a_typed_array_is_shared_and_keeps_its_dtype(code: str) -> None:
     assert (host.dtype.kind, host.itemsize) == (np.dtype(code).kind, numbers.itemsize)
     host[0] = 7
     assert list(numbers) == [7, 2, 3]
+    assert np.shares_memory(xbridge.to_numpy(numbers, copy=False), host)
 
 
 def test_a_shared_buffer_cannot_be_resized_under_the_result() -> None:
@@ -152,6 +153,8 @@ def test_the_result_of_an_array_method_is_read_only() -> None:
 def test_an_array_method_that_cannot_promise_to_share_is_not_trusted_to() -> None:
     with pytest.raises(xbridge.CopyError, match="try copy=None"):
         xbridge.to_numpy(Exporter(__array__=lambda dtype=None: A), copy=False)
+    promises = Exporter(__array__=lambda dtype=None, copy=None: A if copy is False else A.copy())
+    assert np.shares_memory(xbridge.to_numpy(promises, copy=False), A)
 
 
 def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
@@ -168,7 +171,10 @@ def test_an_array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
         xbridge.to_numpy(array_only(np.zeros(2, dtype)))
 
 
-@pytest.mark.parametrize("answer", [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)], ids=repr)
+ANSWERS = [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda x: type(x).__name__)
 def test_an_array_method_that_returns_no_array_is_refused(answer: object) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
         xbridge.to_numpy(array_only(answer))

@@ -140,6 +140,8 @@ def test_a_list_that_contains_itself_is_refused(cycle: list[Any]) -> None:
         ([0, 2, 0.5], bool, [False, True, True]),
         (2**63, "uint64", 2**63),
         ([], int, []),
+        ([-128, 127], "int8", [-128, 127]),
+        ([0, 255], "uint8", [0, 255]),
     ],
 )
 def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> None:
@@ -147,7 +149,16 @@ def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> 
 
 
 @pytest.mark.parametrize(
-    ("x", "dtype"), [(300, "int8"), ([-1], "uint8"), ([2**63], "int64"), ([2**31], "int32")]
+    ("x", "dtype"),
+    [
+        (300, "int8"),
+        ([-1], "uint8"),
+        ([2**63], "int64"),
+        ([2**31], "int32"),
+        ([-1, 2**63], "int64"),
+        (256, "uint8"),
+        (-129, "int8"),
+    ],
 )
 def test_an_integer_does_not_wrap_even_in_a_named_dtype(x: Any, dtype: str) -> None:
     with pytest.raises(xbridge.ValueLossError, match="; try "):
@@ -177,7 +188,7 @@ PROMOTED: list[tuple[list[object], str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("x", "dtype", "expected"), PROMOTED, ids=lambda x: repr(x)[:50])
+@pytest.mark.parametrize(("x", "dtype", "expected"), PROMOTED, ids=lambda x: " ".join(repr(x).split())[:50])
 def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
     x: list[object], dtype: str, expected: object
 ) -> None:
@@ -238,6 +249,10 @@ def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> No
     with pytest.raises(xbridge.OptionError, match="; try "):
         xbridge.asarray([row, table])
     assert xbridge.asarray([row, pandas.Series([3.0, 4.0], index=[1, 0])]).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_list_of_arrays_may_become_the_default_dtype() -> None:
+    assert xbridge.asarray([F4, U1], dtype="default").dtype == F4.dtype
 
 
 def test_a_list_shares_nothing_unless_it_is_empty() -> None:

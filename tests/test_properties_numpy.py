@@ -86,6 +86,13 @@ def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, wo
     assert result.strides == _host.copy(array).strides
 
 
+def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fill, "LARGE", 0)
+    array = np.array([1e300, 1.5, -2.5])
+    assert _host.cast(array, "float32").tolist() == [np.inf, 1.5, -2.5]
+    assert _host.cast(array[1:], "int8").tolist() == [1, -2]
+
+
 @pytest.mark.parametrize(("source", "target"), casts(exist=True))
 def test_an_explicit_dtype_is_the_cast_of_numpy(source: str, target: str) -> None:
     array = castable(source, target, np.random.default_rng(0))

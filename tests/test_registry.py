@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -54,16 +55,20 @@ def test_a_package_root_only_nominates_and_owns_decides() -> None:
 
 
 def test_roots_say_which_packages_the_arrays_come_from() -> None:
-    xbridge.register_backend("toys", make_backend("toys"), roots=("toylib",))
-    assert xbridge.backend_of(Toy(np.ones(2))) == "toys"
+    for roots in ("toylib",), "toylib":
+        xbridge.register_backend("toys", make_backend("toys"), roots=roots, replace=True)  # type: ignore[arg-type]
+        assert xbridge.backend_of(Toy(np.ones(2))) == "toys"
 
 
 def test_a_name_is_never_taken_by_accident() -> None:
     first = make_backend()
     xbridge.register_backend("toylib", first)
     xbridge.register_backend("toylib", first)
-    with pytest.raises(xbridge.OptionError, match="replace=True"):
+    xbridge.register_backend("toylib", first, roots=("toylib",))
+    with pytest.raises(xbridge.OptionError, match="belongs to toylib_backend; try replace=True"):
         xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.OptionError, match="belongs to toylib_backend"):
+        xbridge.register_backend("toylib", first, roots=("others",))
     with pytest.raises(xbridge.OptionError, match=r"xbridge\.backends\.numpy"):
         xbridge.register_backend("numpy", make_backend("numpy"))
 
@@ -75,6 +80,13 @@ def test_replacing_a_backend_replaces_it_in_every_table() -> None:
     facts = room.describe(toy.data)._replace(dtype="replaced")
     xbridge.register_backend("toylib", make_backend(describe=lambda _: facts), replace=True)
     assert xbridge.dtype_of(toy) == "replaced"
+
+
+def test_a_replaced_backend_is_tried_anew() -> None:
+    xbridge.register_backend("toylib", "no_such_toys")
+    assert not xbridge.is_available("toylib")
+    xbridge.register_backend("toylib", make_backend(), replace=True)
+    assert xbridge.is_available("toylib")
 
 
 def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
@@ -92,23 +104,42 @@ def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
 
 def test_a_missing_library_says_what_to_install() -> None:
     xbridge.register_backend("nolib", "nolib.backend")
-    assert not xbridge.is_available("nolib")
-    with pytest.raises(xbridge.MissingLibraryError, match=r"nolib is not installed; try pip install nolib$"):
+    assert xbridge.is_available("nolib") is False
+    with pytest.raises(xbridge.MissingLibraryError, match="is not installed") as caught:
         xbridge.to_backend(np.ones(2), "nolib")
+    assert str(caught.value) == "cannot use backend 'nolib': nolib is not installed; try pip install nolib"
+    xbridge.register_backend("toylib", "nolib.backend")
+    with pytest.raises(xbridge.MissingLibraryError, match=r"nolib is not installed; try pip install toylib$"):
+        xbridge.to_backend(np.ones(2), "toylib")
 
 
-def test_a_broken_library_is_told_from_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_toys.py").write_text("from numpy import no_such_name\n")
+@pytest.mark.parametrize(
+    "line", ["from numpy import no_such_name", "import no_such_name", "raise OSError('no_such_name')"]
+)
+def test_a_broken_library_is_told_from_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "broken_toys.py").write_text(f"{line}\n")
     monkeypatch.syspath_prepend(tmp_path)
     xbridge.register_backend("toylib", "broken_toys")
-    with pytest.raises(xbridge.MissingLibraryError, match=r"broken_toys failed with .*no_such_name"):
+    with pytest.raises(
+        xbridge.MissingLibraryError, match=r"broken_toys failed with .*no_such_name"
+    ) as caught:
         xbridge.to_backend(np.ones(2), "toylib")
+    assert str(caught.value).endswith('; try python -c "import broken_toys"')
 
 
 def test_a_misspelt_verb_is_named_when_the_backend_is_loaded() -> None:
     xbridge.register_backend("toylib", make_backend(from_host=None, gaps=None))
-    with pytest.raises(xbridge.OptionError, match="has no gaps, from_host"):
+    with pytest.raises(xbridge.OptionError) as caught:
         xbridge.to_backend(np.ones(2), "toylib")
+    assert str(caught.value) == (
+        "cannot use backend 'toylib': its module has no gaps, from_host; "
+        "try every fact and verb of xbridge._protocol.Backend in it"
+    )
+    xbridge.register_backend("others", make_backend("toylib"))
+    with pytest.raises(xbridge.OptionError, match="its module is named 'toylib'; try"):
+        xbridge.to_backend(np.ones(2), "others")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
@@ -135,8 +166,12 @@ def test_two_plugins_that_claim_one_name_are_both_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, one="toylib = one_toy", two="toylib = two_toy")
-    with pytest.raises(xbridge.OptionError, match=r"one_toy and two_toy|two_toy and one_toy"):
+    with pytest.raises(xbridge.OptionError, match="both claim the name") as caught:
         xbridge.to_backend(np.ones(2), "toylib")
+    assert str(caught.value) in {
+        f"cannot use backend 'toylib': {both} both claim the name; try uninstalling one of them"
+        for both in ("one_toy and two_toy", "two_toy and one_toy")
+    }
     assert xbridge.backend_of(np.ones(2)) == "numpy"
 
 
@@ -145,8 +180,17 @@ def test_a_broken_plugin_harms_nobody_else(tmp_path: Path, monkeypatch: pytest.M
     assert xbridge.known_backends()[-1] == "brokenlib"
     assert not xbridge.is_available("brokenlib")
     assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
-    with pytest.raises(xbridge.MissingLibraryError, match="pip install broken"):
+    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install broken$"):
         xbridge.to_backend(np.ones(2), "brokenlib")
+
+
+def test_a_plugin_of_no_distribution_is_called_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("toylib", "no_such_toys", "xbridge.backends")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
+    with pytest.raises(
+        xbridge.MissingLibraryError, match=r"no_such_toys is not .*try pip install no_such_toys$"
+    ):
+        xbridge.to_backend(np.ones(2), "toylib")
 
 
 def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +250,100 @@ def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
     assert copied.data.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(xbridge.CopyError, match="its memory can change, and toylib reads it later"):
         xbridge.to_backend(a, "toylib", copy=False)
+
+
+def test_the_backends_that_take_part_are_asked_first_what_a_thing_means() -> None:
+    half, place = object(), object()
+    xbridge.register_backend(
+        "toylib",
+        make_backend(
+            dtype_name=lambda dtype: "float16" if dtype is half else None,
+            device_name=lambda device: xbridge.Device("cpu") if device is place else None,
+        ),
+    )
+    for x in (np.ones(2), [1.0, 1.0], [np.ones(1), np.ones(1)]):
+        assert xbridge.asarray(x, backend="toylib", dtype=half, device=place).data.dtype == "f2"
+    assert xbridge.to_numpy(Toy(np.ones(2)), dtype=half).dtype == "f2"
+
+
+def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> None:
+    toys = xbridge.Device("toys:0")
+    moved: list[object] = []
+
+    def move(x: Toy, device: object) -> Toy:
+        moved.append(device)
+        return x
+
+    xbridge.register_backend(
+        "toylib",
+        make_backend(
+            describe=lambda x: room.describe(x.data)._replace(device=toys),
+            resolve_device=lambda device, near: device,
+            devices=lambda: ("cpu", toys),
+            default_dtype=lambda kind, device: "float32" if device == toys else "float64",
+            move=move,
+        ),
+    )
+    numbers = [0.5, 2**24 + 1]
+    assert xbridge.asarray(numbers, backend="toylib").data.tolist() == numbers
+    with pytest.raises(xbridge.ValueLossError, match="rounded in float32"):
+        xbridge.asarray(numbers, backend="toylib", device="toys:0")
+    assert moved == []
+    assert xbridge.to_backend(np.ones(2), "toylib", dtype="default", device="toys:0").data.dtype == "f4"
+    moved.clear()
+    a, toy = np.ones(2), Toy(np.ones(2))
+    assert xbridge.align(a, toy, backend="toylib")[1] is toy
+    assert moved == [toys]
+    assert isinstance(xbridge.asarray(a, like=toy), Toy)
+    assert moved == [toys, toys]
+    assert isinstance(xbridge.asarray(a, like=toy, device="cpu"), Toy)
+    assert moved == [toys, toys]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "across"),
+    [
+        ("float64", ["move toys:1"], ["move cpu", "move toys:0"]),
+        ("float32", ["cast float32", "move toys:1"], ["move cpu", "cast float32", "move toys:0"]),
+        ("complex128", ["move toys:1", "cast complex128"], ["move cpu", "move toys:0", "cast complex128"]),
+    ],
+)
+def test_what_moves_goes_by_way_of_the_host_and_as_narrow_as_it_can(
+    dtype: str, within: list[str], across: list[str]
+) -> None:
+    steps: list[str] = []
+
+    def move(x: Toy, device: object) -> Toy:
+        steps.append(f"move {device}")
+        return x
+
+    def cast(x: Toy, dtype: str) -> Toy:
+        steps.append(f"cast {dtype}")
+        return Toy(x.data.astype(dtype))
+
+    placed: dict[str, Any] = {
+        "describe": lambda x: room.describe(x.data)._replace(device=xbridge.Device("toys:0")),
+        "resolve_device": lambda device, near: device,
+        "devices": lambda: ("toys:0",),
+        "move": move,
+        "cast": cast,
+    }
+    xbridge.register_backend("toylib", make_backend(**placed))
+    others = make_backend("others", plain=(SubToy,), immutable=False, **placed)
+    xbridge.register_backend("others", others, roots=())
+    for name, device, expected in (("toylib", "toys:1", within), ("others", None, across)):
+        made = xbridge.to_backend(Toy(np.ones(2)), name, device=device, dtype=dtype)
+        assert (steps, made.data.dtype.name) == (expected, dtype)
+        steps.clear()
+
+
+@pytest.mark.parametrize(("dtype", "narrowed"), [("i8", "i4"), ("u8", "u4"), ("i2", "i2"), ("u4", "u4")])
+def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
+    dtype: str, narrowed: str
+) -> None:
+    xbridge.register_backend("toylib", make_backend(default_dtype=lambda kind, device: "int32"))
+    a = np.array([1, 2], dtype)
+    assert xbridge.to_backend(a, "toylib", dtype="default").data.dtype == np.dtype(narrowed)
 
 
 def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from toylib import make_backend
 
 import xbridge
 
@@ -145,6 +146,9 @@ def test_the_default_dtype_of_torch_narrows_and_refuses_to_lose_a_value(
             xbridge.to_backend(x, "torch", dtype="default")
     assert xbridge.to_backend(wide[1:], "torch", dtype="default").isinf().tolist() == [False, True]
     assert xbridge.to_backend(wide[:0], "torch", dtype="default").dtype == torch.float32
+    default_dtype(torch.float16)
+    as_wide = torch.ones(2, dtype=torch.bfloat16)
+    assert xbridge.to_backend(as_wide, "torch", dtype="default") is as_wide
     default_dtype(torch.float64)
     assert xbridge.asarray([1.5, 2j], backend="torch").dtype == torch.complex128
     assert xbridge.to_backend(wide, "torch", dtype="default") is wide
@@ -153,10 +157,10 @@ def test_the_default_dtype_of_torch_narrows_and_refuses_to_lose_a_value(
 @pytest.mark.parametrize(("dtype", "large"), [("int64", 2**53), ("int64", -(2**53)), ("uint64", 2**63)])
 def test_an_integer_of_a_tensor_is_not_rounded_in_a_list(dtype: str, large: int) -> None:
     half = torch.tensor([0.5], dtype=torch.float64)
-    exact, rounded = (torch.tensor([n], dtype=getattr(torch, dtype)) for n in (2**53, large + 1))
-    if large < 0:
-        rounded -= 2
-    assert xbridge.asarray([exact, half]).tolist() == [[2.0**53], [0.5]]
+    sign = -1 if large < 0 else 1
+    exact, rounded = (torch.tensor([n], dtype=getattr(torch, dtype)) for n in (sign * 2**53, large + sign))
+    assert xbridge.asarray([exact, half]).tolist() == [[sign * 2.0**53], [0.5]]
+    assert xbridge.asarray([torch.tensor([7], dtype=torch.uint16), half]).tolist() == [[7.0], [0.5]]
     with pytest.raises(xbridge.ValueLossError, match=f"cannot turn {dtype} into float64 unasked"):
         xbridge.asarray([rounded, half])
 
@@ -201,16 +205,43 @@ def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
 def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
     assert room.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
-    lacking = room.lacks("float64", xbridge.Device("mps:0"))
-    assert lacking is not None
-    assert lacking.do == "dtype='default'"
+    for dtype in ("float64", "complex128"):
+        lacking = room.lacks(dtype, xbridge.Device("mps:0"))
+        assert lacking == (xbridge.DTypeError, f"MPS has no {dtype}", "dtype='default'")
     assert room.lacks("float32", xbridge.Device("mps:0")) is None
+
+
+def test_every_device_of_an_accelerator_is_one_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
+    assert room.devices()[-2:] == ("xpu:0", "xpu:1")
+
+
+def test_a_move_is_torchs_own() -> None:
+    moved = room.move(torch.ones(2), xbridge.Device("meta"))
+    assert (moved.is_meta, moved.shape) == (True, (2,))
+
+
+@pytest.mark.parametrize("thing", [3, list, object()], ids=lambda x: type(x).__name__)
+def test_anything_else_is_no_dtype_and_no_device(thing: object) -> None:
+    with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
+        xbridge.to_backend(np.ones(2), "torch", dtype=thing)
+    with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
+        xbridge.to_backend(np.ones(2), "torch", device=thing)
+
+
+def test_read_only_memory_that_torch_casts_is_read_where_it_lies() -> None:
+    a = np.array([1.5, 70000.0], "f4")
+    a.flags.writeable = False
+    cast = xbridge.to_backend(a, "torch", dtype="float16")
+    cast[0] = 9.0
+    assert (cast.tolist(), a.tolist()) == ([9.0, float("inf")], [1.5, 70000.0])
 
 
 def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
     assert xbridge.to_backend(np.ones(2), "torch", device=torch.device("cpu")).device.type == "cpu"
     assert xbridge.to_numpy(np.ones(2), dtype=torch.float32).dtype == np.float32
     assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.dtype("int8")).dtype == torch.int8
+    assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.int8).dtype == torch.int8
     with pytest.raises(xbridge.DeviceError, match="NumPy lives in host memory"):
         xbridge.to_backend(np.ones(2), "numpy", device=torch.device("cuda", 0))
 
@@ -232,8 +263,12 @@ def test_what_both_have_without_ml_dtypes_crosses_by_a_cast_of_the_source(
 ) -> None:
     x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
-    with pytest.raises(xbridge.DTypeError, match=r"pip install ml_dtypes, or dtype='float32'$"):
+    with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.to_numpy(x)
+    assert str(caught.value) == (
+        "cannot convert a torch bfloat16 array of shape (2,) on cpu to numpy: NumPy knows bfloat16 through "
+        "ml_dtypes, which is not installed; try pip install ml_dtypes, or dtype='float32'"
+    )
     assert xbridge.to_numpy(x, dtype="float32").tolist() == [1.5, -2.0]
     assert xbridge.to_list(x) == [1.5, -2.0]
 
@@ -251,6 +286,16 @@ def test_align_brings_torch_and_numpy_to_the_first_ones_side() -> None:
     assert [type(x) for x in xbridge.align(a, like=t)] == [torch.Tensor]
     assert [type(x) for x in xbridge.align(a, a, backend="torch")] == [torch.Tensor, torch.Tensor]
     assert xbridge.align(t, a)[0] is t
+    cut, copied = xbridge.align(t.clone().requires_grad_(), t, copy=True, grad="detach")
+    assert (cut.requires_grad, xbridge.shares_memory(copied, t)) == (False, False)
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_graph_is_not_shared_where_its_memory_could_be_written(tracked: Tensor) -> None:
+    xbridge.register_backend("toylib", make_backend(immutable=False))
+    assert xbridge.to_backend(tracked, "toylib").data.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(xbridge.CopyError, match="it requires grad, and toylib has no read-only arrays"):
+        xbridge.to_backend(tracked, "toylib", copy=False)
 
 
 def test_the_namespace_of_torch_is_array_api_compats() -> None:
@@ -284,6 +329,14 @@ def test_memory_that_is_gone_is_neither_shown_nor_read() -> None:
         ):
             with pytest.raises(xbridge.UnsupportedArrayError, match="its storage was freed or shrunk"):
                 convert(gone)
+
+
+def test_memory_that_ends_before_the_last_element_is_not_read() -> None:
+    x = torch.arange(10.0)
+    view = x[1::3]
+    x.untyped_storage().resize_(x.itemsize * 7)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="its storage was freed or shrunk"):
+        xbridge.to_numpy(view)
 
 
 def test_arrays_on_two_devices_share_no_memory() -> None:
