@@ -73,8 +73,9 @@ def run(backend: str, *options: str) -> Reports:
     """The conformance suite with one backend, in this process."""
     reports = Reports()
     quietly = ("-q", "--capture=no", "--tb=short", "--no-header", "--no-summary", "-p", "no:cacheprovider")
+    apart = ("--noconftest",)  # ours chooses a profile of Hypothesis, for the whole process
     suite = ("--pyargs", "xbridge.testing.conformance", f"--xbridge={backend}")
-    reports.ended = pytest.main([*suite, *quietly, *options], [reports])
+    reports.ended = pytest.main([*suite, *quietly, *apart, *options], [reports])
     return reports
 
 
