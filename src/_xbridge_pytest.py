@@ -64,12 +64,21 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the test once for every place, if it uses `backend` and the fixture is ours."""
+    """Run the test once for every place, if it uses `backend` and the fixture is ours.
+
+    A mark on one that does not would do nothing; those of its class and module are for their other tests.
+    """
     if "_xbridge_place" in metafunc.fixturenames:
         from xbridge.testing import _matrix
 
         params = _matrix.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
+    elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):
+        pytest.fail(
+            f"{metafunc.definition.nodeid}: cannot heed its mark xbridge: it does not use the fixture "
+            "backend of xbridge; try naming backend among its arguments",
+            pytrace=False,
+        )
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import pytest
 
 import xbridge
-from xbridge import _registry
 from xbridge.testing import _matrix
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _imported() -> None:
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_registry: None) -> Run:
-    _registry._entries.pop("numpy_readonly", None)
+    xbridge.register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
     pytester.makeconftest(TOYS)
 
     def run(test: str, /, *options: str) -> pytest.RunResult:

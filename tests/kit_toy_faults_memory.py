@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import kit_toy_backend as good
 import numpy as np
 from kit_toy import LIBRARY_DTYPES, Tile
-from kit_toy_planting import layout, raise_, same
+from kit_toy_planting import layout, raise_, same, through
 
 from xbridge import _host
 
@@ -43,12 +44,42 @@ def _negate_in_place(x: Tile) -> Tile:
     return x
 
 
-_HELD: list[Host] = []
+_HELD: list[Any] = []
 
 
-def _kept(host: Host) -> Host:
-    _HELD.append(host)
-    return host
+def _kept(thing: Any) -> Any:
+    _HELD.append(thing)
+    return thing
+
+
+def _at_once(verb: Callable[[Tile], Tile]) -> Callable[[Tile], Tile]:
+    """A verb that looks for its argument in one place, and does so when two threads have put theirs there."""
+    latest: list[Tile] = []
+    both = Barrier(2, timeout=30)
+
+    def mixed(x: Tile) -> Tile:
+        latest[:] = [x]
+        both.wait()
+        tile = latest[0]
+        both.wait()
+        return verb(tile)
+
+    return mixed
+
+
+_BLOCK = 1 << 12
+
+
+def _whole_blocks(values: Host) -> Host:
+    """What does not fill a block, behind those that are full, is zero."""
+    line = values.reshape(-1).copy()
+    if line.size > _BLOCK:
+        line[line.size // _BLOCK * _BLOCK :] = 0
+    return line.reshape(values.shape)
+
+
+def _four_axes(values: Host) -> Host:
+    return values if values.ndim <= 4 else np.array(values.T, order="C").reshape(values.shape)
 
 
 def _unheld(host: Host) -> Host:
@@ -162,6 +193,56 @@ FAULTS: Faults = {
     "test_a_copy_is_dense_and_keeps_the_order_of_the_axes": {
         "a copy is in C order": {"copy": lambda x: x.like(x.values())},
         "a copy has holes": {"copy": lambda x: x.like(np.repeat(x.values()[..., None], 2, -1)[..., 0])},
+    },
+    "test_what_is_made_of_an_array_may_be_written": {
+        "a copy of what is read-only is read-only": {
+            "copy": lambda x: same(good.copy(x), writable=x.writable),
+        },
+        "a cast of what is read-only is read-only": {
+            "cast": lambda x, dtype: same(good.cast(x, dtype), writable=x.writable),
+        },
+        "a move of what is read-only is read-only": {
+            "move": lambda x, device: same(good.move(x, device), writable=x.writable),
+        },
+        "a stack is read-only": {
+            "stack": lambda arrays, shape: same(good.stack(arrays, shape), writable=False),
+        },
+        "what was pending is done, and read-only": {
+            "settle": lambda x: same(good.settle(x), writable=False),
+        },
+    },
+    "test_what_is_made_of_an_array_keeps_no_hold_of_it": {
+        "a copy keeps its source": {"copy": lambda x: good.copy(_kept(x))},
+        "a move keeps its source": {"move": lambda x, device: good.move(_kept(x), device)},
+    },
+    "test_a_view_that_is_gone_keeps_no_hold_of_anything": {
+        "a view of a tile is never let go": {
+            "to_host": lambda x: good.to_host(_kept(x)),
+            "peek": lambda x: None,
+        },
+    },
+    "test_two_threads_do_not_mix_their_arrays": {
+        "a copy is of what another thread is copying": {"copy": _at_once(good.copy)},
+    },
+    "test_a_copy_of_any_size_is_complete": {
+        "a copy ends with a whole block": {"copy": through(good.copy, _whole_blocks)},
+        "a copy knows no more than four axes": {"copy": through(good.copy, _four_axes)},
+        "a copy of much is a view": {"copy": lambda x: same(x) if x.memory.size > _BLOCK else good.copy(x)},
+    },
+    "test_a_move_of_any_size_is_complete": {
+        "a move ends with a whole block": {"move": through(good.move, _whole_blocks)},
+    },
+    "test_a_cast_of_any_size_is_complete": {
+        "a cast ends with a whole block": {"cast": through(good.cast, _whole_blocks)},
+    },
+    "test_the_library_looks_at_memory_of_any_size": {
+        "much memory of the host is copied on the hot path": {
+            "adopt": lambda host: good.adopt(host.copy() if host.size > _BLOCK else host)
+        },
+        "five axes of the host are reversed": {
+            "from_host": lambda host: Tile(host.T.reshape(host.shape) if host.ndim > 4 else host),
+            "adopt": lambda host: None,
+        },
     },
     "test_no_conversion_changes_its_source": {
         "settle works in place": {"settle": _negate_in_place},

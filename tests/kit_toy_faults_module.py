@@ -72,6 +72,13 @@ FAULTS: Faults = {
             "dtype_name": lambda dtype: dtype if isinstance(dtype, str) else good.dtype_name(dtype)
         },
     },
+    "test_a_dtype_object_of_numpy_has_its_name_or_none": {
+        "a dtype object of NumPy is an error": {
+            "dtype_name": lambda dtype: (
+                raise_(TypeError("no stone")) if isinstance(dtype, np.dtype) else good.dtype_name(dtype)
+            )
+        },
+    },
     "test_its_bytes_lie_where_its_layout_says": {
         "everything is in foreign byte order": describe(native=lambda x: False),
     },

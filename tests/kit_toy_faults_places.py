@@ -47,6 +47,28 @@ def _or_else(device: Device, near: Device, other: Any) -> Any:
 
 ATTIC = Device("tile:0")
 
+
+def _away(good_one: Any, bad: Any, when: Any = lambda x: True) -> Any:
+    """A verb that is wrong on other devices."""
+    return lambda x, *args: (bad if x.place != "host" and when(x) else good_one)(x, *args)
+
+
+def _cut(verb: Any) -> Any:
+    return lambda x, *args: same(verb(x, *args), parents=None)
+
+
+def _unsigned(verb: Any) -> Any:
+    return lambda x, *args: verb(same(x, neg=False), *args)
+
+
+def _conjugated(x: Tile, dtype: str) -> Tile:
+    return x.like(good.cast(x, dtype).values().conj())
+
+
+def _as_if_cast(x: Tile, dtype: str) -> Tile:
+    return good.cast(same(x, memory=as_if_dense(x.memory)), dtype)
+
+
 GRAPH: Faults = {
     "test_history_goes_on_through_every_step_within_the_library": {
         "history is cut by a cast": {"cast": lambda x, dtype: same(good.cast(x, dtype), parents=None)},
@@ -54,6 +76,16 @@ GRAPH: Faults = {
         "history is cut by a move": {"move": lambda x, device: same(good.move(x, device), parents=None)},
         "history is cut by a stack": {
             "stack": lambda arrays, shape: same(good.stack(arrays, shape), parents=None)
+        },
+        "history is cut by a cast on a device": {"cast": _away(good.cast, _cut(good.cast))},
+        "history is cut by a copy on a device": {"copy": _away(good.copy, _cut(good.copy))},
+        "history is cut by the way home": {
+            "move": lambda x, device: (_cut(good.move) if device == CPU else good.move)(x, device)
+        },
+        "history is cut between devices": {
+            "move": lambda x, device: (
+                _cut(good.move) if CPU not in (device, good.describe(x).device) else good.move
+            )(x, device)
         },
         "history begins anew with a copy": {
             "copy": lambda x: same(good.copy(x), parents=() if x.tracked else None)
@@ -63,6 +95,8 @@ GRAPH: Faults = {
     },
     "test_a_detached_step_is_the_same_memory_without_history": {
         "history is kept by a detach": {"detach": lambda x: x},
+        "history is kept by a detach on a device": {"detach": _away(good.detach, lambda x: x)},
+        "a detach copies on a device": {"detach": _away(good.detach, _cut(good.copy))},
         "a detach copies": {"detach": lambda x: same(good.copy(x), parents=None)},
         "a detach changes the tile": {"detach": _detach_in_place},
         "a detach forgets a negation": {"detach": lambda x: same(good.detach(x), neg=False)},
@@ -77,6 +111,8 @@ GRAPH: Faults = {
     "test_requires_grad_makes_a_new_leaf_over_the_memory": {
         "a leaf is the tile itself": {"track": _track_in_place},
         "a leaf is no leaf": {"track": lambda x: same(x, parents=(same(x, parents=()), x))},
+        "nothing is tracked on a device": {"track": _away(good.track, lambda x: x)},
+        "a leaf on a device comes home": {"track": lambda x: good.track(good.move(x, CPU))},
         "a leaf has no history": {"track": same},
         "a leaf lies elsewhere": {"track": lambda x: same(good.copy(x), parents=())},
     },
@@ -115,6 +151,35 @@ DEVICES: Faults = {
         "a move forgets strides": {
             "move": lambda x, device: good.move(same(x, memory=as_if_dense(x.memory)), device)
         },
+    },
+    "test_every_way_of_lying_comes_home": {
+        "a conjugate is forgotten on the way home": {
+            "move": _away(good.move, lambda x, device: good.move(same(x, conj=False), device))
+        },
+    },
+    "test_a_move_waits_for_what_is_under_way": {
+        "a move between devices forgets a negation": {"move": _away(good.move, _unsigned(good.move))},
+    },
+    "test_every_way_of_lying_is_copied_where_it_is": {
+        "a copy on a device forgets a negation": {"copy": _away(good.copy, _unsigned(good.copy))},
+        "a copy on a device shares": {"copy": _away(good.copy, same)},
+        "a stack on a device forgets a negation": {
+            "stack": lambda arrays, shape: good.stack(
+                [same(x, neg=x.neg and x.place == "host") for x in arrays], shape
+            )
+        },
+    },
+    "test_every_way_of_lying_is_settled_where_it_is": {
+        "a negation is forgotten on a device": {"settle": _away(good.settle, _unsigned(good.settle))},
+    },
+    "test_every_way_of_lying_is_cast_where_it_is": {
+        "a cast on a device forgets strides": {"cast": _away(good.cast, _as_if_cast)},
+        "a cast on a device conjugates": {
+            "cast": _away(good.cast, _conjugated, lambda x: x.memory.dtype.name == "complex128")
+        },
+    },
+    "test_a_loss_is_noticed_where_it_is": {
+        "no loss is noticed on a device": {"check": _away(good.check, lambda x, dtype: x)},
     },
     "test_an_array_stays_where_it_is": {
         "a copy comes home": {

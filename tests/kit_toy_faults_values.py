@@ -61,6 +61,14 @@ def _cast_rounding(x: Tile, dtype: str) -> Tile:
         return x.like(whole.astype(dtype))
 
 
+def _saturated(x: Tile, dtype: str) -> Tile:
+    """Keep the sign of integers out of the smallest."""
+    made = good.cast(x, dtype)
+    if (x.dtype.name, dtype) != ("int16", "int8"):
+        return made
+    return made.like(np.where(x.values() == -128, np.int8(127), made.values()))
+
+
 def _checked(x: Tile, other: Tile, dtype: str) -> Tile:
     """The tile, if another one passes the check."""
     good.check(other, dtype)
@@ -142,6 +150,33 @@ VALUES: Faults = {
             "stack": lambda arrays, shape: arrays[0].like(np.stack([x.values() for x in arrays], -1))
         },
     },
+    "test_any_number_of_arrays_is_stacked": {
+        "a stack of many ends with its first": {
+            "stack": lambda arrays, shape: good.stack(
+                arrays if len(arrays) <= 8 else [*arrays[:-1], arrays[0]], shape
+            )
+        },
+        "a stack of one is a view": {
+            "stack": lambda arrays, shape: (
+                good.stack(arrays, shape)
+                if len(arrays) > 1
+                else same(arrays[0], memory=arrays[0].memory[(None,) * len(shape)])
+            )
+        },
+        "what is pending on all but the first is forgotten in a stack": {
+            "stack": lambda arrays, shape: good.stack(
+                [arrays[0], *(same(x, neg=False, conj=False) for x in arrays[1:])], shape
+            )
+        },
+    },
+    "test_the_history_of_every_array_in_a_stack_goes_on": {
+        "the history of all but the first ends in a stack": {
+            "stack": lambda arrays, shape: good.stack([arrays[0], *map(good.detach, arrays[1:])], shape)
+        },
+        "the history of all but the last ends in a stack": {
+            "stack": lambda arrays, shape: good.stack([*map(good.detach, arrays[:-1]), arrays[-1]], shape)
+        },
+    },
     "test_what_it_says_that_it_holds_it_holds": {
         "byte order is ignored": {
             "holds": lambda facts, layout: good.holds(facts._replace(native=True), layout),
@@ -161,6 +196,7 @@ CASTS: Faults = {
         "a cast cuts off where it should round": {"cast": _cast},
         "a cast rounds where it should cut off": {"cast": _cast_rounding},
         "a cast reads the bits": {"cast": lambda x, dtype: x.like(_reread(x.values(), dtype))},
+        "the least integer becomes the largest": {"cast": _saturated},
         "a cast is to another dtype": {
             "cast": lambda x, dtype: good.cast(x, "float32" if dtype == "float64" else dtype)
         },
@@ -189,12 +225,27 @@ CASTS: Faults = {
         "only large values are losses": {
             "check": lambda x, dtype: _checked(x, Tile(np.maximum(x.values().real, 0)), dtype)
         },
+        "the first elements are looked at": {
+            "check": lambda x, dtype: _checked(x, Tile(x.values().reshape(-1)[:4]), dtype)
+        },
+        "one element alone is never lost": {"check": lambda x, dtype: good.check(x, dtype) if x.shape else x},
         "a check gives a copy": {"check": lambda x, dtype: good.copy(good.check(x, dtype))},
         "infinity is a loss": {
             "check": lambda x, dtype: _checked(x, Tile(np.nan_to_num(x.values().real)), dtype)
         },
         "the wrong error for a loss": {
             "check": lambda x, dtype: _translated(lambda: good.check(x, dtype), OptionError)
+        },
+    },
+    "test_a_loss_is_noticed_however_an_array_lies_and_wherever_it_is": {
+        "no loss is noticed between strides": {
+            "check": lambda x, dtype: good.check(x, dtype) if x.memory.flags.c_contiguous else x
+        },
+        "no loss is noticed in what is pending": {
+            "check": lambda x, dtype: x if x.neg or x.conj else good.check(x, dtype)
+        },
+        "no loss is noticed far from the host": {
+            "check": lambda x, dtype: good.check(x, dtype) if x.place == "host" else x
         },
     },
     "test_the_namespace_makes_arrays_of_the_library": {

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from kit_toy import Tile
+from kit_toy import PLACES, Tile, inverted
 
 from xbridge._dtypes import category, is_inexact
 from xbridge.testing._samples import Way
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kit_toy import Host
+
+    from xbridge._devices import Device
 
 Shape = tuple[int, ...]
 
@@ -78,7 +82,18 @@ def _copied_leaf(values: Host) -> Tile:
     return leaf.like(leaf.values())
 
 
-ways = {
+def _there(lay: Callable[[Host], Tile]) -> Callable[[Host, Device], Tile]:
+    """The same way on another device, where every bit is inverted, and a sign that is flipped still is."""
+
+    def on(values: Host, device: Device) -> Tile:
+        tile = lay(inverted(values))
+        tile.place = PLACES[1 + (device.index or 0)]
+        return tile
+
+    return on
+
+
+_ways = {
     "dense": Way(_tile, freeze=_fixed, track=_leaf),
     "strided": Way(lambda values: _tile(values, 2), freeze=_fixed, track=_leaf),
     "transposed": Way(_transposed, takes=lambda dtype, shape: len(shape) > 1, freeze=_fixed, track=_leaf),
@@ -106,6 +121,8 @@ ways = {
     ),
     "no leaf": Way(_copied_leaf, takes=lambda dtype, shape: is_inexact(dtype), tracked=True, writable=False),
 }
+
+ways = {name: way._replace(on=_there(way.lay)) for name, way in _ways.items()}
 
 refused = {
     "words": lambda: Tile(np.array(["one", "two"])),

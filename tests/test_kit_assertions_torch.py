@@ -168,10 +168,46 @@ def test_another_history_is_a_change() -> None:
         result.add_(0)
 
 
+def _renew(leaf: Tensor) -> None:
+    leaf.grad = None
+    torch.autograd.backward((leaf * 2).sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda leaf: (leaf * 2).sum().backward(),
+            "the one at .*, written 0 times became .*, written 1 times",
+        ),
+        (_renew, "the one at .* became the one at "),
+        (lambda leaf: setattr(leaf, "grad", None), "the one at .* became None"),
+    ],
+    ids=["added to", "renewed", "gone"],
+)
+def test_another_gradient_is_a_change(change: Callable[[Tensor], None], told: str) -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    (leaf * 2).sum().backward()
+    with pytest.raises(AssertionError, match=f"grad: {told}"), assert_unchanged(leaf):
+        change(leaf)
+
+
+def test_a_first_gradient_is_a_change_where_it_is_kept() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    inner, passing = leaf * 2, leaf * 2
+    inner.retain_grad()
+    for kept in (leaf, inner):
+        with pytest.raises(AssertionError, match="grad: None became the one at "), assert_unchanged(kept):
+            (inner + passing).sum().backward(retain_graph=True)
+        leaf.grad = inner.grad = None
+    with assert_unchanged(passing):
+        passing.sum().backward()
+
+
 def test_what_only_reads_changes_nothing() -> None:
     leaf = torch.ones(3, requires_grad=True)
     with torch.inference_mode():
         inference = torch.ones(3)
     with assert_unchanged(leaf, leaf * 2, leaf.detach().conj(), inference, torch.ones(3).bfloat16()):
-        (leaf * 2).sum().backward()
+        (leaf * 2).sum()
         xbridge.to_numpy(leaf)

@@ -33,6 +33,7 @@ RAISED: dict[str, type[Exception]] = {
     "the hot path raises for what must not leave": TypeError,
     "memory of the host is held forever": BufferError,
     "an unknown device is a KeyError": KeyError,
+    "a dtype object of NumPy is an error": TypeError,
     "a refusal is raised": TypeError,
     "what must not leave is not described": KeyError,
 }

@@ -111,6 +111,13 @@ def test_bounds_are_reached_at_both_ends_and_in_every_width() -> None:
         assert len(found) > 30
 
 
+def test_bounds_may_be_scalars_of_numpy() -> None:
+    most = np.finfo("float32").max
+    for low, high in ((np.float32(0), np.float64(1)), (np.int64(-3), np.uint8(4)), (-most, most)):
+        found = np.concatenate(drawn(host_arrays(dtypes="float32", shapes=3, elements=(low, high))))
+        assert (found.min(), found.max()) == (low, high)
+
+
 def test_bounds_leave_only_the_dtypes_that_have_them() -> None:
     words = {x.dtype.name for x in drawn(host_arrays(elements=(-2, 0.5)))}
     assert {"float64", "float32", "complex64"} <= words
@@ -150,6 +157,7 @@ def test_an_element_that_is_not_of_the_dtype_is_named(word: str, number: object)
     with pytest.raises(xbridge.DTypeError) as caught:
         least(host_arrays(dtypes=word, shapes=(2,), elements=st.just(number)))
     assert str(caught.value).startswith(f"cannot put the element {number!r} into an array of {word}: ")
+    assert "try dtypes=" in str(caught.value)
 
 
 def test_elements_of_every_kind_of_number_are_taken_where_they_are_exact() -> None:
@@ -198,6 +206,17 @@ def test_what_needs_every_element_counts_or_repeats() -> None:
     assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
     x = least(arrays("numpy", dtypes="int8", shapes=(2, 3), elements=st.integers(-9, 9)), lambda x: x.all())
     assert x.tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_what_needs_several_numbers_gets_readable_ones() -> None:
+    x = least(arrays("numpy", dtypes="float64", shapes=(4,), elements=(-9, 9)), lambda x: x.sum() > 10)
+    assert (x * 8 == np.rint(x * 8)).all()
+    x = least(
+        arrays("numpy", dtypes="float64", shapes=(9,), elements=(-9, 9)), lambda x: np.unique(x).size > 7
+    )
+    assert (x * 8 == np.rint(x * 8)).all()
+    x = least(arrays("numpy", dtypes="float64", shapes=(9,)), lambda x: np.unique(x[np.isfinite(x)]).size > 8)
+    assert (x * 8 == np.rint(x * 8)).all()
 
 
 def test_a_failure_tells_how_its_array_lies(capsys: pytest.CaptureFixture[str]) -> None:

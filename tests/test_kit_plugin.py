@@ -261,7 +261,25 @@ def test_a_pretended_device_is_installed_before_anybody_looks(
         """
     )
     monkeypatch.setattr(_matrix, "_PRETEND", {"toylib:sham": "pretend"})
-    assert ids("def test_x(backend): pass", "--xbridge=toylib:sham") == ["test_x[toylib:sham]"]
+    for asked in ("toylib:sham", "toylib:sham:0", "toylib:sham:0,toylib", "toylib:cpu,toylib:sham"):
+        places = [f"test_x[{word}]" for word in asked.split(",")]
+        assert ids("def test_x(backend): pass", f"--xbridge={asked}") == places
+
+
+@pytest.mark.parametrize("asked", ["toylib,toylib:sham", "toylib:sham,toylib"])
+def test_a_pretended_device_is_everybody_s_in_whatever_order_it_is_asked_for(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    pytester.makepyfile(
+        pretend="""
+        from xbridge import Device, _registry
+
+        def install():
+            _registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
+        """
+    )
+    monkeypatch.setattr(_matrix, "_PRETEND", {"toylib:sham": "pretend"})
+    run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 
 def test_the_pretend_accelerator_is_installed_by_its_name(

@@ -24,6 +24,8 @@ PLACES = "--xbridge=numpy,toylib:cpu,toylib:chip"
         ("skip='toylib'", "numpy"),
         ("skip=('numpy', 'toylib:cpu')", "toylib:chip"),
         ("only='toylib', skip='toylib:cpu'", "toylib:chip"),
+        ("skip={'torch:cuda', 'torch:cuda:7'}", "numpy toylib:cpu toylib:chip"),
+        ("skip=['nolib:warp', 'toylib:chip:9']", "numpy toylib:cpu toylib:chip"),
         ("skip='numpy_readonly'", "numpy toylib:cpu toylib:chip"),
         ("", "numpy toylib:cpu toylib:chip"),
     ],
@@ -106,6 +108,13 @@ def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
     [
         ("only='nunpy'", "cannot find backend 'nunpy': *; try 'numpy'"),
         ("skip=('numpy', 'tourch:cuda')", "cannot find backend 'tourch': *; try 'torch'"),
+        ("skip='toylib:chap'", "*'toylib:chap': the kinds of devices are cpu, chip, cuda, *; try toylib:cpu"),
+        ("only='numpy:'", "cannot read device ''*"),
+        ("only='torch:cuda:x'", "cannot read device 'cuda:x'*"),
+        ("only=None", "*only=None: None is no word; *; try only='numpy'"),
+        ("only=3", "*only=3: 3 is no word; *; try only='numpy'"),
+        ("only=['torch', 3]", "*: 3 is no word; *; try only='numpy'"),
+        ("needs=[['grad']]", "*: [[]'grad'[]] is no word; *; try needs='grad'"),
         ("needs='wings'", "cannot need 'wings': *; try one of *grad*device*float64*"),
         ("ony='numpy'", "*does not take ony; try only=, skip= or needs="),
         ("'numpy'", "*does not take 'numpy'; try only=, skip= or needs="),
@@ -121,6 +130,37 @@ def test_a_mark_that_nobody_understands_is_an_error(run: Run, mark: str, message
     result = run(test)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"test_it.py::test_x: {message}"])
+
+
+@pytest.mark.parametrize("arguments", ["", "own"], ids=["no fixture", "another's"])
+def test_a_mark_that_would_do_nothing_is_an_error(run: Run, arguments: str) -> None:
+    test = f"""
+        import pytest
+
+        @pytest.fixture
+        def own(): pass
+
+        @pytest.mark.xbridge(needs="grad")
+        def test_x({arguments}): pass
+    """
+    result = run(test)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_it.py::test_x: cannot heed its mark xbridge: *; try naming backend *"])
+
+
+def test_a_mark_of_a_module_or_a_class_may_meet_tests_that_it_is_not_for(ids: Ids) -> None:
+    test = """
+        import pytest
+
+        pytestmark = pytest.mark.xbridge(skip="toylib")
+
+        @pytest.mark.xbridge(only="numpy")
+        class TestClass:
+            def test_x(self): pass
+
+        def test_y(): pass
+    """
+    assert ids(test, PLACES) == ["TestClass::test_x", "test_y"]
 
 
 def test_the_marks_are_registered(run: Run) -> None:

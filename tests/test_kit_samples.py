@@ -12,7 +12,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._registry import get
-from xbridge.testing._samples import samples_of
+from xbridge.testing._samples import Way, lay_on, samples_of
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.anything import Anything
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rawmemory import Host
-
-    from xbridge.testing._samples import Way
 
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
 
@@ -148,6 +146,45 @@ def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
 ) -> None:
     monkeypatch.setattr(known, "find_spec", lambda name: None)
     assert known._small() == {}
+
+
+# -- other devices -------------------------------------------------------------------------------
+
+
+def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
+    pytest.importorskip("array_api_strict")
+    room, kit = get("array_api_strict"), samples_of("array_api_strict")
+    device = room.devices()[1]
+    for name, way in kit.ways.items():
+        if not way.takes("int64", (2, 3)):
+            continue
+        values = values_of("int64", (2, 3))
+        values = way.fold(values) if way.fold else values
+        there = lay_on(room, way, values, device)
+        assert room.describe(there).device == device
+        assert same_bits(kit.read(there), values)
+        assert room.layout(there).strides == room.layout(way.lay(values)).strides, name
+        assert room.layout(there).writable == way.writable
+        if way.freeze and way.writable:
+            frozen = way.freeze(lay_on(room, way, values, device))
+            assert room.describe(frozen).device == device
+            assert not room.layout(frozen).writable
+
+
+def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
+    far = xbridge.Device("far:0")
+    moves: list[object] = []
+
+    def move(x: Toy, device: xbridge.Device) -> Toy:
+        moves.append(device)
+        return x
+
+    room = make_backend(move=move)
+    way = Way(lambda values: Toy(values.copy()))
+    assert way.is_on(xbridge.Device("cpu"))
+    assert not way.is_on(far)
+    assert same_bits(lay_on(room, way, np.arange(3.0), far).data, np.arange(3.0))
+    assert moves == [far]
 
 
 # -- libraries of which nothing is known ---------------------------------------------------------

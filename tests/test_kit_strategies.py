@@ -72,6 +72,15 @@ def test_every_layout_is_drawn_by_its_name(layout: str) -> None:
     assert {sample.way for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
 
 
+@pytest.mark.parametrize("layout", ["strided", "offset", "odd strides"])
+def test_axes_of_one_element_cost_no_memory(layout: str) -> None:
+    shape = (*[1] * 8, 2, *[1] * 10)
+    owner = least(samples("numpy", layouts=layout, dtypes="int8", shapes=shape)).array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    assert owner.nbytes <= 8
+
+
 def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
     some = drawn(samples("numpy"), 1500)
     assert {sample.way for sample in some} == set(known.ways)
@@ -155,6 +164,9 @@ def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
         ({"requires_grad": True}, xbridge.GradientError, "numpy has no gradients"),
         ({"elements": (1, 0)}, xbridge.OptionError, r"elements=\(1, 0\)"),
         ({"elements": (0, np.inf)}, xbridge.OptionError, "finite"),
+        ({"elements": (0, 10**400)}, xbridge.OptionError, "finite"),
+        ({"elements": (np.float32("nan"), 1)}, xbridge.OptionError, "finite"),
+        ({"elements": ("a", "b")}, xbridge.OptionError, "finite"),
         ({"elements": 3}, xbridge.OptionError, "elements=3"),
         ({"elements": (0, 300), "dtypes": "int8"}, xbridge.DTypeError, "int8"),
         ({"layouts": "wild", "shapes": (2,)}, xbridge.OptionError, r"layouts='wild'"),
@@ -186,6 +198,8 @@ def test_an_unknown_backend_is_refused_at_once() -> None:
 def test_kinds_of_dtypes_that_are_not_there_are_refused_at_once(own_registry: None) -> None:
     with pytest.raises(xbridge.OptionError, match="the kinds are bool, int, float, complex"):
         dtypes("numpy", kinds="real")
+    with pytest.raises(xbridge.OptionError, match="of kind 3: the kinds are bool, int, float, complex"):
+        dtypes("numpy", kinds=3)  # type: ignore[arg-type] # the mistake
     lacks = get("numpy").lacks("float31", Device("cpu"))
     xbridge.register_backend(
         "toylib", make_backend(lacks=lambda dtype, device: lacks if "complex" in dtype else None)

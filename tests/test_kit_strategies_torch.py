@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from xbridge.testing._samples import Sample, Way
 
 DTYPES_OF_TORCH = tuple(word for word in DTYPES if hasattr(torch, word))
+TESTS = Path(__file__).parent
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
 
 
@@ -202,6 +206,39 @@ def test_every_device_is_drawn_and_an_array_there_holds_its_values() -> None:
             assert xbridge.device_of(sample.array) == device
             assert same_bits(known.read(sample.array), sample.values)
             assert sample.array.requires_grad == sample.tracked
+
+
+AWAY = """
+from xbridge.testing import emulated
+emulated.install()
+from drawing import drawn
+from rawmemory import same_bits
+from xbridge.testing.samples.torch import read
+from xbridge.testing.strategies import samples
+
+some = drawn(samples("torch", devices="emu:0"), 300)
+tensors = [sample.array for sample in some]
+assert {str(x.device) for x in tensors} == {"emu:0"}
+assert all(same_bits(read(sample.array), sample.values) for sample in some)
+assert all(x.requires_grad == sample.tracked for x, sample in zip(tensors, some, strict=True))
+for there in (
+    lambda x: x.is_conj(),
+    lambda x: x.is_neg(),
+    lambda x: x.storage_offset() > 0,
+    lambda x: 0 in x.stride() and x.numel(),
+    lambda x: not x.is_contiguous(),
+    lambda x: x.requires_grad and x.is_leaf,
+    lambda x: x.requires_grad and not x.is_leaf,
+    lambda x: type(x).__name__ == "Parameter",
+    lambda x: x.is_inference(),
+):
+    assert any(map(there, tensors))
+"""
+
+
+def test_tensors_on_a_device_lie_there_in_as_many_ways() -> None:
+    run = subprocess.run([sys.executable, "-c", AWAY], cwd=TESTS, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_dtypes_are_those_that_torch_has() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,16 @@ PLAIN = np.arange(6.0).reshape(2, 3)
 @pytest.fixture(autouse=True)
 def _registered(own_registry: None) -> None:
     xbridge.register_backend(NAME, "xbridge.testing._numpy_readonly", roots=("xbridge",))
+
+
+def test_it_is_known_where_the_kit_is_imported_and_nothing_else_is_imported() -> None:
+    code = (
+        "import sys, xbridge; assert 'numpy_readonly' not in xbridge.known_backends();"
+        "import xbridge.testing; assert 'numpy_readonly' in xbridge.known_backends();"
+        "assert not {'numpy', 'torch', 'hypothesis', 'pytest'} & {*sys.modules};"
+        "from xbridge.testing.strategies import arrays; arrays('numpy_readonly')"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 def made() -> ReadOnlyArray:

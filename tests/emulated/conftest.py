@@ -17,6 +17,7 @@ if find_spec("torch"):
         "test_streams.py",
         "test_operators.py",
         "test_mutants.py",
+        "test_programs.py",
     ]
     collect_ignore = only_pretend if KIND == "cuda" else []
 else:

@@ -41,6 +41,19 @@ def test_a_pinned_target_that_is_read_too_early_holds_what_it_held(pace: float |
         assert host.tolist() == [1, 2, 3]
 
 
+def test_a_pinned_target_that_is_used_again_for_the_same_values_hides_that_it_is_read_too_early() -> None:
+    x, host = counting(), torch.zeros(3).pin_memory()
+    host.copy_(x)
+    host.copy_(x, non_blocking=True)
+    assert host.tolist() == [1, 2, 3]
+
+    host.copy_(x + 1, non_blocking=True)
+    assert host.tolist() == [1, 2, 3]
+
+    api.synchronize()
+    assert host.tolist() == [2, 3, 4]
+
+
 @pace
 def test_a_pinned_source_that_is_written_too_early_arrives_changed(pace: float | None) -> None:
     pinned = torch.ones(3).pin_memory()
@@ -131,6 +144,15 @@ def test_memory_that_another_stream_still_uses_is_given_away_unless_it_is_record
 
     with side:
         assert later.isnan().any().item() is not recorded
+
+
+def test_a_host_scalar_that_comes_first_makes_nobody_wait() -> None:
+    pinned = torch.ones(3).pin_memory()
+    x = torch.tensor(2.0) * pinned.to("emu", non_blocking=True)
+
+    pinned.fill_(5)
+
+    assert x.tolist() == [10, 10, 10]
 
 
 def test_a_kernel_waits_as_a_copy_does() -> None:

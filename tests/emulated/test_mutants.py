@@ -22,6 +22,13 @@ def without_waiting(x: torch.Tensor, device: str) -> torch.Tensor:
     return x.to(device, non_blocking=True)
 
 
+def asking(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Ask whether the copy is done, and take no notice of the answer."""
+    y = x.to(device, non_blocking=True)
+    api.current_stream().query()
+    return y
+
+
 def unordered(x: torch.Tensor, device: str) -> torch.Tensor:
     """Copy on a stream that has not waited for the one that makes the tensor."""
     with api.stream(api.Stream()):
@@ -47,6 +54,7 @@ WRONG: dict[str, Move] = {
     move.__name__: move
     for move in (
         without_waiting,
+        asking,
         unordered,
         unwaited,
         through_pinned_memory,

@@ -116,6 +116,24 @@ def test_whoever_asks_until_it_is_done_gets_there(ones: torch.Tensor, question: 
     assert arrived(host)
 
 
+@pytest.mark.parametrize("question", ["stream", "event"])
+def test_whoever_asks_once_has_not_waited(ones: torch.Tensor, question: str) -> None:
+    stream, event = api.Stream(), api.Event()
+    asked = stream.query if question == "stream" else event.query
+    with stream:
+        for _ in range(2):
+            event.record()
+            assert asked()
+            host = sent(ones)
+            event.record()
+
+            assert not asked()
+
+            assert not arrived(host)
+            stream.synchronize()
+            assert asked()
+
+
 def test_a_stream_does_not_wait_for_another_one(ones: torch.Tensor) -> None:
     side = api.Stream()
     with api.stream(side):

@@ -2,12 +2,14 @@
 
 Strategies draw arrays that break things, assertions compare across libraries, the conformance suite holds
 a backend to its promises. Nothing is imported before it is asked for, so that no test run pays for a part
-that it does not use.
+that it does not use. But the read-only backend is known by name from here on, whoever asks for it first.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+
+from xbridge._registry import register_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ __all__ = [
     "assert_shares_memory",
     "assert_unchanged",
 ]
+
+
+register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,7 @@ from xbridge._convert import asarray
 from xbridge._devices import Device
 from xbridge._dtypes import DTYPES
 from xbridge._loading import unknown
-from xbridge._registry import _entry, get, is_available, known_backends, register_backend
+from xbridge._registry import _entry, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.testing._promises import MARK, PROMISES, expected_failure
 
@@ -34,6 +34,9 @@ _ALL = "all"
 
 _PRETEND = {"torch:emu": "xbridge.testing.emulated"}
 """Devices that are there once their module has installed them."""
+
+_KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
+"""Kinds of devices that a mark may name wherever it runs, for another machine may have them."""
 
 _NEEDS = {"grad": "history", **{word: word for word in (*PROMISES, *DTYPES)}}
 """What a mark may say -> what a backend calls it."""
@@ -84,8 +87,10 @@ def places(config: pytest.Config) -> tuple[Place, ...]:
     """
     if _PLACES not in config.stash:
         try:
-            register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
-            found = [here for word in _asked(config) for here in _places(word)]
+            asked = _asked(config)
+            for word in asked:
+                _pretend(word)
+            found = [here for word in asked for here in _places(word)]
         except XBridgeError as error:
             where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"
             raise pytest.UsageError(f"{where}: {error}") from error
@@ -119,8 +124,6 @@ def place(word: str) -> Place:
     """
     name, colon, kind = word.partition(":")
     room = get(name)
-    if word in _PRETEND:
-        import_module(_PRETEND[word]).install()
     here = room.devices()
     if not colon:
         return Place(word, name, (*here[1:], here[0])[0])
@@ -204,6 +207,15 @@ def _asked(config: pytest.Config) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _pretend(word: str) -> None:
+    """Install the device that a word means, if it is to be installed, before anybody looks for devices."""
+    name, _, device = word.partition(":")
+    path = _PRETEND.get(f"{name}:{device.partition(':')[0]}")
+    if path:
+        get(name)  # without the library there is nothing to install it in
+        import_module(path).install()
+
+
 def _places(word: str) -> Iterator[Place]:
     if word != _ALL:
         yield place(word)
@@ -226,19 +238,43 @@ def _rule(mark: pytest.Mark) -> Rule:
         raise OptionError.because(
             "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip= or needs="
         )
-    rule = Rule(*(_words(mark.kwargs.get(field, ())) for field in Rule._fields))
+    rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
     for word in rule.only + rule.skip:
-        name = word.partition(":")[0]
-        if name not in known_backends():
-            raise unknown(name, known_backends())
+        _check(word)
     for word in rule.needs:
         if word not in _NEEDS:
             raise OptionError.because(f"need {word!r}", "nobody has it", f"one of {', '.join(_NEEDS)}")
     return rule
 
 
-def _words(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _words(field: str, given: object) -> tuple[str, ...]:
+    listed: Iterable[object] = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    words = []
+    for word in listed:
+        if not isinstance(word, str):
+            example = "grad" if field == "needs" else "numpy"
+            raise OptionError.because(
+                f"read the mark xbridge with {field}={given!r}",
+                f"{word!r} is no word; it takes one or a list of them",
+                f"{field}={example!r}",
+            )
+        words.append(word)
+    return tuple(words)
+
+
+def _check(word: str) -> None:
+    """Refuse a place that is nowhere; a library that is not installed may have any device."""
+    name, colon, device = word.partition(":")
+    if name not in known_backends():
+        raise unknown(name, known_backends())
+    if colon and Device(device).kind not in _KINDS and is_available(name):
+        kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
+        if Device(device).kind not in kinds:
+            raise DeviceError.because(
+                f"read the mark xbridge with {word!r}",
+                f"the kinds of devices are {', '.join(kinds)}",
+                f"{name}:{next(iter(kinds))}",
+            )
 
 
 def _lack(here: Place, need: str) -> str:

@@ -7,6 +7,8 @@ ones lie apart.
 
 from __future__ import annotations
 
+from numbers import Real
+from sys import float_info
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,7 +48,7 @@ class Near(NamedTuple):
     def of(cls, *dtypes: str, rtol: float | None, atol: float | None, equal_nan: bool) -> Near:
         """What was asked for, or what the coarsest of the dtypes needs; an exact dtype needs nothing."""
         for name, asked in {"rtol": rtol, "atol": atol}.items():
-            if asked is not None and not 0 <= asked < np.inf:
+            if asked is not None and not (isinstance(asked, Real) and 0 <= asked <= float_info.max):
                 raise OptionError.because(
                     f"compare with {name}={asked!r}", "a tolerance is a number from 0 up", f"{name}=1e-6"
                 )

@@ -3,7 +3,8 @@
 A *way* takes values, a dense host array in native byte order, and makes an array of exactly these bits that
 lies in memory another way: transposed, read-only, conjugated later, tracked by autograd. What only one
 library can have is said in a module of its own, whose import path is the backend's fact `samples`. Without
-one, whatever host memory the library can express is tried.
+one, whatever host memory the library can express is tried. A way may be there on other devices too; an array
+of one that is not lies there as the library lays what it moves.
 """
 
 # pyright: reportReturnType=false
@@ -15,11 +16,13 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
+from xbridge._devices import CPU
 from xbridge._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xbridge._devices import Device
     from xbridge._protocol import Array, Backend, HostArray
 
 
@@ -40,6 +43,12 @@ class Way(NamedTuple):
     """Makes such an array read-only, by the library's own means; None where it cannot, or need not, be."""
     track: Callable[[Array], Array] | None = None
     """A new leaf that requires grad over the memory of such an array; None where there is none."""
+    on: Callable[[HostArray, Device], Array] | None = None
+    """Values -> a new array on a device that lies this way there; None where this way is the host's alone."""
+
+    def is_on(self, device: Device) -> bool:
+        """Whether arrays lie this way there."""
+        return device == CPU or self.on is not None
 
 
 class Sample(NamedTuple):
@@ -74,6 +83,14 @@ class Samples(Protocol):
 def samples_of(name: str) -> Samples:
     """What the test kit knows of a backend's library."""
     return _known_to(get(name))  # type: ignore[arg-type] # a module is hashable
+
+
+def lay_on(room: Backend, way: Way, values: HostArray, device: Device) -> Array:
+    """A new array on a device, which lies that way where it can, and else was moved there."""
+    if device != CPU and way.on:
+        return way.on(values, device)
+    array = way.lay(values)
+    return array if device == CPU else room.move(array, device)
 
 
 @cache

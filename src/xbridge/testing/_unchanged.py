@@ -15,16 +15,33 @@ from xbridge.testing._numbers import same_bits
 from xbridge.testing._report import differences, enter, look_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from xbridge._protocol import Array, Backend
     from xbridge.testing._report import Look
 
-_TELLTALES = {
+
+_version = attrgetter("_version")
+
+
+def _grad(x: Array) -> Array | None:
+    """Its gradient, where the library keeps one with the array; torch warns who asks elsewhere."""
+    return x.grad if getattr(x, "is_leaf", False) or getattr(x, "retains_grad", False) else None
+
+
+def _tell_grad(x: Array) -> str | None:
+    """Which gradient it has, and how often that was written."""
+    grad = _grad(x)
+    return None if grad is None else f"the one at {id(grad):#x}, written {_version(grad)} times"
+
+
+_TELLTALES: dict[str, Callable[[Array], object]] = {
     "flags": attrgetter("flags.num"),
     "requires_grad": attrgetter("requires_grad"),
     "grad_fn": attrgetter("grad_fn"),
-    "version": attrgetter("_version"),
+    "version": _version,
+    "grad": _tell_grad,
 }
 
 _State: TypeAlias = "tuple[Look, dict[str, object]]"
@@ -36,9 +53,11 @@ class Unchanged(AbstractContextManager[None]):
     def __init__(self, arrays: tuple[Array, ...]) -> None:
         self._entered = [enter(x, "watch") for x in arrays]
         self._before: list[_State] = []
+        self._grads: list[Array | None] = []
 
     def __enter__(self) -> None:
         self._before = [_state(room, x) for room, x in self._entered]
+        self._grads = [_grad(x) for _, x in self._entered]  # kept, so that no other is at their addresses
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,7 +20,7 @@ from xbridge._dtypes import DTYPES, is_inexact
 from xbridge._host._memory import native_dtype
 from xbridge._registry import get
 from xbridge.backends import HOST
-from xbridge.testing._samples import Sample, samples_of
+from xbridge.testing._samples import Sample, lay_on, samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self, TypeAlias, TypeVar
 
+    from xbridge._devices import Device
     from xbridge._protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
@@ -38,6 +39,10 @@ WHOLE = (3, 4)
 """A shape of enough elements for every telling value."""
 
 SHAPES: tuple[Shape, ...] = ((), (5,), (2, 0), (1,), (2, 3, 2), (0,), (1, 2, 1, 2))
+
+
+KINDS = ("float32", "complex128", "int16", "bool")
+"""A dtype of each kind, for where the dtype matters less than the place."""
 
 
 def held(backend: str) -> tuple[str, ...]:
@@ -74,21 +79,23 @@ def _specials(dtype: str, code: np.dtype[Any]) -> list[int]:
     return [*ends, infinity, infinity | sign, infinity + 1, quiet + 5, quiet | sign | 3, infinity - 1]
 
 
-def lay(name: str, way: str, values: HostArray) -> Sample:
-    """A new array of a library that holds these values and lies that way."""
-    known = samples_of(name).ways[way]
+def lay(name: str, way: str, values: HostArray, device: Device = CPU) -> Sample:
+    """A new array of a library that holds these values and lies that way, or was moved from where it did."""
+    ways = samples_of(name).ways
+    known = ways[way]
     values = known.fold(values) if known.fold else values
-    return Sample(known.lay(values), values, way, known.tracked, known.writable)
+    writable = known.writable if known.is_on(device) else any(other.writable for other in ways.values())
+    return Sample(lay_on(get(name), known, values, device), values, way, known.tracked, writable)
 
 
-def variants(name: str, way: str, values: HostArray) -> Iterator[Sample]:
+def variants(name: str, way: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
     """An array that lies that way, one that is read-only as well, one that is tracked as well."""
     known = samples_of(name).ways[way]
-    yield (first := lay(name, way, values))
-    if known.freeze and known.writable:
-        yield first._replace(array=known.freeze(lay(name, way, values).array), writable=False)
+    yield (first := lay(name, way, values, device))
+    if known.freeze and known.writable and known.is_on(device):
+        yield first._replace(array=known.freeze(lay(name, way, values, device).array), writable=False)
     if known.track and is_inexact(values.dtype.name):
-        array = known.track(lay(name, way, values).array)
+        array = known.track(lay(name, way, values, device).array)
         yield first._replace(array=array, tracked=True, writable=False)
 
 
@@ -114,9 +121,49 @@ def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
             yield from variants(name, way, telling(dtype, shape, turn))
 
 
+def sweep_away(name: str) -> Iterator[Sample]:
+    """Every way on every device but the host, with a dtype of each kind.
+
+    Nobody has read such an array, nor waited for it.
+    """
+    room = get(name)
+    for device in room.devices():
+        here = [dtype for dtype in KINDS if device != CPU and not room.lacks(dtype, device)]
+        for turn, (way, known) in enumerate(samples_of(name).ways.items()):
+            for dtype, shape in [*((dtype, WHOLE) for dtype in here), *((dtype, ()) for dtype in here[:1])]:
+                if known.takes(dtype, shape):
+                    yield from variants(name, way, telling(dtype, shape, turn), device)
+
+
 def of_its_own(check: Check) -> Callable[[str], None]:
     """A test that holds for every array of the backend in host memory."""
     return _over(check, lambda backend: backend)
+
+
+def of_other_devices(check: Check) -> Callable[[str], None]:
+    """A test that holds for every array of the backend elsewhere than in host memory."""
+
+    @wraps(check)
+    def test(backend: str) -> None:
+        for sample in sweep_away(backend):
+            with _Told(sample):
+                check(backend, sample)
+
+    del test.__wrapped__
+    return test
+
+
+def of_all_devices(check: Check) -> Callable[[str], None]:
+    """A test that holds for every array of the backend, wherever it is."""
+    at_home, away = of_its_own(check), of_other_devices(check)
+
+    @wraps(check)
+    def test(backend: str) -> None:
+        at_home(backend)
+        away(backend)
+
+    del test.__wrapped__
+    return test
 
 
 def of_the_host(check: Check) -> Callable[[str], None]:

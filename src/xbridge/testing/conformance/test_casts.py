@@ -19,17 +19,28 @@ from xbridge._registry import get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, ValueLossError
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling
+from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling, variants
 from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from xbridge._devices import Device
     from xbridge._protocol import HostArray
     from xbridge.testing._samples import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
-_LARGE_NUMBERS = (2**24 + 1, 2**31 - 1, -(2**31), 2**53 + 1, 2**62 + 1, 2**63 - 1)
+_LARGE_NUMBERS = (2**24 + 1, 2**53 + 1, 2**62 + 1)
+_ENDS_OF_INTEGERS = tuple(
+    sorted(
+        {
+            sign * 2**bits + step
+            for bits in (7, 8, 15, 16, 31, 32, 63, 64)
+            for sign in (1, -1)
+            for step in (-1, 0, 1)
+        }
+    )
+)
 _FRACTIONS = (-0.0, 0.5, -0.5, 1.5, 2.5, -2.75, 0.1, 1 / 3, 1e-3, 3e4)
 _TIES = (1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-11, 1 + 3 * 2**-12, 1 + 2**-24, 1 + 3 * 2**-24)
 _ENDS = (float("inf"), float("-inf"), float("nan"))
@@ -38,7 +49,9 @@ _ENDS = (float("inf"), float("-inf"), float("nan"))
 def agreed(dtype: str, other: str) -> tuple[HostArray, HostArray]:
     """Values of a dtype that fit another one, and what they are there."""
     source, target = native_dtype(dtype), native_dtype(other)
-    numbers: list[complex] = [n for n in (*_WHOLE_NUMBERS, *_LARGE_NUMBERS) if _fits(n, dtype)]
+    numbers: list[complex] = [
+        n for n in (*_WHOLE_NUMBERS, *_LARGE_NUMBERS, *_ENDS_OF_INTEGERS) if _fits(n, dtype)
+    ]
     if is_inexact(dtype):
         numbers += [*_FRACTIONS, *_TIES, *_ENDS]
     if category(dtype) == "complex":
@@ -168,28 +181,69 @@ def _kept_and_lost(dtype: str, other: str) -> tuple[list[complex], list[list[com
     """Values that survive in a narrower dtype, and lists of values of which one does not."""
     if category(dtype) == "int":
         low, high = exact_integers(other)
-        return [low, high, 0, 1], [[high + 1, 0], [0, 0, high + 1], [low - 1 if low else high + 1]]
+        least = exact_integers(dtype)[0]
+        return [low, high, 0, 1], [
+            [high + 1, 0],
+            [0, 0, high + 1],
+            [low, low - 1] if least < low else [high + 1],
+        ]
     small, large = (300.0, 1e6) if other == "float16" else (1e30, 1e39)
     kept = [0.1, -small, float("inf"), float("nan"), 0.0]
-    if not np.isfinite(np.array(large).astype(native_dtype(dtype))):
-        return [*kept], []
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.array(large).astype(native_dtype(dtype))):
+            return [*kept], []
     lost: list[list[complex]] = [[large, 0.0], [0.0, -large, float("nan")]]
     return [*kept], [*lost, [complex(0, -large), 0j]] if category(dtype) == "complex" else lost
+
+
+def _behind_many(number: complex) -> list[complex]:
+    """The number behind more zeros than anybody looks at one by one."""
+    return [*[0] * (1 << 12), number]
+
+
+def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
+    """For each kind of dtype that is there, a narrowing in which something can be lost."""
+    room, found = get(backend), {}
+    for dtype, other in narrowings(backend):
+        there = not (room.lacks(dtype, device) or room.lacks(other, device))
+        if there and _kept_and_lost(dtype, other)[1]:
+            found[DTYPES[dtype].kind] = dtype, other
+    yield from found.values()
+
+
+def _in_every_way(backend: str, *several: HostArray) -> Iterator[Sample]:
+    """Arrays that hold one or the other of some values, for each way of lying that takes them."""
+    for values in several:
+        for way, known in samples_of(backend).ways.items():
+            if known.takes(values.dtype.name, values.shape):
+                yield from variants(backend, way, values)
 
 
 def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
     room = get(backend)
     for dtype, other in narrowings(backend):
         kind = native_dtype(dtype)
-        with np.errstate(over="ignore"):
-            kept, lost = _kept_and_lost(dtype, other)
-        for numbers in (kept, []):
+        kept, lost = _kept_and_lost(dtype, other)
+        for numbers in (kept, [], *kept):
             x = plain(backend, np.array(numbers, kind))
             assert room.check(x, other) is x, f"nothing is lost between {dtype} and {other}"
-        for numbers in lost:
+        alone = [numbers[0] for numbers in lost[:1]]
+        for numbers in (*lost, *alone, *map(_behind_many, alone)):
             x = plain(backend, np.array(numbers, kind))
             refused = refusal_of(room.check, x, other)
             assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
+
+
+def test_a_loss_is_noticed_however_an_array_lies_and_wherever_it_is(backend: str) -> None:
+    room = get(backend)
+    for device in room.devices():
+        for dtype, other in _one_of_each_kind(backend, device):
+            whole = np.zeros(WHOLE, native_dtype(dtype))
+            whole[:, -1] = _kept_and_lost(dtype, other)[1][0][0]  # repeating elements keeps some of these
+            for sample in _in_every_way(backend, whole, whole[0, -1, ...].copy()):
+                x = sample.array if device == CPU else room.move(sample.array, device)
+                refused = refusal_of(room.check, x, other)
+                assert isinstance(refused, ValueLossError), (sample.way, sample.values, device)
 
 
 def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: str) -> None:

@@ -9,13 +9,22 @@ import pytest
 
 from xbridge._convert import align, asarray, to_backend, to_numpy
 from xbridge._devices import CPU, Device
+from xbridge._host._memory import native_dtype
 from xbridge._look import device_of
 from xbridge._registry import get
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, DeviceError
+from xbridge.errors import CopyError, DeviceError, ValueLossError
 from xbridge.testing._promises import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, of_its_own, plain, sweep, telling
+from xbridge.testing.conformance._draws import (
+    WHOLE,
+    held,
+    of_its_own,
+    of_other_devices,
+    plain,
+    sweep,
+    telling,
+)
 from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
@@ -23,6 +32,15 @@ if TYPE_CHECKING:
 
     from xbridge._protocol import Array, HostArray
     from xbridge.testing._samples import Sample
+
+
+CASTS: dict[str, tuple[str, ...]] = {
+    "float32": ("float64", "complex64"),
+    "complex128": ("complex64",),
+    "int16": ("int32", "float32"),
+    "bool": ("int32", "float32"),
+}
+"""Casts whose results everybody agrees on."""
 
 
 def elsewhere(backend: str) -> tuple[Device, ...]:
@@ -191,6 +209,75 @@ def test_arrays_are_made_elsewhere(backend: str) -> None:
         x = asarray([[1, 2], [3, 4]], backend=backend, device=device)
         assert device_of(x) == device
         assert np.array_equal(read(backend, x), [[1, 2], [3, 4]])
+
+
+# -- what lies there in its own way --------------------------------------------------------------
+
+
+@of_other_devices
+def test_a_move_waits_for_what_is_under_way(backend: str, sample: Sample) -> None:
+    room, x = get(backend), sample.array
+    home = room.move(x, CPU)
+    assert same_bits(read(backend, home), sample.values), "it was read before it had arrived"
+    for device in room.devices():
+        if device != device_of(x) and not room.lacks(sample.values.dtype.name, device):
+            moved = room.move(x, device)
+            assert device_of(moved) == device
+            assert same_bits(read(backend, moved), sample.values), device
+
+
+@of_other_devices
+def test_every_way_of_lying_comes_home(backend: str, sample: Sample) -> None:
+    assert same_bits(to_numpy(sample.array), sample.values)
+    assert same_bits(read(backend, to_backend(sample.array, backend, device="cpu")), sample.values)
+
+
+@of_other_devices
+def test_every_way_of_lying_is_copied_where_it_is(backend: str, sample: Sample) -> None:
+    room, x = get(backend), sample.array
+    for copied in (room.copy(x), to_backend(x, backend, copy=True)):
+        assert device_of(copied) == device_of(x)
+        assert same_bits(read(backend, copied), sample.values)
+        assert apart(spot(backend, copied), spot(backend, x))
+    pair = np.stack([sample.values, sample.values])
+    assert same_bits(read(backend, asarray([x, x])), pair)
+    assert same_bits(read(backend, room.stack([x, x], (2,))), pair)
+
+
+@of_other_devices
+def test_every_way_of_lying_is_settled_where_it_is(backend: str, sample: Sample) -> None:
+    room, x = get(backend), sample.array
+    if not room.layout(x).settled:
+        settled = room.settle(x)
+        assert room.layout(settled).settled
+        assert device_of(settled) == device_of(x)
+        assert same_bits(read(backend, settled), sample.values)
+    assert same_bits(read(backend, room.detach(x)), sample.values)
+    assert same_bits(read(backend, x), sample.values), "the source was changed"
+
+
+@of_other_devices
+def test_every_way_of_lying_is_cast_where_it_is(backend: str, sample: Sample) -> None:
+    room, x, values = get(backend), sample.array, sample.values
+    for target in CASTS[values.dtype.name]:
+        if not room.lacks(target, device_of(x)):
+            with np.errstate(all="ignore"):
+                known = values.astype(native_dtype(target))
+            for made in (room.cast(x, target), to_backend(x, backend, dtype=target)):
+                assert device_of(made) == device_of(x)
+                found = read(backend, made)
+                assert found.dtype == known.dtype
+                assert np.array_equal(found, known, equal_nan=values.dtype.kind in "fc"), target
+
+
+@of_other_devices
+def test_a_loss_is_noticed_where_it_is(backend: str, sample: Sample) -> None:
+    room, x, dtype = get(backend), sample.array, sample.values.dtype.name
+    if dtype == "int16":
+        assert room.check(x, "int32") is x
+        if (sample.values != sample.values.astype("int8")).any():
+            with pytest.raises(ValueLossError):
+                room.check(x, "int8")
 
 
 @of_its_own

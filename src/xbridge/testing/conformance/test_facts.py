@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from xbridge._protocol import HostArray
     from xbridge.testing._samples import Sample
 
+OBJECTS_OF_NUMPY = (
+    np.dtype("f4"),
+    np.float32,
+    np.dtype(">f4"),
+    np.dtype("M8[s]"),
+    np.dtype("i4,f4"),
+    np.floating,
+)
 NO_OBJECTS_OF_A_LIBRARY = (None, 3, "float32", "cpu", object(), object, int, (), Device("cpu"))
 
 
@@ -117,6 +125,13 @@ def test_a_dtype_object_of_the_library_has_the_name_of_its_dtype(backend: str) -
             assert room.dtype_name(x.dtype) == word
             assert dtype_of(to_backend(x, backend, dtype=x.dtype)) == word
     assert [thing for thing in NO_OBJECTS_OF_A_LIBRARY if room.dtype_name(thing) is not None] == []
+
+
+def test_a_dtype_object_of_numpy_has_its_name_or_none(backend: str) -> None:
+    names = [get(backend).dtype_name(thing) for thing in OBJECTS_OF_NUMPY]
+    assert {type(name) for name in names} <= {str, type(None)}
+    assert set(names[:2]) <= {"float32", None}
+    assert "float32" not in names[3:]
 
 
 def test_a_dtype_is_lacked_with_a_reason_or_had(backend: str) -> None:

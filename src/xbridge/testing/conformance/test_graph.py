@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,18 @@ from xbridge._convert import asarray, to_backend, to_numpy
 from xbridge._dtypes import is_inexact
 from xbridge._registry import get
 from xbridge.backends import HOST
-from xbridge.errors import GradientError
+from xbridge.errors import CopyError, GradientError
 from xbridge.testing._promises import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, of_its_own, of_the_host, sweep, telling
+from xbridge.testing.conformance._draws import (
+    WHOLE,
+    held,
+    of_all_devices,
+    of_the_host,
+    sweep,
+    sweep_away,
+    telling,
+)
 from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
@@ -25,7 +34,11 @@ if TYPE_CHECKING:
 
 
 def _tracked(backend: str) -> Iterator[Sample]:
-    return (sample for sample in sweep(backend, held(backend)) if sample.tracked)
+    return (sample for sample in _everywhere(backend, held(backend)) if sample.tracked)
+
+
+def _everywhere(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
+    return chain(sweep(backend, dtypes), sweep_away(backend))
 
 
 def follows(backend: str, result: Array, source: Array) -> bool:
@@ -45,18 +58,19 @@ def test_history_goes_on_through_every_step_within_the_library(backend: str) -> 
     assert list(_tracked(backend)), "the kit knows of no array with a history"
     for sample in _tracked(backend):
         x = sample.array
-        others = [
-            word for word in held(backend) if is_inexact(word) and word[:3] == sample.values.dtype.name[:3]
-        ]
+        here, kind = room.describe(x).device, sample.values.dtype.name[:3]
+        others = [word for word in held(backend) if word[:3] == kind and not room.lacks(word, here)]
         made = [to_backend(x, backend, copy=True), room.copy(x), asarray([x, x]), room.stack([x], (1,))]
         made += [to_backend(x, backend, dtype=word, grad=grad) for word in others for grad in (None, "keep")]
         made += [to_backend(x, backend, copy=True, grad="keep"), room.cast(x, others[0])]
         for device in room.devices():
+            if room.lacks(sample.values.dtype.name, device):
+                continue
             made += [
                 to_backend(x, backend, device=device),
                 to_backend(x, backend, device=device, grad="keep"),
             ]
-        assert all(follows(backend, result, x) for result in made), sample.way
+        assert all(follows(backend, result, x) for result in made), (sample.way, here)
 
 
 @promise("history")
@@ -64,8 +78,9 @@ def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     room = get(backend)
     trackable = {way for way, known in samples_of(backend).ways.items() if known.track}
     assert trackable, "the kit knows of no array that can be tracked"
-    for sample in sweep(backend, tuple(filter(is_inexact, held(backend)))):
-        if sample.tracked or sample.way not in trackable:
+    for sample in _everywhere(backend, tuple(filter(is_inexact, held(backend)))):
+        dtype = sample.values.dtype.name
+        if sample.tracked or sample.way not in trackable or not is_inexact(dtype):
             continue
         x = sample.array
         made = [asarray(x, requires_grad=True), asarray(x, requires_grad=True, copy=True), room.track(x)]
@@ -110,7 +125,7 @@ def test_a_new_leaf_over_a_history_has_to_be_asked_for(backend: str) -> None:
 # -- where it ends -------------------------------------------------------------------------------
 
 
-@of_its_own
+@of_all_devices
 def test_history_that_would_end_is_not_lost_unnoticed(backend: str, sample: Sample) -> None:
     x = sample.array
     if sample.tracked:
@@ -122,7 +137,7 @@ def test_history_that_would_end_is_not_lost_unnoticed(backend: str, sample: Samp
         assert same_bits(read(HOST, to_numpy(x, grad="keep")), sample.values)
 
 
-@of_its_own
+@of_all_devices
 def test_detached_is_without_history_and_changes_nothing_that_has_one(backend: str, sample: Sample) -> None:
     room, x = get(backend), sample.array
     results = [to_backend(x, backend, grad="detach"), to_backend(x, backend, grad="detach", copy=True)]
@@ -137,13 +152,19 @@ def test_detached_is_without_history_and_changes_nothing_that_has_one(backend: s
         assert results[0] is x
 
 
-@of_its_own
+@of_all_devices
 def test_a_detached_step_is_the_same_memory_without_history(backend: str, sample: Sample) -> None:
     room, x = get(backend), sample.array
     bare = room.detach(x)
     assert room.describe(bare) == room.describe(x)._replace(history=False)
     assert room.describe(x).history is sample.tracked
     assert spot(backend, bare)[:4] == spot(backend, x)[:4]
+    if sample.tracked and sample.values.size and not (room.readonly or room.immutable):
+        refused = refusal_of(to_backend, x, backend, grad="detach", copy=False)
+        assert isinstance(refused, CopyError), "a write to the result would go past the history"
+    else:
+        shared = to_backend(x, backend, grad="detach", copy=False)
+        assert spot(backend, shared)[:4] == spot(backend, x)[:4]
     assert same_bits(read(backend, bare), sample.values)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xbridge._convert import asarray, to_backend, to_numpy
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category
+from xbridge._dtypes import DTYPES, category, is_inexact
 from xbridge._host._memory import native_dtype
 from xbridge._look import backend_of, dtype_of
 from xbridge._planned import to_list
@@ -16,9 +16,11 @@ from xbridge._protocol import Facts
 from xbridge._registry import get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError
+from xbridge.testing._promises import promise
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
-from xbridge.testing.conformance._memory import read, refusal_of, same_bits
+from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance.test_graph import follows
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -129,6 +131,38 @@ def test_arrays_are_stacked_in_order(backend: str) -> None:
             for stacked in nested:
                 assert same_bits(read(backend, stacked), square), (dtype, shape)
             assert same_bits(to_numpy(asarray(arrays, backend=HOST)), tall), (dtype, shape)
+
+
+def _many(name: str, dtype: str, count: int) -> tuple[list[object], list[HostArray]]:
+    """So many arrays that lie in one way after the other, and what they hold."""
+    ways = [way for way, known in samples_of(name).ways.items() if known.takes(dtype, WHOLE)]
+    laid = [lay(name, ways[turn % len(ways)], telling(dtype, WHOLE, turn)) for turn in range(count)]
+    return [sample.array for sample in laid], [sample.values for sample in laid]
+
+
+def test_any_number_of_arrays_is_stacked(backend: str) -> None:
+    for dtype in [word for word in ("float32", "complex64", "int16") if word in held(backend)]:
+        for count in (1, 2, 3, 17):
+            arrays, values = _many(backend, dtype, count)
+            for order in (slice(None), slice(None, None, -1)):
+                tall = np.stack(values[order])
+                for stacked in (asarray(arrays[order]), get(backend).stack(arrays[order], (count,))):
+                    assert same_bits(read(backend, stacked), tall), (dtype, count)
+                    assert apart(spot(backend, stacked), spot(backend, arrays[order][0])), (dtype, count)
+
+
+@promise("history")
+def test_the_history_of_every_array_in_a_stack_goes_on(backend: str) -> None:
+    room = get(backend)
+    assert room.autograd
+    dtype = next(word for word in ("float32", *filter(is_inexact, held(backend))) if word in held(backend))
+    for count in (1, 2, 3, 17):
+        leaves = [room.track(plain(backend, telling(dtype, WHOLE, turn))) for turn in range(count)]
+        bare = plain(backend, telling(dtype, WHOLE))
+        for arrays in (leaves, [bare, *leaves], [*leaves, bare]):
+            for stacked in (asarray(arrays), room.stack(arrays, (len(arrays),))):
+                assert all(follows(backend, stacked, leaf) for leaf in leaves), count
+                assert not room.describe(bare).history
 
 
 def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:

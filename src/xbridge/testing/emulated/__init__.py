@@ -17,6 +17,9 @@ forgets that another stream is not done is wrong every time, and not only on a b
 `t.pin_memory()`, `t.is_pinned()`, `torch.empty(..., pin_memory=True)` and `t.to("cpu", non_blocking=True)`,
 whose result is pinned, mean what they mean with CUDA.
 
+A pinned buffer keeps what it held until a copy gets there. One that is used again for the same values looks
+right even when it is read too early: let a test send other values each time.
+
 It stays for the rest of the process and changes it: `torch.accelerator.is_available()` turns true, and
 allocating on the host takes a few microseconds more. Give it a process of its own. It stands on torch's
 experimental API for backends in Python, and is made for torch 2.13. What it lacks:
@@ -24,7 +27,12 @@ experimental API for backends in Python, and is made for torch 2.13. What it lac
 - a second device, and DLPack: torch knows neither for backends in Python;
 - `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch answers without asking: use
   `torch.emu`'s. Autograd runs backward on the default stream, whatever stream was current before;
-- time: events take none, and `resize_` to a larger size forgets the values;
+- errors in a hook or a `Function` during backward: torch cannot unwind through a device guard in Python, and
+  ends the process;
+- kernels that torch has for other devices alone, as those of `LSTMCell` and `GRUCell`; what `torch.autocast`
+  does to dtypes;
+- generators of its own, `torch.Generator("emu")`: random numbers come from the host's;
+- time: events take none; and `resize_` forgets the values;
 - sparse, quantized and nested tensors.
 
 Examples
@@ -44,6 +52,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
 from torch.utils import backend_registration
 
 from xbridge.testing.emulated import _device, _kernels
@@ -72,3 +81,6 @@ def install() -> None:
     backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_device)
     Stream()  # the default one
     _kernels.register()
+    # The first operator makes torch import the half of itself that knows meta tensors, which takes seconds:
+    # here, and not in the first example of somebody's test, whose deadline is a fifth of one.
+    torch.ones(1, device="emu").add(1).item()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
 from xbridge.testing.emulated._streams import (
     Event,
     Stream,
@@ -11,13 +16,18 @@ from xbridge.testing.emulated._streams import (
     synchronize,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "Event",
     "Stream",
     "current_device",
     "current_stream",
     "default_stream",
+    "device",
     "device_count",
+    "get_amp_supported_dtype",
     "is_available",
     "is_initialized",
     "manual_seed_all",
@@ -34,6 +44,17 @@ def device_count() -> int:
 def current_device() -> int:
     """The only one."""
     return 0
+
+
+@contextmanager
+def device(device: object) -> Iterator[None]:
+    """Make a device the current one inside a `with` block, as the only one always is."""
+    yield
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What `torch.autocast` may be asked for: torch wants to know, on the host's behalf too (checkpoints)."""
+    return [torch.float16, torch.bfloat16]
 
 
 def is_available() -> bool:

@@ -2,8 +2,12 @@
 
 There is no list of operators. One that only looks at memory another way is done on the tensor itself, at
 once. Any other one is tried on meta tensors first: they tell what comes out, or that the shapes do not fit;
-then it goes into the stream, and the host computes it when the stream gets there. What depends on values
-(`item`, `nonzero`, a mask as an index) has to wait, as it has on a real device.
+then it goes into the stream, and the host computes it when the stream gets there. Where they cannot tell,
+because it depends on values (`item`, `nonzero`, a mask as an index) or they were never taught, it waits and
+computes at once: then the host says what comes out, or what is wrong.
+
+A few operators lead to kernels that the host lacks. They are sent another way: to the `convolution` that it
+has, and to torch's own decompositions of `lstm` and `gru`.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._decomp import decompositions
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from xbridge.testing.emulated._memory import CPU, Place, is_pinned, lay, make, pin, place_of, share
@@ -47,8 +52,16 @@ def register() -> None:
         aten.impl("_copy_from", _copy, "PrivateUse1")
         for pending in ("Conjugate", "Negative"):  # or torch would copy in order to copy, for ever
             aten.impl("_copy_from", torch.library.fallthrough_kernel, pending)
+        aten.impl("convolution_overrideable", _convolution, "PrivateUse1")
+        aten.impl("convolution_backward_overrideable", _convolution_backward, "PrivateUse1")
+        for layer in ("lstm", "gru"):
+            for key in ("AutogradPrivateUse1", "PrivateUse1"):  # the second one in inference mode
+                aten.impl(f"{layer}.input", getattr(decompositions, f"{layer}_impl"), key)
         everything.fallback(_anything, "PrivateUse1")
-    torch.UntypedStorage.clone = _cloned  # type: ignore[method-assign, assignment] # deepcopy would crash
+        everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    # deepcopy and load make bare storages, for which torch would allocate memory without asking
+    torch.UntypedStorage.clone = _cloned  # type: ignore[method-assign, assignment]
+    torch.serialization.register_package(0, _as_it_is, _loaded)  # type: ignore[arg-type] # of files, untyped
 
 
 def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
@@ -106,16 +119,18 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
         return op.redispatch(CPU, *args, **options)
     given, form = tree_flatten((args, options))
     _refuse_other_devices(op, given)
-    stream = current_stream()
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, "CPU"):
+        raise NotImplementedError(f"the host, which computes for the pretend accelerator, has no {op}")
+    stream, do = current_stream(), _for_numbers(op, args)
 
     def compute(leaves: list[object]) -> tuple[list[object], TreeSpec]:
         args, options = tree_unflatten(leaves, form)
-        return tree_flatten(op(*args, **options))
+        return tree_flatten(do(*args, **options))
 
     try:
         taken, known = [_meta(each) for each in given], False
         results, shape = compute(taken)
-    except NotImplementedError:
+    except RuntimeError:  # and NotImplementedError
         stream.synchronize()
         taken, known = [_open(_lent(each)) for each in given], True
         results, shape = compute(taken)
@@ -136,10 +151,32 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
     return tree_unflatten(outputs, shape)
 
 
+def _convolution(*args: object) -> object:
+    """The name is for devices that bring their own."""
+    return _anything(_aten.convolution.default, *args)
+
+
+def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: object) -> object:
+    """The host's wants to know the size of the bias."""
+    transposed, groups = args[3], args[5]
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]  # type: ignore[operator] # theirs
+    return _anything(_aten.convolution_backward.default, grad, x, weight, [channels], *args)
+
+
 def _only_looks(op: OpOverload) -> bool:
     """Whether an operator gives a view, and touches no memory."""
     aliases = [returned.alias_info for returned in op._schema.returns]
     return op._schema.name == "aten::set_" or any(alias and not alias.is_write for alias in aliases)
+
+
+def _for_numbers(op: OpOverload, args: tuple[object, ...]) -> Callable[..., object]:
+    """An operator as it takes numbers: torch gives some, that it calls tensors, to the form for tensors."""
+    wanted = zip(args, op._schema.arguments, strict=False)
+    return op.overloadpacket if any(_is_number(x) and str(y.type) == "Tensor" for x, y in wanted) else op
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, bool | int | float | complex)
 
 
 def _refuse_other_devices(op: OpOverload, given: list[object]) -> None:
@@ -165,8 +202,8 @@ def _received(result: object, owner: object) -> object:
 
 
 def _meta(given: object) -> object:
-    """An argument without its values; a scalar on the host keeps them, as it does anywhere."""
-    if isinstance(given, torch.Tensor) and not (given.is_cpu and not given.dim()):
+    """An argument without its values; a tensor is one even where a 0-d tensor of the host may stand."""
+    if isinstance(given, torch.Tensor):
         return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=_META)
     return _META if isinstance(given, torch.device) else given
 
@@ -192,3 +229,14 @@ def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     if storage.device.type != "emu":
         return _clone_on_host(storage)
     return torch.empty(0, dtype=torch.uint8, device="emu").set_(storage).clone().untyped_storage()
+
+
+def _loaded(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """A storage that comes out of a file, on the device if that is where it goes."""
+    if torch.device(location).type != "emu":
+        return None
+    return torch.empty(0, dtype=torch.uint8).set_(storage).to("emu").untyped_storage()
+
+
+def _as_it_is(storage: object) -> None:
+    """No other name for where it is: torch knows it."""

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import array_api_strict
 import numpy as np
 
+from xbridge._devices import CPU
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xbridge._devices import Device
     from xbridge._protocol import Array, HostArray
     from xbridge.testing._samples import Way
 
@@ -23,18 +25,19 @@ if TYPE_CHECKING:
 def _wrapped(way: Way) -> Way:
     """The same way, of the dtypes that the library has."""
 
-    def lay(values: HostArray) -> Array:
-        return array_api_strict.asarray(way.lay(values), copy=False)
+    def lay(values: HostArray, device: Device = CPU) -> Array:
+        there = array_api_strict.Device("CPU_DEVICE" if device == CPU else str(device))
+        return array_api_strict.asarray(way.lay(values), copy=False, device=there)
 
     def takes(dtype: str, shape: tuple[int, ...]) -> bool:
         return hasattr(array_api_strict, dtype) and way.takes(dtype, shape)
 
-    return way._replace(lay=lay, takes=takes, freeze=_freeze)
+    return way._replace(lay=lay, takes=takes, freeze=_freeze, on=lay)
 
 
 def _freeze(x: Array) -> Array:
     """A second array over the same memory, which may not be written."""
-    return array_api_strict.asarray(host.freeze(np.asarray(x).view()), copy=False)
+    return array_api_strict.asarray(host.freeze(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
 
 
 ways: Mapping[str, Way] = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}

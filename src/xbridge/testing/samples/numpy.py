@@ -70,12 +70,17 @@ def _transposed(shape: Shape, itemsize: int) -> HostArray:
 
 
 def _every_second(shape: Shape, itemsize: int) -> HostArray:
-    view: HostArray = space(tuple(2 * n for n in shape), itemsize)[every(slice(None, None, 2), shape)]
+    wide = tuple(2 * n if n > 1 else n for n in shape)  # else 32 axes of one element would fill the memory
+    view: HostArray = space(wide, itemsize)[every(slice(None, None, 2), shape)]
     return view
 
 
 def _behind_first(shape: Shape, itemsize: int) -> HostArray:
-    view: HostArray = space(tuple(n + 1 for n in shape), itemsize)[every(slice(1, None), shape)]
+    """From the second on along each axis that has one, and along the first axis anyway."""
+    before = [int(n > 1 or axis == 0) for axis, n in enumerate(shape)]
+    wide = tuple(map(sum, zip(shape, before, strict=True)))
+    part: tuple[Any, ...] = (..., *(slice(n, None) for n in before))
+    view: HostArray = space(wide, itemsize)[part]
     return view
 
 

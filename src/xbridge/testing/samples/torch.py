@@ -1,18 +1,20 @@
 """PyTorch: conjugates and negations that are pending, and tensors that autograd holds on to.
 
 Bits are laid by way of bytes, and a pending operation is undone by inverting sign bits, so that no
-arithmetic of torch, and none of the backend's, stands between the values and the tensor.
+arithmetic of torch, and none of the backend's, stands between the values and the tensor. On a device they
+may still be on their way there when the tensor is had: whoever reads it has to wait for them.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from xbridge._devices import CPU
 from xbridge._dtypes import category, is_inexact
 from xbridge._host._memory import native_dtype
 from xbridge.testing._samples import Way
@@ -24,10 +26,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from xbridge._devices import Device
     from xbridge._protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], Tensor]
+
+    class Lay(Protocol):
+        """Makes a tensor of values, on the host or on a device."""
+
+        def __call__(self, values: HostArray, device: Device = ..., /) -> Tensor: ...
+
 
 __all__ = ["dense", "reaches", "read", "refused", "ways", "write"]
 
@@ -41,11 +49,12 @@ _PARENTS = {"float32": "complex64", "float64": "complex128"}
 # -- bits ----------------------------------------------------------------------------------------
 
 
-def dense(values: HostArray) -> Tensor:
-    """A new tensor, in memory of torch's own."""
+def dense(values: HostArray, device: Device = CPU) -> Tensor:
+    """A new tensor, in memory of torch's own; a device copies its bytes as late as it likes."""
     raw = torch.empty(values.nbytes, dtype=torch.uint8)
     raw.numpy()[...] = values.reshape(-1).view(np.uint8)
-    return raw.view(getattr(torch, values.dtype.name)).reshape(values.shape)
+    there = raw.to(torch.device(device), non_blocking=True)
+    return there.view(getattr(torch, values.dtype.name)).reshape(values.shape)
 
 
 def _negated(values: HostArray, *, first: int = 0) -> HostArray:
@@ -99,73 +108,73 @@ def reaches(result: Tensor, source: Tensor, /) -> bool:
 # -- ways ----------------------------------------------------------------------------------------
 
 
-def _transposed(values: HostArray) -> Tensor:
-    return dense(values.T.copy()).permute(tuple(reversed(range(values.ndim))))
+def _transposed(values: HostArray, device: Device = CPU) -> Tensor:
+    return dense(values.T.copy(), device).permute(tuple(reversed(range(values.ndim))))
 
 
-def _channels_last(values: HostArray) -> Tensor:
-    return dense(np.moveaxis(values, 1, -1).copy()).movedim(-1, 1)
+def _channels_last(values: HostArray, device: Device = CPU) -> Tensor:
+    return dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1)
 
 
 def _part(part: slice, size: Callable[[int], int]) -> Lay:
     """A part of a larger tensor."""
 
-    def lay(values: HostArray) -> Tensor:
+    def lay(values: HostArray, device: Device = CPU) -> Tensor:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
         where = host.every(part, values.shape)
         whole[where] = host.opaque(values)
-        return dense(whole.view(values.dtype))[where]
+        return dense(whole.view(values.dtype), device)[where]
 
     return lay
 
 
-def _expanded(values: HostArray) -> Tensor:
-    return dense(host.base_of_broadcast(values).copy()).expand(values.shape)
+def _expanded(values: HostArray, device: Device = CPU) -> Tensor:
+    return dense(host.base_of_broadcast(values).copy(), device).expand(values.shape)
 
 
-def _unfolded(values: HostArray) -> Tensor:
+def _unfolded(values: HostArray, device: Device = CPU) -> Tensor:
     line = host.base_of_overlapping(host.opaque(values)).view(values.dtype)
-    return dense(line).as_strided(values.shape, (1,) * values.ndim)
+    return dense(line, device).as_strided(values.shape, (1,) * values.ndim)
 
 
-def _conj(values: HostArray) -> Tensor:
-    return dense(_negated(values, first=1)).conj()
+def _conj(values: HostArray, device: Device = CPU) -> Tensor:
+    return dense(_negated(values, first=1), device).conj()
 
 
-def _neg(values: HostArray) -> Tensor:
+def _neg(values: HostArray, device: Device = CPU) -> Tensor:
     pairs = np.stack([values, _negated(values)], -1)
-    return dense(pairs.view(_PARENTS[values.dtype.name])[..., 0]).conj().imag
+    return dense(pairs.view(_PARENTS[values.dtype.name])[..., 0], device).conj().imag
 
 
 def _shared(values: HostArray) -> Tensor:
-    """In memory that another process could have."""
+    """In memory of the host that another process could have."""
     shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # theirs
     return shared
 
 
-def _inference(values: HostArray) -> Tensor:
+def _inference(values: HostArray, device: Device = CPU) -> Tensor:
     with torch.inference_mode():
-        return dense(values)
+        return dense(values, device)
 
 
 def _leaf(x: Tensor) -> Tensor:
     return x.detach().requires_grad_()
 
 
-def _non_leaf(values: HostArray) -> Tensor:
+def _non_leaf(values: HostArray, device: Device = CPU) -> Tensor:
     with torch.enable_grad():
-        return _leaf(dense(values)).clone()
+        return _leaf(dense(values, device)).clone()
 
 
-def _view_of_a_leaf(values: HostArray) -> Tensor:
+def _view_of_a_leaf(values: HostArray, device: Device = CPU) -> Tensor:
     with torch.enable_grad():
-        return _leaf(dense(values))[...]
+        return _leaf(dense(values, device))[...]
 
 
-def _view_of_a_grad(values: HostArray) -> Tensor:
+def _view_of_a_grad(values: HostArray, device: Device = CPU) -> Tensor:
     """The leaf lives as long as the view of its gradient."""
-    leaf = _leaf(torch.zeros(values.shape, dtype=getattr(torch, values.dtype.name)))
-    leaf.grad = dense(values)
+    leaf = _leaf(dense(np.zeros_like(values), device))
+    leaf.grad = dense(values, device)
     view = leaf.grad[...]
     view.leaf = leaf  # type: ignore[attr-defined] # tensors take any attribute
     return view
@@ -180,31 +189,31 @@ def _complex(dtype: str, _shape: Shape) -> bool:
 
 
 def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, track=_leaf)
+    return Way(lay, takes=takes, track=_leaf, on=lay)
 
 
 def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> Way:
-    return Way(lay, lambda values: read(lay(values)), takes, writable=writable, track=_leaf)
+    return Way(lay, lambda values: read(lay(values)), takes, writable=writable, track=_leaf, on=lay)
 
 
 def _tracked(lay: Lay) -> Way:
-    return Way(lay, takes=_inexact, tracked=True, writable=False)
+    return Way(lay, takes=_inexact, tracked=True, writable=False, on=lay)
 
 
 ways: dict[str, Way] = {
     "contiguous": _plain(dense),
     "transposed": _plain(_transposed, host.stretched),
     "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
-    "strided": _plain(_part(slice(None, None, 2), lambda n: 2 * n), host.stretched),
+    "strided": _plain(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
     "offset": _plain(_part(slice(1, None), lambda n: n + 1)),
     "expanded": _folded(_expanded, host.repeated, writable=False),  # torch refuses to assign to it
     "unfolded": _folded(_unfolded, host.slanted, writable=True),
     "conj": _plain(_conj, _complex),
     "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
-    "shared memory": _plain(_shared),
-    "inference": Way(_inference, writable=False),
-    "leaf": _tracked(lambda values: _leaf(dense(values))),
-    "Parameter": _tracked(lambda values: torch.nn.Parameter(dense(values))),
+    "shared memory": Way(_shared, takes=host.anywhere, track=_leaf),
+    "inference": Way(_inference, writable=False, on=_inference),
+    "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
+    "Parameter": _tracked(lambda values, device=CPU: torch.nn.Parameter(dense(values, device))),
     "non-leaf": _tracked(_non_leaf)._replace(writable=True),
     "view of a leaf": _tracked(_view_of_a_leaf),
     "view of a grad": _plain(_view_of_a_grad, _inexact),

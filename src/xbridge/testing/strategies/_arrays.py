@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
-from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES
 from xbridge.backends import HOST
-from xbridge.testing._samples import Sample
+from xbridge.testing._samples import Sample, lay_on
 from xbridge.testing.strategies._contents import draw_contents, numbers
 from xbridge.testing.strategies._elements import draw_elements
 from xbridge.testing.strategies._wanted import MOST_STATES, SHAPES, Wanted
@@ -60,14 +59,15 @@ def arrays(
     layouts : str, or strategy, optional
         Names of ways to lie, see `layouts`.
     devices : str or device object, or strategy, optional
-        See `devices`. Elsewhere than on the host an array lies as its library lays what it moves there.
+        See `devices`. A layout that is the host's alone is given up on the way elsewhere.
     writable : bool, optional
         True for arrays that may be written, False for those that may not be and never were.
     requires_grad : bool, optional
         True for arrays that autograd tracks, False for those that it does not.
     elements : strategy of numbers, or tuple of two numbers, optional
         What the elements are; two numbers are bounds. Left open they are any bits: NaNs with payloads,
-        signed zeros, infinities, subnormals, and the ends of each range.
+        signed zeros, infinities, subnormals, and the ends of each range. A strategy goes with every dtype
+        that is drawn, and an element that one of them does not have is an error: name `dtypes` with it.
 
     Returns
     -------
@@ -202,8 +202,7 @@ def _draw(draw: st.DrawFn, wanted: Wanted) -> Sample:
         values = draw_contents(draw, word, shape, wanted.elements)
     way = wanted.ways[name]
     values = way.fold(values) if way.fold else values
-    array = way.lay(values)
-    array = array if device == CPU else wanted.room.move(array, device)
+    array = lay_on(wanted.room, way, values, device)
     array = state.make(array) if state.make else array
     sample = Sample(array, values, name, state.tracked, state.writable)
     note(_Told(wanted.room, sample))

@@ -39,6 +39,9 @@ _KINDS = 4
 _SEEDS = 256
 """Stocks of wild bits."""
 
+_READABLE = 16
+"""The first of the stocks, to which it shrinks, hold numbers that are easy to read."""
+
 _STOCK = 256
 """How many there are in one, at least."""
 
@@ -121,6 +124,10 @@ class Bits:
         self._code = f"u{self._part.itemsize}"
         self._exact = min(exact_integers(dtype)[1], 1 << 31) if self._part.kind != "b" else 1
         self.specials = tuple(islice(cycle(self._some(DTYPES[dtype].digits)), _SPECIALS))
+        powers = np.array([0.0, *(sign * 2.0**n for n in range(-3, 13) for sign in (1, -1))])
+        with np.errstate(all="ignore"):
+            here = powers.astype(self._part)
+            self._round: HostArray = here[here.astype(float) == powers].view(self._code)
 
     def _some(self, digits: int) -> list[int]:
         part, sign = self._part, 1 << 8 * self._part.itemsize - 1
@@ -139,7 +146,9 @@ class Bits:
         return (np.arange(count) % self._exact + 1).astype(self._part).view(self._code)
 
     def wild(self, seed: int, count: int) -> HostArray:
-        """Any bits; a truth value is 0 or 1."""
+        """Any bits, or round numbers; a truth value is 0 or 1."""
+        if seed < _READABLE:
+            return self._round.take(_noise(seed, count, "u4") % self._round.size)
         codes = _noise(seed, count, self._code)
         return codes & 1 if self._part.kind == "b" else codes
 
@@ -169,12 +178,15 @@ class Between:
         return self._codes([self._least + n % steps for n in range(1, count + 1)])
 
     def wild(self, seed: int, count: int) -> HostArray:
-        """Evenly from one bound to the other."""
+        """Evenly from one bound to the other; first whole numbers and eighths."""
         noise, low, high = _noise(seed, count, "u8"), self._low, self._high
         if self._whole:
             return self._codes([low + n % (high - low + 1) for n in noise.tolist()])
         share = noise / 2.0**64
-        return self._codes(np.clip(low * (1 - share) + high * share, low, high))
+        values = low * (1 - share) + high * share
+        if seed < _READABLE:
+            values = values - np.fmod(values, 1 if seed < _READABLE / 2 else 1 / 8)
+        return self._codes(np.clip(values, low, high))
 
 
 def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -7,7 +7,8 @@ little more than a small one.
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from math import prod
+from sys import float_info
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
     Bounds: TypeAlias = tuple[float, float]
-    Elements: TypeAlias = st.SearchStrategy[Any] | Bounds | None
+    Bound: TypeAlias = float | np.number[Any]
+    Elements: TypeAlias = st.SearchStrategy[Any] | tuple[Bound, Bound] | None
+    Checked: TypeAlias = st.SearchStrategy[Any] | Bounds | None
 
 _SMALL = 12
 """Up to so many elements are drawn one by one."""
@@ -42,13 +45,13 @@ def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.Search
     return values.reshape(shape)
 
 
-def read_elements(elements: object) -> Elements:
+def read_elements(elements: object) -> Checked:
     """The elements that were asked for, checked as far as that goes without a dtype."""
     if elements is None or isinstance(elements, st.SearchStrategy):
         return elements
-    if isinstance(elements, tuple) and len(elements) == 2 and all(map(_is_finite, elements)):
-        low, high = elements
-        if low <= high:
+    if isinstance(elements, tuple) and len(elements) == 2:
+        low, high = (bound.item() if isinstance(bound, np.generic) else bound for bound in elements)
+        if _is_finite(low) and _is_finite(high) and low <= high:
             return low, high
     raise OptionError.because(
         f"draw arrays with elements={elements!r}",
@@ -58,10 +61,10 @@ def read_elements(elements: object) -> Elements:
 
 
 def _is_finite(bound: object) -> bool:
-    return isinstance(bound, int | float) and isfinite(bound)
+    return isinstance(bound, int | float) and abs(bound) <= float_info.max
 
 
-def admits(dtype: str, elements: Elements) -> bool:
+def admits(dtype: str, elements: Checked) -> bool:
     """Whether the dtype has both bounds, so that what is rounded between them stays there."""
     if not isinstance(elements, tuple):
         return True
@@ -93,5 +96,5 @@ def _rounded(number: object, dtype: str) -> DTypeError:
     return DTypeError.because(
         f"put the element {number!r} into an array of {dtype}",
         f"no {dtype} is equal to it",
-        "elements=(-1, 1), or a strategy of numbers that the dtype has",
+        f"dtypes= of those that have it, elements=(-1, 1), or a strategy of numbers that {dtype} has",
     )

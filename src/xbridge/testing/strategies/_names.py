@@ -5,6 +5,7 @@ A name is checked when it is given, so that a misspelt one fails in the test's o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from xbridge.errors import DeviceError, DTypeError, OptionError
 from xbridge.testing._samples import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from xbridge._devices import Device
     from xbridge._protocol import Backend
 
@@ -61,7 +60,8 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     >>> find(dtypes("numpy", kinds="complex"), lambda dtype: True)
     'complex128'
     """
-    wanted = _KINDS if kinds is None else (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    asked = _KINDS if kinds is None else kinds
+    wanted = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
     for kind in wanted:
         if kind not in _KINDS:
             raise OptionError.because(

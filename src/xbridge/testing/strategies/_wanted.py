@@ -157,11 +157,11 @@ class Wanted:
         """What arrays of a way can be of what was asked for; as they were laid comes first."""
         way = self.ways[layout]
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
-        is_host = device == CPU  # elsewhere it is in new memory, and in the same graph
+        is_laid = way.is_on(device)  # what was moved there is in new memory, and in the same graph
         states = [
-            State(way.tracked, way.writable if is_host else any(w.writable for w in self.ways.values()))
+            State(way.tracked, way.writable if is_laid else any(w.writable for w in self.ways.values()))
         ]
-        if is_host and way.freeze and way.writable:
+        if is_laid and way.freeze and way.writable:
             states.append(State(way.tracked, writable=False, make=way.freeze))
         if way.track and not way.tracked and is_inexact(dtype):
             states.append(State(tracked=True, writable=False, make=way.track))

@@ -1,0 +1,125 @@
+"""Nothing depends on how large an array is, or on how many axes it has.
+
+What is small takes short cuts: one block, one thread, one element looked at. So every step is taken here with
+more elements than fill a block of anybody's, and an odd number of them, and with more axes than people use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from xbridge._convert import to_backend, to_numpy
+from xbridge._devices import CPU
+from xbridge._registry import get
+from xbridge.backends import HOST
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._draws import held, lay, plain, telling
+from xbridge.testing.conformance._memory import read, refused_write, same_bits, spot
+from xbridge.testing.conformance.test_casts import same_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._protocol import Array, Layout
+    from xbridge.testing._samples import Sample
+
+SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))
+
+_each_shape = pytest.mark.parametrize("shape", SHAPES, ids=("long", "deep"))
+
+
+def _samples(backend: str, shape: tuple[int, ...]) -> Iterator[Sample]:
+    """One array for each way of lying, of a common dtype that the library has."""
+    dtype = next(word for word in ("float32", *held(backend)) if word in held(backend))
+    for way, known in samples_of(backend).ways.items():
+        if known.takes(dtype, shape):
+            yield lay(backend, way, telling(dtype, shape))
+
+
+def _disjoint(a: Layout, b: Layout) -> bool:
+    """Whether two arrays lie in stretches of memory that do not meet."""
+    (low, high), (other_low, other_high) = ([x.address + end for end in x.span()] for x in (a, b))
+    return high <= other_low or other_high <= low
+
+
+def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
+    """Everything that must be new memory on the host."""
+    room = get(backend)
+    made = [(backend, room.copy(x)), (backend, to_backend(x, backend, copy=True))]
+    made += [(HOST, to_numpy(x, copy=True))]
+    word = room.describe(x).dtype
+    for device in room.devices():
+        if device != CPU and not room.lacks(word, device):
+            made += [(backend, room.move(room.move(x, device), CPU))]
+            made += [(HOST, to_numpy(to_backend(x, backend, device=device)))]
+    return made
+
+
+@_each_shape
+def test_a_copy_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
+    for sample in _samples(backend, shape):
+        for name, copied in _copies(backend, sample.array):
+            assert same_bits(read(name, copied), sample.values), sample.way
+            assert _disjoint(spot(name, copied), spot(backend, sample.array)), sample.way
+
+
+@_each_shape
+def test_a_move_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
+    room = get(backend)
+    for device in room.devices():
+        for sample in _samples(backend, shape):
+            if device != CPU and not room.lacks(sample.values.dtype.name, device):
+                assert same_bits(read(backend, room.move(sample.array, device)), sample.values), sample.way
+
+
+@_each_shape
+def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
+    pairs = (("float32", "float64"), ("int16", "int32"))
+    for dtype, other in [pair for pair in pairs if set(pair) <= set(held(backend))]:
+        values = telling(dtype, shape)
+        with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+            there, x = values.astype(other), plain(backend, values)
+        assert same_values(read(backend, get(backend).cast(x, other)), there)
+        assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
+        assert same_values(to_numpy(x, dtype=other), there)
+
+
+@_each_shape
+def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
+    room = get(backend)
+    for sample in _samples(backend, shape):
+        x = sample.array
+        assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.way
+        views = [room.peek(x)] if type(x) in room.plain else []
+        views += [to_numpy(x)] if room.layout(x).settled else []
+        for host in [view for view in views if view is not None]:
+            assert same_bits(read(HOST, host), sample.values), sample.way
+            assert spot(HOST, host)[:3] == spot(backend, x)[:3], sample.way
+
+
+@_each_shape
+def test_the_library_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
+    room = get(backend)
+    for sample in _samples(HOST, shape):
+        host = sample.array
+        if not room.lacks(sample.values.dtype.name, CPU):
+            assert same_bits(read(backend, to_backend(host, backend)), sample.values), sample.way
+            adopted = room.adopt(host) if type(host) in get(HOST).plain else None
+            if adopted is not None:
+                assert same_bits(read(backend, adopted), sample.values), sample.way
+                assert spot(backend, adopted)[:3] == spot(HOST, host)[:3], sample.way
+
+
+@_each_shape
+def test_read_only_memory_of_any_size_stays_as_it_is(backend: str, shape: tuple[int, ...]) -> None:
+    values = telling("float32" if "float32" in held(backend) else held(backend)[0], shape)
+    host = values.copy()
+    host.flags.writeable = False
+    if backend != HOST:
+        refused_write(backend, to_backend(host, backend))
+        assert same_bits(host, values)
+    assert not refused_write(HOST, to_numpy(host, copy=True))
+    assert same_bits(host, values)
