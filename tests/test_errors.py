@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from exporters import Exporter
+from messages import message_of
 from toylib import Toy, make_backend
 
 import xbridge
@@ -329,9 +330,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
 def test_a_message_says_what_was_asked_why_not_and_what_to_type(
     call: Call, error: type[xbridge.XBridgeError], message: str
 ) -> None:
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
+    assert message_of(call, error) == message
 
 
 BUILT_IN = {

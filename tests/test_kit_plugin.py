@@ -249,9 +249,9 @@ def test_what_is_installed_announces_the_plugin() -> None:
     assert project["entry-points"]["pytest11"] == {"xbridge": "_xbridge_pytest"}
 
 
-def test_a_pretended_device_is_installed_before_anybody_looks(
-    ids: Ids, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that toys have once a module of the project has installed it."""
     pytester.makepyfile(
         pretend="""
         from xbridge import Device, _registry
@@ -261,24 +261,18 @@ def test_a_pretended_device_is_installed_before_anybody_looks(
         """
     )
     monkeypatch.setattr(_matrix, "_PRETEND", {"toylib:sham": "pretend"})
+
+
+@pytest.mark.usefixtures("_sham")
+def test_a_pretended_device_is_installed_before_anybody_looks(ids: Ids) -> None:
     for asked in ("toylib:sham", "toylib:sham:0", "toylib:sham:0,toylib", "toylib:cpu,toylib:sham"):
         places = [f"test_x[{word}]" for word in asked.split(",")]
         assert ids("def test_x(backend): pass", f"--xbridge={asked}") == places
 
 
+@pytest.mark.usefixtures("_sham")
 @pytest.mark.parametrize("asked", ["toylib,toylib:sham", "toylib:sham,toylib"])
-def test_a_pretended_device_is_everybody_s_in_whatever_order_it_is_asked_for(
-    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
-    pytester.makepyfile(
-        pretend="""
-        from xbridge import Device, _registry
-
-        def install():
-            _registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
-        """
-    )
-    monkeypatch.setattr(_matrix, "_PRETEND", {"toylib:sham": "pretend"})
+def test_a_pretended_device_is_everybody_s_in_whatever_order_it_is_asked_for(run: Run, asked: str) -> None:
     run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 

@@ -211,12 +211,12 @@ def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]
     yield from found.values()
 
 
-def _in_every_way(backend: str, *several: HostArray) -> Iterator[Sample]:
-    """Arrays that hold one or the other of some values, for each way of lying that takes them."""
+def _in_every_way(backend: str, device: Device, *several: HostArray) -> Iterator[Sample]:
+    """Arrays on a device that hold one or the other of some values, in each way of lying that takes them."""
     for values in several:
         for way, known in samples_of(backend).ways.items():
             if known.takes(values.dtype.name, values.shape):
-                yield from variants(backend, way, values)
+                yield from variants(backend, way, values, device)
 
 
 def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
@@ -240,9 +240,8 @@ def test_a_loss_is_noticed_however_an_array_lies_and_wherever_it_is(backend: str
         for dtype, other in _one_of_each_kind(backend, device):
             whole = np.zeros(WHOLE, native_dtype(dtype))
             whole[:, -1] = _kept_and_lost(dtype, other)[1][0][0]  # repeating elements keeps some of these
-            for sample in _in_every_way(backend, whole, whole[0, -1, ...].copy()):
-                x = sample.array if device == CPU else room.move(sample.array, device)
-                refused = refusal_of(room.check, x, other)
+            for sample in _in_every_way(backend, device, whole, whole[0, -1, ...].copy()):
+                refused = refusal_of(room.check, sample.array, other)
                 assert isinstance(refused, ValueLossError), (sample.way, sample.values, device)
 
 

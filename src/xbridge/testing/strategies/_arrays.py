@@ -6,7 +6,7 @@ as many choices, so that none looks simpler to Hypothesis for having fewer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import note, reject
 from hypothesis import strategies as st
@@ -19,15 +19,11 @@ from xbridge.testing.strategies._elements import draw_elements
 from xbridge.testing.strategies._wanted import MOST_STATES, SHAPES, Wanted
 
 if TYPE_CHECKING:
-    from xbridge._devices import Device
+    from typing import Unpack
+
     from xbridge._protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._elements import Elements
-
-    Shape: TypeAlias = tuple[int, ...]
-    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
-    Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
-    Layouts: TypeAlias = st.SearchStrategy[str] | str | None
-    Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
+    from xbridge.testing.strategies._wanted import Asked, Devices, Dtypes, Layouts, Shapes
 
 T = TypeVar("T")
 
@@ -141,30 +137,9 @@ def host_arrays(
     return arrays(HOST, dtypes=dtypes, shapes=shapes, layouts=layouts, writable=writable, elements=elements)
 
 
-def samples(
-    backend: str,
-    *,
-    dtypes: Dtypes = None,
-    shapes: Shapes = None,
-    layouts: Layouts = None,
-    devices: Devices = None,
-    writable: bool | None = None,
-    requires_grad: bool | None = None,
-    elements: Elements = None,
-) -> st.SearchStrategy[Sample]:
+def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
     """Strategy of arrays together with what is known of them; the options are those of `arrays`."""
-    return _samples(
-        Wanted(
-            backend,
-            dtypes=dtypes,
-            shapes=shapes,
-            layouts=layouts,
-            devices=devices,
-            writable=writable,
-            requires_grad=requires_grad,
-            elements=elements,
-        )
-    )
+    return _samples(Wanted(backend, **asked))
 
 
 @st.composite

@@ -18,7 +18,7 @@ from xbridge.testing.strategies._names import ORDER, dtypes_of
 
 if TYPE_CHECKING:
     from xbridge._protocol import Array, HostArray
-    from xbridge.testing.strategies._arrays import Shapes
+    from xbridge.testing.strategies._wanted import Shapes
 
     Backends: TypeAlias = st.SearchStrategy[str] | str | None
 

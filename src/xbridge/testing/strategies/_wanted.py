@@ -20,12 +20,30 @@ from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TypedDict, Unpack
 
     from xbridge._devices import Device
     from xbridge._protocol import Array, Backend
+    from xbridge.testing.strategies._elements import Elements
 
     Shape: TypeAlias = tuple[int, ...]
     Fitting: TypeAlias = dict[str, list[str]]
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
+    Layouts: TypeAlias = st.SearchStrategy[str] | str | None
+    Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
+
+    class Asked(TypedDict, total=False):
+        """The options of `arrays`."""
+
+        dtypes: Dtypes
+        shapes: Shapes
+        layouts: Layouts
+        devices: Devices
+        writable: bool | None
+        requires_grad: bool | None
+        elements: Elements
+
 
 _SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
 """Of each number of axes."""
@@ -53,11 +71,11 @@ MOST_STATES = 3
 class Wanted:
     """Everything that was asked of an array, checked: strategies, values, or None for what was left open."""
 
-    def __init__(self, backend: str, **asked: Any) -> None:
+    def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
         self.room: Backend = get(backend)
         self.ways = samples_of(backend).ways
         self._asked = {word: value for word, value in asked.items() if value is not None}
-        self.elements = read_elements(asked["elements"])
+        self.elements = read_elements(asked.get("elements"))
         self.dtypes = self._option("dtypes", read_dtype)
         self.layouts = self._option("layouts", read_layout)
         self.shapes = self._option("shapes", read_shape)
