@@ -31,9 +31,7 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
     """The plan for a conversion inside one library."""
     route = _route(room, room, room.describe(x), request)
     facts = route.facts
-    changes = [*_check(route, room), *_cast(route, room)]
-    moves = _move(route, room)
-    changes = [*changes, *moves] if _casts_first(route, room) else [*moves, *changes]
+    changes = _in_order(route, room, [*_check(route, room), *_cast(route, room)], _move(route, room))
     detached = request.grad == "detach" and facts.history
     if not changes:
         if detached and not room.readonly:
@@ -81,8 +79,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
             on_host += _cast(route, _host)
         else:
             at_target = _cast(route, target)
-    moves = _move(route, target, device, start=CPU)
-    later = [*at_target, *moves] if _casts_first(route, target) else [*moves, *at_target]
+    later = _in_order(route, target, at_target, _move(route, target, device, start=CPU))
     if not any(step.copies for step in [*steps, *on_host]):
         on_host += _share_or_copy(route, layout, will_copy=bool(later))
     return _plan(route, [*steps, *on_host, Step(target, "from_host"), *later, *_track(route)])
@@ -208,12 +205,15 @@ def _has_no_readonly(room: Backend) -> str:
     return f"{room.name} has no read-only arrays"
 
 
-def _casts_first(route: Route, room: Backend) -> bool:
-    """Whether the cast comes before the move: where fewer bytes cross then, or none could before."""
+def _in_order(route: Route, room: Backend, casts: list[Step], moves: list[Step]) -> list[Step]:
+    """The cast comes before the move where fewer bytes cross then, or none could before."""
+    if not (casts and moves):
+        return [*casts, *moves]
     before, after = route.facts.dtype, route.dtype
-    if before in DTYPES and after in DTYPES and DTYPES[after].bits < DTYPES[before].bits:
-        return True
-    return before in DTYPES and room.lacks(before, route.device) is not None
+    narrows = before in DTYPES and after in DTYPES and DTYPES[after].bits < DTYPES[before].bits
+    if narrows or (before in DTYPES and room.lacks(before, route.device) is not None):
+        return [*casts, *moves]
+    return [*moves, *casts]
 
 
 def _plan(route: Route, steps: list[Step]) -> Plan:
