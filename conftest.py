@@ -10,6 +10,14 @@ NEEDING = {
         "src/xbridge/_convert.py",
         "src/xbridge/testing/assertions.py",
     ],
+    "jax": [
+        "src/xbridge/backends/jax",
+        "src/xbridge/testing/samples/jax.py",
+    ],
+    "dask": [
+        "src/xbridge/backends/dask.py",
+        "src/xbridge/testing/samples/dask.py",
+    ],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",
         "src/xbridge/testing/samples/array_api_strict.py",

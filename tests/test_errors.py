@@ -161,7 +161,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.GradientError,
         (
             "cannot convert a numpy float64 array of shape (3,) on cpu to numpy with requires_grad=True: "
-            "numpy has no gradients; try a backend that has"
+            "NumPy does not differentiate; try a backend that has gradients"
         ),
     ),
     (

@@ -27,6 +27,13 @@ class Guest(NamedTuple):
         """What its backend says of it."""
         return self.room.describe(self.array)
 
+    def is_late(self) -> bool:
+        """Whether it has no memory before it is computed."""
+        if self.room.refusal(self.array, leaving=True):
+            return False
+        layout = self.room.layout(self.array)
+        return not layout.settled and not layout.address
+
 
 def enter(x: object, *, must_share: bool = False, fetch: bool = False) -> Guest:
     """`x` as an array of some backend. What nobody owns is admitted as a host array.

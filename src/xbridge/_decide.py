@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._devices import CPU
+from xbridge._devices import CPU, SHARDED
 from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
-from xbridge._plan import Plan, Route, Step
+from xbridge._plan import Plan, Route, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     layout = source.layout(x)
     steps = [Step(source, "detach")] if facts.history else []
     if not layout.settled:
-        steps.append(Step(source, "settle", copies="a conjugate or a negation is pending on its bytes"))
+        steps.append(Step(source, "settle", copies="what it holds is still to be computed"))
     steps += _move(route, source, CPU)
     lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
     if lacking:
@@ -79,14 +79,24 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
             on_host += _cast(route, _host)
         else:
             at_target = _cast(route, target)
-    later = _in_order(route, target, at_target, _move(route, target, device, start=CPU))
+    moves = _move(route, target, device, start=CPU)
+    later = _in_order(route, target, at_target, moves)
     if not any(step.copies for step in [*steps, *on_host]):
-        on_host += _share_or_copy(route, layout, will_copy=bool(later))
+        # A move is complete when it returns; a cast may read its memory later, where that is never written.
+        on_host += _share_or_copy(route, layout, will_copy=bool(moves if target.immutable else later))
+    elif source.immutable and not any(step.copies for step in on_host):
+        on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
     return _plan(route, [*steps, *on_host, Step(target, "from_host"), *later, *_track(route)])
 
 
 def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
     """Settle on a dtype and a device, and refuse what cannot be asked."""
+    if facts.device == SHARDED and request.device is None and source is not target:
+        raise DeviceError.because(
+            in_words(source, facts, target),
+            "it lies on several devices, and is gathered only where somebody says so",
+            f"to_backend(x, {target.name!r}, device='cpu')",
+        )
     near = CPU if target.host_only else facts.device
     device = target.resolve_device(request.device or near, facts.device)
     route = Route(source, target, facts, request, _dtype(target, facts, request, device), device)
@@ -129,10 +139,11 @@ def _check(route: Route, room: Backend | ModuleType) -> list[Step]:
 
 def _cast(route: Route, room: Backend | ModuleType) -> list[Step]:
     facts, dtype = route.facts, route.dtype
+    order = _order(route.target) if room is _host else ()
     if dtype != facts.dtype:
-        return [Step(room, "cast", (dtype,), f"{facts.dtype} becomes {dtype}")]
+        return [Step(room, "cast", (dtype, *order), f"{facts.dtype} becomes {dtype}")]
     if route.request.dtype is not None and not facts.native:
-        return [Step(room, "cast", (dtype,), f"its bytes are not in the order of {dtype}")]
+        return [Step(room, "cast", (dtype, *order), f"its bytes are not in the order of {dtype}")]
     return []
 
 
@@ -151,7 +162,8 @@ def _track(route: Route) -> list[Step]:
     target, facts = route.target, route.facts
     why = do = ""
     if not target.autograd:
-        why, do = f"{target.name} has no gradients", "a backend that has"
+        why = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
+        do = "a backend that has gradients"
     elif not is_inexact(route.dtype):
         why, do = f"no gradient flows through {route.dtype}", "dtype='float32'"
     elif facts.history and route.request.grad != "detach":
@@ -166,11 +178,11 @@ def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Ste
     target, facts = route.target, route.facts
     why = next(_obstacles(route, layout), "")
     if will_copy:
-        return [] if target.holds(facts, layout) else [Step(_host, "copy", copies=why)]
+        return [] if target.holds(facts, layout) else [Step(_host, "copy", _order(target), why)]
     if route.request.copy and not why:
         why = "copy=True"
     if why:
-        return [Step(_host, "copy", copies=why)]
+        return [Step(_host, "copy", _order(target), why)]
     return [Step(_host, "freeze")] if _is_guarded(facts, layout) else []
 
 
@@ -182,6 +194,8 @@ def _is_guarded(facts: Facts, layout: Layout) -> bool:
 def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
     """Why the target cannot safely look at the same memory."""
     source, target, facts = route.source, route.target, route.facts
+    if target.immutable and not source.immutable:
+        yield f"its memory can change, and {target.name} reads it later"
     if not target.holds(facts, layout):
         if not facts.native:
             yield "its bytes are in foreign order"
@@ -197,8 +211,11 @@ def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
         yield from (f"{why}, and {_has_no_readonly(target)}" for why, holds in reasons.items() if holds)
     elif route.request.traced and _is_guarded(facts, layout):
         yield "a compiler would make its read-only array writable"
-    if target.immutable and not source.immutable:
-        yield f"its memory can change, and {target.name} reads it later"
+
+
+def _order(target: Backend) -> tuple[str, ...]:
+    """The axis order to ask of the host, where the target would not keep another."""
+    return ("C",) if "order" in target.gaps else ()
 
 
 def _has_no_readonly(room: Backend) -> str:

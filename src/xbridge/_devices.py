@@ -79,3 +79,5 @@ def _make(name: str) -> str:
 
 
 CPU = device_named("cpu")
+SHARDED = device_named("sharded")
+"""Where an array is that lies on several devices at once."""

@@ -1,7 +1,8 @@
 """Make an array of numbers, or of a nested list of numbers and arrays.
 
-Who stacks the arrays of a list? The target, where one of them is its own; otherwise the host, from views
-of them all. Either way every element is read once.
+Who stacks the arrays of a list? The target, where one of them is its own; else the library of those that
+are still to be computed, so that they are computed together; else the host, from views of them all. Whoever
+does it, every element is read once.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         if weak:
             _refuse_overflow(guest.array, dtype)
     own = any(guest.room is target for guest in guests)
-    stacker = target if own or (mixed and named) else get(HOST)
+    stacker = target if own or (mixed and named) else _together(guests) or get(HOST)
 
     part = Request(None if stacker.host_only else place, dtype, grad=request.grad)
     parts = []
@@ -73,6 +74,14 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     route = Route(stacker, stacker, strong[0], part, dtype, place)
     stacked = run(parts, Plan(route, (Step(stacker, "stack", (nest.shape,)),)))
     return convert(Guest(stacked, stacker), target, request._replace(copy=None))
+
+
+def _together(guests: list[Guest]) -> Backend | None:
+    """The library of several arrays that have no memory before they are computed; None if nobody has such."""
+    for room, guest in {guest.room: guest for guest in guests}.items():
+        if guest.is_late() and sum(other.room is room for other in guests) > 1:
+            return room
+    return None
 
 
 def _named(request: Request) -> str | None:

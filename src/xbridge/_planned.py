@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._conversion import convert, enter
-from xbridge._devices import CPU
+from xbridge._devices import CPU, SHARDED
 from xbridge._dtypes import DTYPES
 from xbridge._look import is_number
 from xbridge._nested import from_arrays, from_numbers
@@ -18,7 +18,7 @@ from xbridge._plan import Request
 from xbridge._registry import backend_for, get
 from xbridge._request import read_request, with_requires_grad
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, DTypeError
+from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +111,10 @@ def shares_memory(a: object, b: object) -> bool:
         guests = [enter(x, must_share=True) for x in (a, b)]
     except CopyError:
         return False
+    if SHARDED in [guest.facts().device for guest in guests]:
+        raise UnsupportedArrayError.because(
+            "compare the memory of these arrays", "one of them lies on several devices", "its parts"
+        )
     if guests[0].facts().device != guests[1].facts().device:
         return False
     return _host.overlap(*(guest.room.layout(guest.array) for guest in guests))

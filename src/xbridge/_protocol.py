@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     """How an array that may be read lies in memory."""
 
     address: int
-    """Of the first element, in bytes."""
+    """Of the first element, in bytes; 0 if there is no memory before it is settled."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In bytes."""
@@ -58,6 +58,10 @@ class Layout(NamedTuple):
     aligned: bool = True
     settled: bool = True
     """False while an operation is still pending on the bytes, as with a conjugate bit."""
+
+    def is_nowhere(self) -> bool:
+        """Whether it has no byte in memory: it is empty, or still to be computed."""
+        return 0 in self.shape or not self.address
 
     def span(self) -> tuple[int, int]:
         """The bytes from the lowest to behind the highest, relative to the first element."""

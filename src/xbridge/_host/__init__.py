@@ -6,12 +6,14 @@ Imported when the first conversion needs it, never by `import xbridge`.
 """
 
 from xbridge._host._exporters import admit
+from xbridge._host._fill import ALIGNMENT
 from xbridge._host._memory import cast, check, copy, freeze, overlap, thaw
 from xbridge._host._sequences import Nest, is_literal, literal, nest, promote
 
 name = "numpy"
 
 __all__ = [
+    "ALIGNMENT",
     "Nest",
     "admit",
     "cast",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,14 +35,14 @@ def native_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def copy(host: HostArray) -> HostArray:
-    """One pass into fresh memory: dense, native byte order, the same axis order."""
-    return filled(host, host.dtype.newbyteorder("="))
+def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
+    """One pass into fresh memory: dense, native byte order, the same axis order; C is to be taken over."""
+    return filled(host, host.dtype.newbyteorder("="), order)
 
 
-def cast(host: HostArray, dtype: str) -> HostArray:
+def cast(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
-    return filled(host, native_dtype(dtype))
+    return filled(host, native_dtype(dtype), order)
 
 
 def freeze(host: HostArray) -> HostArray:
@@ -98,7 +98,7 @@ def overlap(a: Layout, b: Layout) -> bool:
     Bounding ranges and NumPy's solver settle nearly every pair at once. Where the solver gives up, the
     bytes of both are marked on maps and compared: exact, and bounded by the memory that the two span.
     """
-    if 0 in a.shape or 0 in b.shape:
+    if a.is_nowhere() or b.is_nowhere():
         return False
     try:
         return bool(np.shares_memory(look(a), look(b), max_work=_WORK))  # type: ignore[arg-type] # any int

@@ -27,6 +27,8 @@ class Entry:
 INDEX = {
     "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
     "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
+    "jax": Entry("xbridge.backends.jax", ("jax", "jaxlib"), "pip install 'xbridge-array[jax]'"),
+    "dask": Entry("xbridge.backends.dask", ("dask",), "pip install 'xbridge-array[dask]'"),
     "array_api_strict": Entry(
         "xbridge.backends.array_api_strict",
         ("array_api_strict",),

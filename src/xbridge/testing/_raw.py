@@ -26,8 +26,8 @@ class _Place:
 
 
 def in_place(layout: Layout) -> Bytes:
-    """The bytes of each element on a last axis, where they are, writable."""
+    """The bytes of each element on a last axis, where they are, writable; if they are nowhere, nobody's."""
     shape = (*layout.shape, layout.itemsize)
-    if 0 in shape:
+    if layout.is_nowhere():
         return np.empty(shape, np.uint8)
     return np.asarray(_Place(layout.address, shape, (*layout.strides, 1)))

@@ -191,10 +191,10 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
 
 def adopt(host: HostArray, /) -> torch.Tensor | None:
     flags = host.flags
-    if not (flags.behaved and flags.forc) or _is_traced() or torch.is_inference_mode_enabled():
+    if not flags.forc or _is_traced() or torch.is_inference_mode_enabled():
         return None
     try:
-        return torch.from_numpy(host)
+        return torch.from_numpy(host if flags.behaved else _host.copy(host))
     except (TypeError, ValueError):
         return None
 

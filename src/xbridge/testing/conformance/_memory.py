@@ -50,7 +50,7 @@ def is_aligned(layout: Layout, alignment: int) -> bool:
 
 def touched(layout: Layout) -> HostArray:
     """The address of every byte, sorted."""
-    if 0 in layout.shape:
+    if layout.is_nowhere():
         return np.empty(0, np.intp)
     addresses = np.asarray(layout.address)
     for n, stride in zip((*layout.shape, layout.itemsize), (*layout.strides, 1), strict=True):

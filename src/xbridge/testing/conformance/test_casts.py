@@ -225,11 +225,11 @@ def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
         kind = native_dtype(dtype)
         kept, lost = _kept_and_lost(dtype, other)
         for numbers in (kept, [], *kept):
-            x = plain(backend, np.array(numbers, kind))
+            x = room.settle(plain(backend, np.array(numbers, kind)))
             assert room.check(x, other) is x, f"nothing is lost between {dtype} and {other}"
         alone = [numbers[0] for numbers in lost[:1]]
         for numbers in (*lost, *alone, *map(_behind_many, alone)):
-            x = plain(backend, np.array(numbers, kind))
+            x = room.settle(plain(backend, np.array(numbers, kind)))
             refused = refusal_of(room.check, x, other)
             assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
 

@@ -1,0 +1,295 @@
+"""JAX: its arrays never change, so it reads memory when it likes; 64 bits only on demand; tracers.
+
+What others can change is copied before JAX sees it, and nobody else holds the copy. What is concrete is
+computed at once, also while JAX traces the caller; a tracer passes through JAX's own operations alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src.lib import xla_client  # type: ignore[attr-defined] # it does not say that it is there
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from xbridge import _host
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES, category, instead, is_inexact
+from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.backends.jax._places import default, host_device, named, place_of, places, suits
+from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, HostArray
+
+_NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
+_NAMES = {dtype: word for word, dtype in _NATIVE.items()}
+_WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+_BITS = {
+    dtype: np.dtype(f"uint{8 * dtype.itemsize}")
+    for dtype in _NAMES
+    if dtype.itemsize < 4 and dtype.kind not in "biu"
+}
+_NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE)
+_Array = xla_client.ArrayImpl
+_Tracer = jax.core.Tracer
+_SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
+_put = getattr(xla_client, "batched_device_put", None)
+"""What all of JAX's ways from the host come down to; it takes over memory that begins as JAX wants it."""
+
+name = "jax"
+plain: tuple[type, ...] = (_Array,)
+scalars: tuple[type, ...] = ()
+readonly = True
+immutable = True
+autograd = False
+host_only = False
+host_casts: frozenset[tuple[str, str]] = frozenset(
+    {
+        *((whole, to) for whole in _NATIVE if category(whole) in ("bool", "int") for to in _NATIVE),
+        *(("float32", to) for to in _SINGLES),
+        *((small, "float32") for small in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
+    }
+)
+"""JAX takes subnormal numbers for zero, and its own way with what does not fit an integer."""
+gaps: dict[str, str] = {
+    "history": "never: JAX differentiates functions, not arrays",
+    "sharing": "never: JAX reads memory later than the call, so what can change is copied",
+    "order": "never: JAX arrays lie row by row",
+}
+samples = "xbridge.testing.samples.jax"
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, (jax.Array, _Tracer))
+
+
+def describe(x: Array, /) -> Facts:
+    dtype = _NAMES.get(x.dtype) or str(x.dtype)
+    if isinstance(x, _Tracer):
+        return Facts(dtype, default(), x.shape, history=is_inexact(dtype))
+    return Facts(dtype, place_of(x.sharding), x.shape)
+
+
+def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+    if not leaving:
+        return None
+    if isinstance(x, _Tracer):
+        why, do = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
+    elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        why, do = f"{x.dtype} is no numeric dtype", "jax.random.key_data(x)"
+    elif x.is_deleted():
+        why, do = "its memory was deleted or donated", "a copy made before that, with x.copy()"
+    elif not x.is_fully_addressable:
+        why, do = "other processes hold parts of it", "jax.experimental.multihost_utils.process_allgather(x)"
+    elif x.dtype not in _NAMES:
+        return Refusal(
+            DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8') or x.astype('float32')"
+        )
+    else:
+        return None
+    return Refusal(UnsupportedArrayError, why, do)
+
+
+def layout(x: Array, /) -> Layout:
+    refused = refusal(x, leaving=True)
+    if refused:
+        raise refused.error.because("look at the memory of a JAX array", refused.why, refused.do)
+    part, size = x.addressable_data(0), x.dtype.itemsize
+    settled = part.format.layout.major_to_minor == tuple(range(part.ndim))
+    address = part.unsafe_buffer_pointer()
+    return Layout(address, part.shape, _rows(part.shape, size), size, writable=False, settled=settled)
+
+
+def dtype_name(dtype: object, /) -> str | None:
+    native = dtype.dtype if isinstance(dtype, type(jnp.float32)) else dtype
+    return _NAMES.get(native) if isinstance(native, np.dtype) else None
+
+
+def lacks(dtype: str, device: Device, /) -> Refusal | None:
+    if dtype not in _NATIVE:
+        return Refusal(DTypeError, f"JAX has no {dtype}", instead(dtype))
+    if dtype in _WIDE and not _has_wide():
+        do = "dtype='default', or jax.config.update('jax_enable_x64', True)"
+        return Refusal(DTypeError, f"JAX has no {dtype} while its x64 mode is off", do)
+    return None
+
+
+def default_dtype(category: str, device: Device, /) -> str:
+    wide = {"int": "int64", "float": "float64", "complex": "complex128"}.get(category, category)
+    return wide if _has_wide() else _WIDE.get(wide, wide)
+
+
+def device_name(device: object, /) -> Device | None:
+    if isinstance(device, Sharding):
+        return place_of(device)
+    return named(device) if isinstance(device, jax.Device) else None
+
+
+def resolve_device(device: Device, near: Device, /) -> Device:
+    if device == near:
+        return device
+    here = devices()
+    if device in here:
+        return device
+    alike = [place for place in (near, default(), *here) if place in here and suits(place, device)]
+    if alike:
+        return alike[0]
+    raise DeviceError.because(
+        f"put a JAX array on {device!r}", f"its devices are {', '.join(here)}", f"device={here[0]!r}"
+    )
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(places())
+
+
+def namespace(x: Array, /) -> ModuleType:
+    return jnp
+
+
+def tracing() -> bool:
+    # JAX traces what is done to tracers. It neither follows the code nor touches what is concrete.
+    return False
+
+
+def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    return fn
+
+
+def recording() -> bool:
+    return True
+
+
+def peek(x: Array, /) -> HostArray | None:
+    try:
+        (device,) = x.sharding._device_assignment
+        if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
+            return None
+        host = np.asarray(x)
+    except (RuntimeError, ValueError):  # it was deleted, or lies on several devices
+        return None
+    return None if host.flags.owndata else host
+
+
+def adopt(host: HostArray, /) -> Array | None:
+    dtype = host.dtype
+    if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
+        return _taken(_host.copy(host, "C"))
+    return None
+
+
+def detach(x: Array, /) -> Array:
+    return jax.lax.stop_gradient(x) if isinstance(x, _Tracer) else x
+
+
+def track(x: Array, /) -> Array:
+    raise GradientError.because(
+        "make a JAX array require grad", gaps["history"].partition(": ")[2], "jax.grad(function)"
+    )
+
+
+def settle(x: Array, /) -> Array:
+    return copy(x)
+
+
+def check(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, _Tracer):
+        raise DTypeError.because(
+            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
+        )
+    if x.size:
+        with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
+            _host.check(to_host(x if describe(x).device == CPU else _ends(x)), dtype)
+    return x
+
+
+def cast(x: Array, dtype: str, /) -> Array:
+    with _eager(x):
+        return x.astype(_NATIVE[dtype])
+
+
+def copy(x: Array, /) -> Array:
+    with _eager(x):
+        return x.copy()
+
+
+def move(x: Array, device: Device, /) -> Array:
+    with _eager(x):
+        if isinstance(x, _Array) and x.is_fully_replicated:
+            x = x.addressable_data(0)  # or JAX would hand it out as it is
+        place = host_device() if device == CPU else places()[device]
+        moved = jax.device_put(x, place, may_alias=False)
+        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with _eager(*arrays) as traced:
+        dtype = arrays[0].dtype
+        # What JAX computes in another format on its way loses bits of NaN; no gradient flows through bits.
+        bits = dtype if traced else _BITS.get(dtype, dtype)
+        stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
+        return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
+
+
+def holds(facts: Facts, layout: Layout, /) -> bool:
+    in_rows = layout.strides == _rows(layout.shape, layout.itemsize)
+    return facts.native and in_rows and layout.address % _host.ALIGNMENT == 0
+
+
+def to_host(x: Array, /) -> HostArray:
+    return np.asarray(x)
+
+
+def from_host(host: HostArray, /) -> Array:
+    taken = _taken(host)
+    if taken is None:
+        with _eager(), jax.default_device(host_device()):
+            return jax.device_put(host)
+    return taken
+
+
+def _has_wide() -> bool:
+    """Whether 64 bits are on, for this thread and now."""
+    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported
+    return wide
+
+
+def _taken(host: HostArray) -> Array | None:
+    """An array over host memory the short way, which none of JAX's traces sees; None if it is barred."""
+    try:
+        device = host_device()
+        aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
+        return _put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
+    except (RuntimeError, TypeError):  # a guard against transfers, or another JAX
+        return None
+
+
+def _rows(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of an array that lies row by row."""
+    strides = [itemsize]
+    for n in shape[:0:-1]:
+        strides.append(strides[-1] * n)
+    return tuple(strides[::-1]) if shape else ()
+
+
+def _eager(*arrays: Array) -> AbstractContextManager[Any]:
+    """Compute at once, also while JAX traces the caller; it gives true where an array itself is traced."""
+    traced = any(isinstance(x, _Tracer) for x in arrays)
+    return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- what `with` gives
+
+
+def _ends(x: Array) -> Array:
+    """The few numbers that say whether a cast loses one, found where the array is."""
+    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    finite = [jnp.where(jnp.isfinite(part), part, jnp.zeros((), part.dtype)) for part in parts]
+    ends = jnp.stack([end for part in finite for end in (part.min(), part.max())])
+    return jax.device_put(ends, host_device())

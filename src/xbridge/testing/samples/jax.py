@@ -1,0 +1,143 @@
+"""JAX: memory of its own or taken over, committed or not, on a mesh of one device, or column by column.
+
+Nothing of it can be written. Bits are handed to JAX as they are and copied by JAX, which computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from xbridge._devices import CPU
+from xbridge._registry import get
+from xbridge.testing._samples import Way
+from xbridge.testing.samples import numpy as host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._protocol import HostArray
+
+    Shape: TypeAlias = tuple[int, ...]
+    Lay: TypeAlias = Callable[[HostArray], jax.Array]
+
+_ALIGNMENT = 64
+
+
+# -- where elements can lie ----------------------------------------------------------------------
+
+
+def _first() -> jax.Device:
+    return jax.local_devices(backend="cpu")[0]
+
+
+def _at(values: HostArray, offset: int) -> HostArray:
+    """A copy of the values so many bytes behind a boundary where JAX takes memory over."""
+    room = np.empty(values.nbytes + _ALIGNMENT + offset, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT + offset
+    fresh: HostArray = np.ndarray(values.shape, values.dtype, room, start)
+    host.opaque(fresh)[...] = host.opaque(values)
+    return fresh
+
+
+def _put(values: jax.Array | HostArray, place: jax.Device | Format | NamedSharding | None) -> jax.Array:
+    with jax.default_device(_first()):
+        x: jax.Array = jax.device_put(values, place)
+    return x.block_until_ready()
+
+
+def _taken_over(values: HostArray) -> jax.Array:
+    return _put(_at(values, 0), None)
+
+
+def _copied(values: HostArray) -> jax.Array:
+    return _put(_at(values, values.itemsize), None)
+
+
+def _committed(values: HostArray) -> jax.Array:
+    return _put(_at(values, 0), _first())
+
+
+def _on_a_mesh(values: HostArray) -> jax.Array:
+    mesh = Mesh(np.array([_first()]), ("all",))
+    return _put(_at(values, 0), NamedSharding(mesh, PartitionSpec()))  # type: ignore[no-untyped-call] # theirs
+
+
+def _by_columns(values: HostArray) -> jax.Array:
+    order = Layout(tuple(reversed(range(values.ndim))))
+    return _put(_copied(values), Format(order, SingleDeviceSharding(_first())))
+
+
+def _computed(values: HostArray) -> jax.Array:
+    return _copied(values).copy()
+
+
+def _has(dtype: str) -> bool:
+    return get("jax").lacks(dtype, CPU) is None
+
+
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
+    return Way(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
+
+
+ways = {
+    "its own": _way(_copied),
+    "taken over": _way(_taken_over),
+    "computed": _way(_computed),
+    "committed": _way(_committed),
+    "on a mesh": _way(_on_a_mesh),
+    "by columns": _way(_by_columns, host.stretched),
+}
+
+
+# -- what must not leave -------------------------------------------------------------------------
+
+
+def _tracer() -> jax.Array:
+    """One that got out of its trace."""
+    leaked: list[jax.Array] = []
+    jax.make_jaxpr(leaked.append)(jnp.ones(2))
+    return leaked[0]
+
+
+def _deleted() -> jax.Array:
+    x = jnp.ones(2)
+    x.delete()
+    return x
+
+
+def _donated() -> jax.Array:
+    x = jnp.ones(2)
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    return x
+
+
+refused: dict[str, Callable[[], jax.Array]] = {
+    "a tracer": _tracer,
+    "a key": lambda: jax.random.key(0),
+    "keys": lambda: jax.random.split(jax.random.key(0)),
+    "deleted": _deleted,
+    "donated": _donated,
+    **{
+        word: lambda word=word: jnp.zeros(2, word)  # type: ignore[misc] # a default binds it
+        for word in ("int4", "uint4", "float8_e4m3", "float4_e2m1fn")
+    },
+}
+
+
+# -- reading and writing -------------------------------------------------------------------------
+
+
+def read(x: jax.Array, /) -> HostArray:
+    """JAX's own transfer to the host, copied."""
+    return np.array(jax.device_get(x), order="C")
+
+
+def write(x: jax.Array, /) -> None:
+    """JAX refuses."""
+    x[...] = x

@@ -1,0 +1,300 @@
+"""Dask: what stays is a promise, what leaves is computed once, and what comes cannot change any more."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge._host._memory import native_dtype
+
+da = pytest.importorskip("dask.array")
+
+import dask  # noqa: E402 -- only where the library is
+
+from xbridge.backends import dask as room  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._protocol import Array, HostArray
+
+runs: list[tuple[int, ...]] = []
+"""The shape of every chunk that was computed."""
+
+
+def counted(chunk: HostArray) -> HostArray:
+    """A task that tells that it ran; Dask tries it on a chunk of no element first."""
+    if chunk.size:
+        runs.append(chunk.shape)
+    return chunk + 1
+
+
+@pytest.fixture
+def x() -> Iterator[Array]:
+    """An array of six elements in two chunks, still to be computed."""
+    x = da.from_array(np.arange(6.0), chunks=3).map_blocks(counted, dtype="float64")
+    runs.clear()
+    yield x
+    runs.clear()
+
+
+VALUES = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+# -- what stays a promise ------------------------------------------------------------------------
+
+LAZY: dict[str, Callable[[Array], object]] = {
+    "asarray": xbridge.asarray,
+    "to_backend": lambda x: xbridge.to_backend(x, "dask", device="cpu", copy=False),
+    "cast": lambda x: xbridge.asarray(x, dtype="float32"),
+    "default": lambda x: xbridge.asarray(x, dtype="default"),
+    "copy": lambda x: xbridge.asarray(x, copy=True),
+    "detach": lambda x: xbridge.asarray(x, grad="detach"),
+    "move": lambda x: room.move(x, xbridge.Device("cpu")),
+    "list": lambda x: xbridge.asarray([[x, x], [x, x]]),
+    "mixed list": lambda x: xbridge.asarray([x, np.ones(6, "i4"), x.astype("i4")]),
+    "like": lambda x: xbridge.asarray([1, 2], like=x),
+    "align": lambda x: xbridge.align(x, np.ones(6), 2),
+    "backend_of": xbridge.backend_of,
+    "dtype_of": xbridge.dtype_of,
+    "device_of": xbridge.device_of,
+    "array_namespace": xbridge.array_namespace,
+    "shares_memory": lambda x: xbridge.shares_memory(x, x),
+}
+
+
+@pytest.mark.parametrize("question", LAZY)
+def test_nothing_is_computed_before_it_leaves(x: Array, question: str) -> None:
+    LAZY[question](x)
+    assert runs == []
+
+
+def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
+    with pytest.raises(xbridge.CopyError, match="what it holds is still to be computed; try copy=None"):
+        xbridge.to_numpy(x, copy=False)
+    with pytest.raises(xbridge.DeviceError, match="Dask computes in host memory"):
+        xbridge.asarray(x, device="cuda")
+    for call in (xbridge.asarray, lambda x, **_: room.track(x)):
+        with pytest.raises(xbridge.GradientError, match="backend"):
+            call(x, requires_grad=True)
+    assert runs == []
+
+
+def test_what_stays_is_computed_by_dask_as_asked(x: Array) -> None:
+    assert xbridge.asarray(x) is x
+    assert xbridge.asarray(x, dtype="float32").compute().dtype == np.float32
+    assert xbridge.asarray(x, copy=True).compute().tolist() == VALUES
+    stacked = xbridge.asarray([[x, x], [x, x + 1]])
+    assert stacked.shape == (2, 2, 6)
+    assert stacked.compute()[1].tolist() == [VALUES, [n + 1 for n in VALUES]]
+    mixed = xbridge.asarray([x, np.ones(6, "i4")])
+    assert mixed.compute().tolist() == [VALUES, [1.0] * 6]
+
+
+def test_a_copy_has_memory_of_its_own_when_it_is_computed() -> None:
+    x = da.from_array(np.arange(6.0), chunks=3)
+    for other, shares in ((xbridge.asarray(x), True), (xbridge.asarray(x, copy=True), False)):
+        found = da.map_blocks(lambda a, b: np.full(a.shape, np.shares_memory(a, b)), x, other, dtype=bool)
+        assert found.compute().all() == found.compute().any() == shares
+
+
+def test_a_promotion_that_only_the_values_could_allow_is_refused(x: Array) -> None:
+    whole = x.astype("int64")
+    with pytest.raises(xbridge.DTypeError, match="computed; try naming it: dtype='float64'"):
+        xbridge.asarray([x, whole])
+    assert xbridge.asarray([x, whole], dtype="float64").compute().tolist() == [VALUES, VALUES]
+    with pytest.raises(xbridge.DTypeError, match="float32 into float16"):
+        room.check(x.astype("float32"), "float16")
+
+
+def test_what_is_computed_is_checked(x: Array) -> None:
+    done = room.settle(x * 1e300)
+    assert room.check(done, "float64") is done
+    with pytest.raises(xbridge.ValueLossError, match="float32"):
+        room.check(done, "float32")
+    assert room.settle(done) is done
+    assert len(runs) == 2
+
+
+# -- what leaves ---------------------------------------------------------------------------------
+
+
+LEAVING: dict[str, Callable[[Array], Any]] = {
+    "to_numpy": xbridge.to_numpy,
+    "to_list": xbridge.to_list,
+    "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32", grad="keep"),
+    "default": lambda x: xbridge.to_numpy(x, dtype="default"),
+    "asarray": lambda x: xbridge.asarray(x, backend="numpy", device="cpu"),
+    "align": lambda x: xbridge.align(np.ones(6), x)[1],
+    "list": lambda x: xbridge.asarray([x, x], backend="numpy")[0],
+    "mixed list": lambda x: xbridge.asarray([np.ones(6), x], backend="numpy")[1],
+}
+
+
+@pytest.mark.parametrize("way", LEAVING)
+def test_what_leaves_is_computed_once(x: Array, way: str) -> None:
+    assert list(LEAVING[way](x)) == VALUES
+    assert runs == [(3,), (3,)]
+
+
+@pytest.mark.parametrize("name", ["torch", "array_api_strict"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_leaves_for_another_library_is_computed_once(x: Array, name: str, count: int) -> None:
+    pytest.importorskip(name)
+    assert xbridge.to_list(xbridge.asarray([x] * count, backend=name)) == [VALUES] * count
+    assert xbridge.to_list(xbridge.to_backend(x.sum(), name, dtype="float32")) == 21.0
+    assert runs == [(3,), (3,)] * 2
+
+
+def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
+    table = xbridge.asarray([[x, x + 1], [x * 2, x]], backend="numpy")
+    assert table[1, 0].tolist() == [2 * n for n in VALUES]
+    assert runs == [(3,), (3,)]
+
+
+def test_it_goes_through_the_schedulers_that_the_user_has_set(x: Array) -> None:
+    asked = []
+
+    def schedule(graph: object, keys: object, **options: object) -> Any:
+        asked.append(keys)
+        return dask.get(graph, keys, **options)
+
+    with dask.config.set(scheduler=schedule):
+        assert xbridge.to_numpy(x).tolist() == VALUES
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("copy", [None, True])
+def test_the_result_is_the_callers_own(copy: bool | None) -> None:
+    stored = da.from_array(np.arange(6.0), chunks=6).persist(scheduler="synchronous")
+    for source in (
+        stored,
+        da.from_array(np.arange(6.0), chunks=2),
+        stored.sum(),
+        xbridge.asarray(stored, copy=True),
+    ):
+        before = source.compute().tolist()
+        host = xbridge.to_numpy(source, copy=copy)
+        assert type(host) is np.ndarray
+        assert host.flags.writeable
+        assert host.flags.c_contiguous
+        host[...] = 9.0
+        assert source.compute().tolist() == before
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "float16", "complex128", "bfloat16", "float8_e4m3fn", ">f8", "<u2"]
+)
+@pytest.mark.parametrize("chunks", [-1, 2, ((1, 3), (3, 2, 0))])
+def test_every_bit_goes_there_and_back(dtype: str, chunks: object) -> None:
+    if "float8" in dtype or "bfloat" in dtype:
+        pytest.importorskip("ml_dtypes")
+    kind = native_dtype(dtype)
+    a = (
+        np.random.default_rng(0)
+        .integers(0, 2 if dtype == "bool" else 256, 20 * kind.itemsize, "u1")
+        .view(kind)
+    )
+    a = a.reshape(4, 5)
+    for x in (
+        da.from_array(a, chunks=chunks),
+        xbridge.to_backend(a, "dask"),
+        xbridge.to_backend(a, "dask", device="cpu"),
+    ):
+        host = xbridge.to_numpy(x)
+        assert host.dtype.isnative
+        assert host.tobytes() == a.astype(kind.newbyteorder("=")).tobytes()
+
+
+def test_a_dtype_that_the_target_lacks_is_cast_from_what_was_computed(x: Array) -> None:
+    pytest.importorskip("array_api_strict")
+    small = xbridge.to_backend(x.astype("float16"), "array_api_strict", dtype="float32")
+    assert xbridge.to_list(small) == VALUES
+    assert runs == [(3,), (3,)]
+
+
+# -- what comes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"copy": True}, {"dtype": "float64"}])
+@pytest.mark.parametrize("size", ["1 MiB", "16 B"])
+def test_a_later_write_to_the_source_is_not_seen(options: dict[str, Any], size: str) -> None:
+    a = np.arange(6.0)
+    with dask.config.set({"array.chunk-size": size}):
+        x = xbridge.to_backend(a, "dask", **options)
+        assert x.chunks == da.from_array(a).chunks
+    a[...] = 9.0
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
+    owner = np.arange(6.0)
+    view = owner[:]
+    view.flags.writeable = False
+    for a in (view, np.broadcast_to(owner[:1], (2, 6)[1:])):
+        x = xbridge.to_backend(a, "dask")
+        before = a.tolist()
+        owner[...] += 1.0
+        assert x.compute().tolist() == before
+    with pytest.raises(xbridge.CopyError, match="its memory can change, and dask reads it later"):
+        xbridge.to_backend(view, "dask", copy=False)
+
+
+def test_memory_that_nobody_can_change_is_not_copied() -> None:
+    a = np.arange(6.0)
+    with dask.config.set({"array.chunk-size": "16 B"}):
+        x = room.from_host(a)
+    found = x.map_blocks(lambda chunk: np.full(chunk.shape, np.shares_memory(chunk, a)), dtype=bool)
+    assert found.compute(scheduler="synchronous").all()
+
+
+def test_two_conversions_are_two_arrays_to_a_scheduler_that_remembers() -> None:
+    a = np.arange(6.0)
+    assert xbridge.to_backend(a, "dask").name != xbridge.to_backend(a, "dask").name
+
+
+def test_a_task_cannot_write_what_it_shares_with_other_tasks() -> None:
+    def spoil(chunk: HostArray) -> HostArray:
+        chunk[...] = 9.0
+        return chunk
+
+    x = xbridge.to_backend(np.arange(6.0), "dask")
+    with pytest.raises(xbridge.UnsupportedArrayError, match="read-only"):
+        xbridge.to_numpy(x.map_blocks(spoil, dtype="f8", meta=np.empty(0)))
+    with suppress(ValueError):  # what Dask itself returns is a copy, or the chunk, which is read-only
+        x.compute()[...] = 9.0
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_tensor_made_in_a_task_is_a_copy_of_what_the_task_shares() -> None:
+    torch = pytest.importorskip("torch")
+
+    def spoil(chunk: HostArray) -> HostArray:
+        tensor = xbridge.to_backend(chunk, "torch")
+        assert isinstance(tensor, torch.Tensor)
+        return xbridge.to_numpy(tensor.add_(1))
+
+    x = xbridge.to_backend(np.arange(6.0), "dask")
+    spoiled = x.map_blocks(spoil, dtype="f8", meta=np.empty(0))
+    assert xbridge.to_numpy(spoiled).tolist() == VALUES
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_tensors_and_lists_come_in() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(3.0, requires_grad=True)
+    x = xbridge.to_backend(t, "dask")
+    with torch.no_grad():
+        t.fill_(9.0)
+    assert x.compute().tolist() == [0.0, 1.0, 2.0]
+    assert xbridge.dtype_of(xbridge.to_backend(t.to(torch.bfloat16), "dask")) == "bfloat16"
+    assert xbridge.asarray([t, t], backend="dask").shape == (2, 3)
+    assert xbridge.asarray([[1, 2], [3, 4]], backend="dask").compute().tolist() == [[1, 2], [3, 4]]
+
+
+def test_the_namespace_is_the_compatible_one(x: Array) -> None:
+    assert xbridge.array_namespace(x, 1.0).__name__ == "array_api_compat.dask.array"

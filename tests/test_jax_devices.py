@@ -1,0 +1,346 @@
+"""JAX where it has several devices, or several processes, each time in an interpreter of its own."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import fresh
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import Device
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+
+from xbridge.backends import jax as room  # noqa: E402
+from xbridge.backends.jax import _places  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOUR = """
+import gc
+import numpy as np, jax, jax.numpy as jnp, xbridge
+jax.config.update("jax_num_cpu_devices", 4)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from xbridge.backends import jax as room
+
+def refusal(call, error=xbridge.DeviceError):
+    try:
+        call()
+    except error as refused:
+        return str(refused)
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("i",))
+a = np.arange(8, dtype="f4")
+split = jax.device_put(a.copy(), NamedSharding(mesh, P("i")))
+everywhere = jax.device_put(a.copy(), NamedSharding(mesh, P()))
+on_one = jax.device_put(a.copy(), NamedSharding(Mesh(np.array(devices[:1]), ("i",)), P("i")))
+"""
+
+
+def run(code: str) -> None:
+    """The code, after four devices were made of the one; its assertions hold."""
+    status, lines = fresh.run(FOUR + dedent(code))
+    assert (status, lines[-1:]) == (0, ["done"])
+
+
+def test_every_device_has_its_name() -> None:
+    run("""
+    assert room.devices() == ("cpu", "cpu:1", "cpu:2", "cpu:3")
+    for name, device in zip(room.devices(), devices):
+        x = xbridge.to_backend(a, "jax", device=name)
+        assert xbridge.device_of(x) == name
+        assert x.devices() == {device}
+        assert x.committed is (name != "cpu")
+        assert room.device_name(device) == room.device_name(x.sharding) == name
+        assert xbridge.device_of(xbridge.asarray(a, backend="jax", device=device)) == name
+        assert xbridge.asarray(x, device=name) is x
+        assert xbridge.device_of(xbridge.asarray([1.0], like=x)) == name
+        np.testing.assert_array_equal(np.asarray(x), a)
+    assert room.device_name(mesh) is None
+    assert room.device_name(split.sharding) == "sharded"
+    for name in ("cpu:4", "gpu", "cuda", "tpu:0", "sharded"):
+        refused = refusal(lambda: xbridge.asarray(a, backend="jax", device=name))
+        assert "its devices are cpu, cpu:1, cpu:2, cpu:3" in refused
+    print("done")
+    """)
+
+
+def test_an_array_leaves_another_device_when_that_is_said() -> None:
+    run("""
+    x = xbridge.to_backend(a, "jax", device="cpu:2")
+    host = xbridge.to_numpy(x)
+    host[:] = 0
+    np.testing.assert_array_equal(np.asarray(x), a)
+    assert refusal(lambda: xbridge.to_numpy(x, copy=False), xbridge.CopyError).endswith(
+        "it moves from cpu:2 to cpu; try copy=None"
+    )
+    y = xbridge.asarray(x, device="cpu")
+    assert (xbridge.device_of(x), xbridge.device_of(y)) == ("cpu:2", "cpu")
+    assert not xbridge.shares_memory(x, y)
+    assert "its devices" not in str(xbridge.asarray(x, dtype="default"))
+    print("done")
+    """)
+
+
+def test_a_move_from_memory_that_can_change_is_complete() -> None:
+    run("""
+    large = np.ones((1 << 22) + 16, "f4")
+    start = -large.ctypes.data // 4 % 16
+    for source in (large, large[start : start - 16], large[1:]):
+        for options in ({}, {"dtype": "float16"}, {"dtype": "bfloat16"}, {"copy": True}):
+            source[...] = 1
+            x = xbridge.to_backend(source, "jax", device="cpu:1", **options)
+            source[...] = 5
+            assert (np.asarray(x) == 1).all(), options
+    print("done")
+    """)
+
+
+def test_an_array_on_several_devices_is_gathered_only_where_somebody_says_where() -> None:
+    run("""
+    for x in (split, everywhere):
+        assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("sharded", "float32")
+        assert room.peek(x) is None
+        assert xbridge.asarray(x) is x
+        why = "gathered only where somebody says so; try to_backend(x, 'numpy', device='cpu')"
+        for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "numpy", copy=True)):
+            assert refusal(lambda: call(x)).endswith(why)
+        assert x._npy_value is None
+        assert "one of them lies on several devices" in refusal(
+            lambda: xbridge.shares_memory(x, x), xbridge.UnsupportedArrayError
+        )
+        host = xbridge.to_backend(x, "numpy", device="cpu")
+        assert host.tolist() == a.tolist()
+        host[:] = 9
+        assert np.asarray(x).tolist() == a.tolist()
+        for name in room.devices():
+            one = xbridge.asarray(x, device=name)
+            assert (xbridge.device_of(one), one.tolist()) == (name, a.tolist())
+            parts = [part.data.unsafe_buffer_pointer() for part in x.addressable_shards]
+            assert one.unsafe_buffer_pointer() not in parts
+        assert refusal(lambda: xbridge.to_backend(x, "numpy", device="cpu", copy=False), xbridge.CopyError)
+        double = xbridge.asarray(x, dtype="bfloat16")
+        assert double.sharding == xbridge.asarray(x, copy=True).sharding == x.sharding
+        assert xbridge.asarray([x, x]).shape == (2, 8)
+    print("done")
+    """)
+
+
+def test_a_sharded_array_works_with_one_that_nobody_put_anywhere() -> None:
+    run("""
+    total = split + xbridge.to_backend(a, "jax")
+    assert total.sharding == split.sharding
+    print("done")
+    """)
+
+
+def test_a_mesh_of_one_device_is_that_device() -> None:
+    run("""
+    assert xbridge.device_of(on_one) == "cpu"
+    host = xbridge.to_numpy(on_one)
+    assert host.ctypes.data == on_one.unsafe_buffer_pointer()
+    assert not host.flags.writeable
+    print("done")
+    """)
+
+
+def test_values_are_checked_where_they_are() -> None:
+    run("""
+    def sent(values, dtype, device):
+        with jax.enable_x64(True):
+            return xbridge.to_backend(np.array(values, dtype), "jax", device=device)
+
+    narrow = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+    for device in ("cpu", "cpu:3"):
+        for values, dtype in (
+            ([1, 2**31 - 1, -(2**31)], "int64"), ([2**32 - 1], "uint64"), ([[]], "int64"),
+            ([1e38, np.inf, np.nan], "float64"), ([1e38j, np.inf], "complex128"),
+        ):
+            x = sent(values, dtype, device)
+            assert xbridge.dtype_of(xbridge.asarray(x, dtype="default")) == narrow[dtype]
+        for values, dtype in (
+            ([1, 2**31], "int64"), ([-(2**31) - 1], "int64"), ([2**32], "uint64"),
+            ([np.nan, -1e39], "float64"), ([1e39j, 1], "complex128"), ([1, -1e39], "complex128"),
+        ):
+            x = sent(values, dtype, device)
+            assert refusal(lambda: xbridge.asarray(x, dtype="default"), xbridge.ValueLossError), values
+    print("done")
+    """)
+
+
+def test_a_default_device_of_jax_moves_nothing() -> None:
+    run("""
+    for chosen in (devices[2], "cpu", devices[0]):
+        with jax.default_device(chosen):
+            assert xbridge.device_of(xbridge.to_backend(a, "jax")) == "cpu"
+            assert xbridge.device_of(xbridge.to_backend(a, "jax", copy=True)) == "cpu"
+            assert xbridge.device_of(room.from_host(a)) == "cpu"
+    room._put = None  # and by JAX's own way
+    with jax.default_device(devices[2]):
+        assert xbridge.device_of(room.from_host(a)) == "cpu"
+    with jax.default_device(devices[2]):
+        jax.jit(lambda x: xbridge.asarray(x, device=xbridge.device_of(x)))(a)
+        assert jax.jit(lambda x: x * len(xbridge.device_of(x)))(jnp.ones(1)).tolist() == [5.0]
+    print("done")
+    """)
+
+
+# -- what can be seen with one device ------------------------------------------------------------
+
+
+class Card:
+    """A device as JAX describes those of others."""
+
+    platform, id = "gpu", 7
+
+    def __init__(self, number: int | None, version: str) -> None:
+        self.local_hardware_id, self.client = number, self
+        self.platform_version = version
+
+
+def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
+    assert _places.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
+    assert _places.named(Card(None, "rocm 60300")) == "rocm:7"
+    here = jax.local_devices()[0]
+    assert room.device_name(here) == room.device_name(jnp.ones(2).sharding) == "cpu"
+    assert room.device_name("cpu") is None
+    with jax.default_device("cpu"):
+        assert _places.default() == "cpu"
+    with jax.default_device(here):
+        assert _places.default() == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "near", "found"),
+    [
+        ("gpu", "cpu", "cuda:0"),
+        ("gpu", "cuda:1", "cuda:1"),
+        ("cuda", "cuda:1", "cuda:1"),
+        ("cuda", "cpu", "cuda:0"),
+        ("cuda:1", "cuda:0", "cuda:1"),
+        ("cpu", "cuda:1", "cpu"),
+        ("cpu:1", "cpu", "cpu:1"),
+        ("cuda:2", "cpu", None),
+        ("tpu", "cpu", None),
+        ("sharded", "cpu", None),
+        ("sharded", "sharded", "sharded"),
+    ],
+)
+def test_a_device_is_sought_by_its_kind(
+    monkeypatch: pytest.MonkeyPatch, asked: str, near: str, found: str | None
+) -> None:
+    here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
+    monkeypatch.setattr(room, "places", lambda: here)
+    if found is None:
+        with pytest.raises(xbridge.DeviceError, match="its devices are cpu, cpu:1, cuda:0, cuda:1; try dev"):
+            room.resolve_device(Device(asked), Device(near))
+    else:
+        assert room.resolve_device(Device(asked), Device(near)) == found
+    monkeypatch.setattr(room, "default", lambda: Device("cuda:1"))
+    assert room.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
+
+
+def test_a_move_is_new_memory() -> None:
+    assert room.devices()[0] == "cpu"
+    x = jnp.arange(3.0)
+    for y in (room.move(x, Device("cpu")), jax.jit(lambda x: room.move(x, Device("cpu")))(x)):
+        assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
+        assert y.tolist() == x.tolist()
+
+
+def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
+    assert room._ends(jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert room._ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert room._ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    empty = jnp.ones((0, 2))
+    assert room.check(empty, "float16") is empty
+
+
+def test_what_other_processes_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.ones(2)
+    monkeypatch.setattr(type(x), "is_fully_addressable", property(lambda x: False))
+    refused = room.refusal(x, leaving=True)
+    assert refused is not None
+    assert refused.why == "other processes hold parts of it"
+
+
+def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(backend: str) -> None:
+        message = f"Unknown backend: {backend!r} requested"
+        raise RuntimeError(message)
+
+    x, a = jnp.ones(2), np.ones(2, "f4")
+    monkeypatch.setattr(jax, "local_devices", none)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: xbridge.to_backend(a, "jax"),
+        lambda: room.move(x, Device("cpu")),
+    )
+    for call in calls:
+        with pytest.raises(xbridge.DeviceError, match="it was started without its CPU"):
+            call()
+
+
+# -- others --------------------------------------------------------------------------------------
+
+
+def test_nothing_of_jax_starts_before_it_is_needed() -> None:
+    status, lines = fresh.run("""
+        import numpy as np, xbridge, jax
+        from jax._src import xla_bridge
+        from xbridge.backends import jax as room
+        assert xbridge.is_available("jax")
+        assert xbridge.to_numpy(np.ones(2)).sum() == 2
+        assert room.lacks("float64", "cpu") and room.default_dtype("float", "cpu") == "float32"
+        assert not xla_bridge.backends_are_initialized()
+        jax.config.update("jax_num_cpu_devices", 2)
+        assert len(room.devices()) == 2
+        assert xla_bridge.backends_are_initialized()
+        print("done")
+    """)
+    assert (status, lines) == (0, ["done"])
+
+
+ONE_OF_TWO = """
+import sys, numpy as np, jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize("127.0.0.1:{port}", 2, {number}, initialization_timeout=60)
+import xbridge
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from xbridge.backends import jax as room
+assert len(jax.devices()) == 4
+mesh = NamedSharding(Mesh(np.array(jax.devices()), ("i",)), P("i"))
+x = jax.make_array_from_callback((8,), mesh, lambda part: np.arange(8, dtype="f4")[part])
+assert (xbridge.device_of(x), xbridge.asarray(x) is x) == ("sharded", True)
+for call in (xbridge.to_numpy, lambda x: xbridge.to_backend(x, "numpy", device="cpu")):
+    try:
+        call(x)
+    except xbridge.UnsupportedArrayError as refused:
+        assert "other processes hold parts of it; try jax.experimental.multihost" in str(refused)
+    else:
+        raise AssertionError
+assert room.devices() == ("cpu", "cpu:1")
+y = xbridge.to_backend(np.arange(3, dtype="f4"), "jax")
+assert y.devices() == {{jax.local_devices()[0]}}
+assert xbridge.to_numpy(y).ctypes.data == y.unsafe_buffer_pointer()
+print("done")
+"""
+
+
+def test_an_array_of_which_others_hold_a_part_is_refused() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    codes = [ONE_OF_TWO.format(port=port, number=number) for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(fresh.run, codes))
+    assert [(status, lines[-1:]) for status, lines in results] == [(0, ["done"])] * 2
