@@ -151,7 +151,9 @@ def test_a_dtype_is_lacked_with_a_reason_or_had(backend: str) -> None:
 
 def test_the_library_has_no_dtype_that_it_is_said_to_lack(backend: str) -> None:
     room = get(backend)
-    xp = object() if "namespace" in room.gaps else room.namespace(plain(backend, telling("bool", (2,))))
+    if "namespace" in room.gaps:
+        return
+    xp = room.namespace(plain(backend, telling("bool", (2,))))
     lacked = [word for word in DTYPES if room.lacks(word, CPU)]
     named = [getattr(xp, word) for word in lacked if room.dtype_name(getattr(xp, word, None)) == word]
     with catch_warnings(action="ignore"):  # some say so when they make another one instead
