@@ -145,6 +145,7 @@ def _filled(value: float, shape: Any, dtype: Stone | None) -> Tile:
 
 namespace: Any = SimpleNamespace(
     asarray=asarray,
+    empty=lambda shape, *, dtype=None: _filled(0, shape, dtype),
     zeros=lambda shape, *, dtype=None: _filled(0, shape, dtype),
     ones=lambda shape, *, dtype=None: _filled(1, shape, dtype),
     reshape=lambda x, shape: x.like(x.values().reshape(shape)),

@@ -130,7 +130,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         host(lambda: F.to(torch.complex64).conj(), copy=False),
         xbridge.CopyError,
         "cannot convert a torch complex64 array of shape (2,) on cpu to numpy with copy=False",
-        "a conjugate or a negation is pending on its bytes; try copy=None",
+        "an operation is still pending on it; try copy=None",
     ),
     (
         torchs(lambda: A.astype(">f8"), copy=False),

@@ -66,7 +66,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     layout = source.layout(x)
     steps = [Step(source, "detach")] if facts.history else []
     if not layout.settled:
-        steps.append(Step(source, "settle", copies="what it holds is still to be computed"))
+        steps.append(Step(source, "settle", copies="an operation is still pending on it"))
     steps += _move(route, source, CPU)
     lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
     if lacking:
