@@ -66,7 +66,7 @@ format: $(VENV)/dev.stamp ## Put the code into the house format
 bench: $(VENV)/bench.stamp ## Measure, and write benchmarks/README.md
 	$(VENV)/bin/python benchmarks/run.py
 
-docs: $(VENV)/run.stamp ## Check the documents: examples, links, and what is generated
+docs: $(VENV)/dev.stamp ## Check the documents: examples, links, and what is generated
 	$(VENV)/bin/python -W error docs/generate.py --check
 	$(VENV)/bin/python -W error docs/check.py
 
