@@ -2,8 +2,9 @@
 
 Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. One with prompts is a
 doctest, one without is a script, and the blocks of a page share their names, from top to bottom. A
-block that cannot run everywhere opens with ``python no-run``. Links are checked where they stay in
-the repository, anchors included; nothing is fetched.
+block that opens with ``python file=name.py`` is a module, which the blocks below it can import; one
+that cannot run everywhere opens with ``python no-run``. Links are checked where they stay in the
+repository, anchors included; nothing is fetched.
 """
 
 import doctest
@@ -39,6 +40,11 @@ class Block(NamedTuple):
     def runs(self) -> bool:
         """Whether the block is an example that can run everywhere."""
         return self.info[:1] in (["python"], ["pycon"]) and "no-run" not in self.info
+
+    @property
+    def file(self) -> str:
+        """The name of the module that the block is; empty if it is none."""
+        return "".join(word.removeprefix("file=") for word in self.info if word.startswith("file="))
 
 
 def main() -> int:
@@ -88,11 +94,16 @@ def run(page: Path, blocks: list[Block]) -> list[str]:
     names: dict[str, Any] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         os.chdir(scratch)
+        sys.path.insert(0, scratch)
         try:
             for block in blocks:
-                step = run_doctest if ">>> " in block.text else run_script
-                faults += step(name, block, names)
+                if block.file:
+                    Path(block.file).write_text(block.text, encoding="utf-8")
+                else:
+                    step = run_doctest if ">>> " in block.text else run_script
+                    faults += step(name, block, names)
         finally:
+            sys.path.remove(scratch)
             os.chdir(home)
     return faults
 

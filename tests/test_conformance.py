@@ -6,11 +6,9 @@ itself, which is collected with the examples of the package.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from kit_toy_suite import few_examples, register, run
@@ -20,24 +18,10 @@ import xbridge
 from xbridge.testing import conformance
 from xbridge.testing._promises import MARK, PROMISES, promise
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["few_examples"]
-
-PAGE = Path(__file__).parents[1] / "docs" / "add-a-backend.md"
-
-
-@pytest.mark.usefixtures("own_registry", "few_examples")
-def test_the_backend_of_the_docs_keeps_every_promise_but_those_that_it_names() -> None:
-    module = ModuleType("box_xbridge")
-    for block in re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
-        if "register_backend" not in block:
-            exec(compile(block, str(PAGE), "exec"), vars(module))
-    module.Box.__module__ = "box"
-    xbridge.register_backend("box", module)
-    reports = run("box")
-    assert (reports.failed, reports.astray) == ({}, {})
-    assert set(module.gaps) == {"device", "history", "namespace"}
 
 
 @pytest.mark.usefixtures("own_registry", "few_examples")
