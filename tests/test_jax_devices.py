@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -13,6 +16,7 @@ import pytest
 
 import xbridge
 from xbridge import Device
+from xbridge._protocol import Facts
 
 jax = pytest.importorskip("jax")
 
@@ -153,6 +157,29 @@ def test_a_mesh_of_one_device_is_that_device() -> None:
     """)
 
 
+def test_columns_keep_their_numbers_wherever_they_go() -> None:
+    run("""
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
+    rows = np.arange(6, dtype="f4").reshape(2, 3)
+    here = jax.device_put(rows, Format(Layout((1, 0)), SingleDeviceSharding(devices[0])))
+    there = jax.device_put(here, devices[1])  # which JAX reads as rows, and computes with as columns
+    for x in (here, there, jax.device_put(here, devices[0], may_alias=False)):
+        for name in room.devices():
+            y = room.move(x, xbridge.Device(name))
+            assert xbridge.device_of(y) == name
+            assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
+            np.testing.assert_array_equal(np.asarray(y + 0), rows)
+        y = room.settle(x)
+        assert y.sharding == x.sharding
+        np.testing.assert_array_equal(np.asarray(y + 0), rows)
+        np.testing.assert_array_equal(xbridge.to_numpy(x, dtype="float64"), rows)
+    wide = jax.device_put(here, NamedSharding(mesh, P()))
+    np.testing.assert_array_equal(xbridge.to_backend(wide, "numpy", device="cpu"), rows)
+    print("done")
+    """)
+
+
 def test_values_are_checked_where_they_are() -> None:
     run("""
     def sent(values, dtype, device):
@@ -192,6 +219,19 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
         assert jax.jit(lambda x: x * len(xbridge.device_of(x)))(jnp.ones(1)).tolist() == [5.0]
     print("done")
     """)
+
+
+def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
+    suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
+    options = ("-k", "one_name or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *suite, *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_NUM_CPU_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 # -- what can be seen with one device ------------------------------------------------------------
@@ -255,6 +295,18 @@ def test_a_move_is_new_memory() -> None:
     for y in (room.move(x, Device("cpu")), jax.jit(lambda x: room.move(x, Device("cpu")))(x)):
         assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
         assert y.tolist() == x.tolist()
+
+
+def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax.experimental.layout import Format, Layout
+
+    columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
+    x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
+    moved = jax.device_put(x, jax.local_devices()[0], may_alias=False)
+    for y in (room.move(x, Device("cpu")), room.move(moved, Device("cpu")), room.settle(moved)):
+        assert (y + 0).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    monkeypatch.setattr(room, "describe", lambda x: Facts("float32", Device("cuda:0"), x.shape))
+    assert room.settle(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
 def test_a_few_numbers_say_whether_one_would_be_lost() -> None:

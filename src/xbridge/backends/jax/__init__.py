@@ -19,7 +19,7 @@ from xbridge import _host
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, instead, is_inexact
 from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.jax._places import default, host_device, named, place_of, places, suits
+from xbridge.backends.jax._places import default, host_device, in_rows, named, place_of, places, rows, suits
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ def layout(x: Array, /) -> Layout:
     if refused:
         raise refused.error.because("look at the memory of a JAX array", refused.why, refused.do)
     part, size = x.addressable_data(0), x.dtype.itemsize
-    settled = part.format.layout.major_to_minor == tuple(range(part.ndim))
-    address = part.unsafe_buffer_pointer()
-    return Layout(address, part.shape, _rows(part.shape, size), size, writable=False, settled=settled)
+    address, strides = part.unsafe_buffer_pointer(), rows(part.shape, size)
+    return Layout(address, part.shape, strides, size, writable=False, settled=in_rows(part))
 
 
 def dtype_name(dtype: object, /) -> str | None:
@@ -198,7 +197,12 @@ def track(x: Array, /) -> Array:
 
 
 def settle(x: Array, /) -> Array:
-    return copy(x)
+    if describe(x).device.kind != "cpu":
+        return copy(x)
+    # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
+    with _eager(x):
+        settled = from_host(_host.copy(np.asarray(x.addressable_data(0)), "C"))
+        return jax.device_put(settled, x.sharding)
 
 
 def check(x: Array, dtype: str, /) -> Array:
@@ -226,6 +230,8 @@ def move(x: Array, device: Device, /) -> Array:
     with _eager(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
             x = x.addressable_data(0)  # or JAX would hand it out as it is
+        if isinstance(x, _Array) and not in_rows(x):
+            x = settle(x)  # or JAX would compute with other numbers than those that arrived
         place = host_device() if device == CPU else places()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
@@ -241,7 +247,7 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 
 def holds(facts: Facts, layout: Layout, /) -> bool:
-    in_rows = layout.strides == _rows(layout.shape, layout.itemsize)
+    in_rows = layout.strides == rows(layout.shape, layout.itemsize)
     return facts.native and in_rows and layout.address % _host.ALIGNMENT == 0
 
 
@@ -271,14 +277,6 @@ def _taken(host: HostArray) -> Array | None:
         return _put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
     except (RuntimeError, TypeError):  # a guard against transfers, or another JAX
         return None
-
-
-def _rows(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides of an array that lies row by row."""
-    strides = [itemsize]
-    for n in shape[:0:-1]:
-        strides.append(strides[-1] * n)
-    return tuple(strides[::-1]) if shape else ()
 
 
 def _eager(*arrays: Array) -> AbstractContextManager[Any]:

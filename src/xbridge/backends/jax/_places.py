@@ -1,4 +1,4 @@
-"""Where JAX's arrays can be, in our words: on a device of this process, or on several at once.
+"""Where JAX's arrays can be, in our words: on a device of this process or on several; and how they lie there.
 
 JAX calls any graphics card `gpu` and counts devices over all processes. Here a device has the name and
 number by which other libraries of this process know it. JAX is asked only when somebody needs to know,
@@ -18,6 +18,7 @@ from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
     from xbridge._devices import Device
+    from xbridge._protocol import Array
 
 
 def host_device() -> jax.Device:
@@ -64,3 +65,17 @@ def named(device: jax.Device) -> Device:
 def suits(place: Device, asked: Device) -> bool:
     """Whether a place is of the kind that was asked for, where no index was."""
     return place.kind != "cpu" if asked == "gpu" else asked.index is None and place.kind == asked.kind
+
+
+def rows(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of an array that lies row by row."""
+    strides = [itemsize]
+    for n in shape[:0:-1]:
+        strides.append(strides[-1] * n)
+    return tuple(strides[::-1]) if shape else ()
+
+
+def in_rows(x: Array) -> bool:
+    """Whether JAX says of an array that it lies row by row."""
+    order: tuple[int, ...] = x.format.layout.major_to_minor
+    return order == tuple(range(x.ndim))
