@@ -21,6 +21,7 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
