@@ -14,6 +14,8 @@ the order below, and the type checker and a test hold it to this page. The core 
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ class Layout(NamedTuple):
     aligned: bool = True
     settled: bool = True
     """False while an operation is still pending on the bytes, as with a conjugate bit."""
+
+    @classmethod
+    def nowhere(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> Layout:
+        """Of an array that has no memory before it is settled, and lies row by row then."""
+        rows = tuple(accumulate((itemsize, *shape[:0:-1]), mul))[: len(shape)]
+        return cls(0, shape, rows[::-1], itemsize, writable=writable, settled=False)
 
     def is_nowhere(self) -> bool:
         """Whether it has no byte in memory: it is empty, or still to be computed."""

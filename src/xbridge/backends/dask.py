@@ -8,9 +8,9 @@ for them. Those that come from here are read-only, because tasks share them.
 from __future__ import annotations
 
 from functools import reduce
-from itertools import accumulate, product
+from itertools import product
 from math import isnan
-from operator import getitem, methodcaller, mul
+from operator import getitem, methodcaller
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -75,9 +75,7 @@ def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
 def layout(x: Array, /) -> Layout:
     if isinstance(x, _Gathered):
         return layout_of(x.memory)
-    size = x.dtype.itemsize
-    rows = tuple(accumulate((size, *x.shape[:0:-1]), mul))[: x.ndim]
-    return Layout(0, x.shape, rows[::-1], size, writable=False, settled=False)
+    return Layout.nowhere(x.shape, x.dtype.itemsize, writable=False)
 
 
 def dtype_name(dtype: object, /) -> str | None:
