@@ -10,9 +10,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from kit_toy_suite import few_examples, register, run
-from toylib import make_backend
+from toylib import Toy, make_backend
 
 import xbridge
 from xbridge.testing import conformance
@@ -20,6 +21,8 @@ from xbridge.testing._promises import MARK, PROMISES, promise
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from xbridge._protocol import HostArray
 
 __all__ = ["few_examples"]
 
@@ -29,6 +32,20 @@ def test_the_smallest_toy_keeps_every_promise_but_those_that_it_names() -> None:
     xbridge.register_backend("toylib", make_backend())
     reports = run("toylib")
     assert (reports.failed, reports.astray) == ({}, {})
+
+
+@pytest.mark.usefixtures("own_registry", "few_examples")
+def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> None:
+    words = ("device", "readonly", "history", "namespace", "sharing")
+    gaps = dict.fromkeys(words, "never: it is a toy")
+
+    def from_host(host: HostArray) -> Toy:
+        return Toy(np.array(host, host.dtype.newbyteorder("=")))
+
+    xbridge.register_backend("toylib", make_backend(gaps=gaps, immutable=False, from_host=from_host))
+    reports = run("toylib", "-k=memory")
+    assert (reports.failed, reports.astray) == ({}, {})
+    assert "test_dense_memory_of_the_host_is_taken_as_it_is" in reports.missed
 
 
 @pytest.mark.usefixtures("own_registry")

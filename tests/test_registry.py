@@ -18,6 +18,7 @@ from xbridge.backends import numpy as room
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from xbridge._protocol import HostArray
 
@@ -250,6 +251,35 @@ def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
     assert copied.data.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(xbridge.CopyError, match="its memory can change, and toylib reads it later"):
         xbridge.to_backend(a, "toylib", copy=False)
+
+
+def reading(**changes: Any) -> ModuleType:
+    """A backend of toys that are never views: host memory is read into theirs."""
+    gaps = dict.fromkeys(("device", "readonly", "history", "namespace"), "never: it is a toy")
+    own = {"immutable": False, "from_host": lambda host: Toy(np.array(host)), **changes}
+    return make_backend(gaps={**gaps, "sharing": "never: toys are stamped from a mould"}, **own)
+
+
+def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
+    taken: list[HostArray] = []
+
+    def from_host(host: HostArray) -> Toy:
+        taken.append(host)
+        return Toy(np.array(host))
+
+    xbridge.register_backend("toylib", reading(from_host=from_host))
+    fixed = np.arange(6.0)
+    fixed.flags.writeable = False
+    for a in (np.arange(6.0), np.arange(6.0)[::-1], fixed):
+        for copy in (None, True):
+            toy = xbridge.to_backend(a, "toylib", copy=copy)
+            assert toy.data.tolist() == a.tolist()
+            assert not np.shares_memory(toy.data, a)
+            assert np.shares_memory(taken.pop(), a), "it was copied before it was read"
+        with pytest.raises(xbridge.CopyError) as caught:
+            xbridge.to_backend(a, "toylib", copy=False)
+        assert "to toylib with copy=False: toys are stamped from a mould; try copy=None" in str(caught.value)
+    assert xbridge.to_backend(np.ones(0), "toylib", copy=False).data.size == 0
 
 
 def test_the_backends_that_take_part_are_asked_first_what_a_thing_means() -> None:

@@ -72,6 +72,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     if lacking:
         steps += [*_check(route, source), *_cast(route, source)]
     steps.append(Step(source, "to_host"))
+    taken = Step(target, "from_host", copies=_reads_in(target))
     on_host, at_target = [], []
     if not lacking:
         on_host = _check(route, _host)
@@ -83,10 +84,11 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     later = _in_order(route, target, at_target, moves)
     if not any(step.copies for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
-        on_host += _share_or_copy(route, layout, will_copy=bool(moves if target.immutable else later))
+        once = moves if target.immutable else later
+        on_host += _share_or_copy(route, layout, will_copy=bool(taken.copies or once))
     elif source.immutable and not any(step.copies for step in on_host):
         on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
-    return _plan(route, [*steps, *on_host, Step(target, "from_host"), *later, *_track(route)])
+    return _plan(route, [*steps, *on_host, taken, *later, *_track(route)])
 
 
 def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
@@ -184,6 +186,14 @@ def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Ste
     if why:
         return [Step(_host, "copy", _order(target), why)]
     return [Step(_host, "freeze")] if _is_guarded(facts, layout) else []
+
+
+def _reads_in(target: Backend) -> str:
+    """Why the target's arrays never look at host memory, so that taking it over is a copy; "" if they do.
+
+    What relies on memory that does not change looks at it: it is only given other memory.
+    """
+    return "" if target.immutable else target.gaps.get("sharing", "").partition(": ")[2]
 
 
 def _is_guarded(facts: Facts, layout: Layout) -> bool:

@@ -224,7 +224,10 @@ class Backend(Protocol):
         """A view of an array in host memory: no copy, no history."""
 
     def from_host(self, host: HostArray, /) -> Array:
-        """An array over the same memory, whether or not that may be written."""
+        """An array over the same memory, whether or not that may be written.
+
+        Where `sharing` is a gap and the library is not `immutable`: of the same values, in new memory.
+        """
 
 
 FACTS = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._protocol import Array, Backend, HostArray
 
 
 def read(backend: str, x: Array) -> HostArray:
@@ -40,6 +40,11 @@ def spot(backend: str, x: Array) -> Layout:
         address = int(x.__array_interface__["data"][0])
         return Layout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
     return get(backend).layout(x)
+
+
+def reads_in(room: Backend) -> bool:
+    """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
+    return "sharing" in room.gaps and not room.immutable
 
 
 def is_aligned(layout: Layout, alignment: int) -> bool:
