@@ -5,53 +5,85 @@ from __future__ import annotations
 from importlib import import_module
 
 from xbridge.backends import Entry
-from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError, OptionError, UnknownBackendError
+from xbridge.errors import FOREIGN_ERRORS, Chained, MissingLibraryError, OptionError, UnknownBackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
+    from importlib.metadata import Distribution, EntryPoint
     from typing import Any
 
     from xbridge._protocol import Backend
 
 
 def load(name: str, path: str, entry: Entry) -> Any:
-    try:
+    with Chained(lambda error: _failure(name, path, entry, error)):
         return import_module(path)
-    except FOREIGN_ERRORS as error:
-        absent = str(getattr(error, "name", "")).partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and absent in {
-            *entry.roots,
-            path.partition(".")[0],
-        }:
-            why, do = f"{absent} is not installed", entry.install
-        else:
-            why, do = f"importing {path} failed with {error!r}", f'python -c "import {path}"'
-        raise MissingLibraryError.because(f"use backend {name!r}", why, do) from error
 
 
-def check(name: str, module: Backend) -> None:
-    """A misspelt verb is a missing one: say so when the backend is loaded, not when it is needed."""
-    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
+def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
+    """What keeps a backend from being imported: its library is missing, it is itself, or it is broken."""
+    absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if absent and entry.package and f"{path}.".startswith(f"{absent}."):
+        why = f"the package {entry.package} announces a module {path}, and there is none"
+        do = f"pip install --upgrade {entry.package}"
+    elif absent.partition(".")[0] in {*entry.roots, path.partition(".")[0]}:
+        why, do = f"{absent.partition('.')[0]} is not installed", entry.install
+    else:
+        why, do = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
+    return MissingLibraryError.because(f"use backend {name!r}", why, do)
 
-    missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
-    if missing or module.name != name:
-        why = f"its module has no {', '.join(missing)}" if missing else f"its module is named {module.name!r}"
+
+def check(name: str, module: Backend, entry: Entry) -> None:
+    """Hold a module to the protocol when it is loaded: a misspelt verb is a missing one."""
+    why = next(_faults(name, module), "")
+    if why:
         raise OptionError.because(
-            f"use backend {name!r}", why, "every fact and verb of xbridge._protocol.Backend in it"
+            f"use backend {name!r}",
+            f"its module {entry} {why}",
+            "every fact and verb of xbridge.protocol.Backend in it",
         )
 
 
+def _faults(name: str, module: Backend) -> Iterator[str]:
+    """What keeps a module from being a backend. Of its facts the tables are made that all backends share."""
+    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
+
+    missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
+    if missing:
+        yield f"has no {', '.join(missing)}"
+    for word, kind in FACTS.items():
+        if not isinstance(getattr(module, word), kind):
+            yield f"says {word} = {getattr(module, word)!r}, which is no {kind.__name__}"
+    for word in VERBS:
+        if not callable(getattr(module, word)):
+            yield f"says {word} = {getattr(module, word)!r}, which is no function"
+    if not all(isinstance(cls, type) for cls in (*module.plain, *module.scalars)):
+        yield "names something in plain or scalars that is no type"
+    if module.name != name:
+        yield f"is named {module.name!r}"
+
+
 def plugins() -> dict[str, tuple[Entry, ...]]:
-    """What installed packages offer, by name."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 -- 11 ms, and only a miss needs it
+    """What installed packages announce, by name. What they announce is imported, and found wrong, later."""
+    from importlib.metadata import distributions  # noqa: PLC0415 -- 11 ms, and only a miss needs it
 
     claims: dict[str, tuple[Entry, ...]] = {}
-    for point in entry_points(group="xbridge.backends"):
-        package = point.dist.name if point.dist else point.module
-        entry = Entry(point.module, (point.name,), f"pip install {package}")
-        claims[point.name] = (*claims.get(point.name, ()), entry)
+    for package in distributions():
+        for point in _announced(package):
+            entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
+            held = claims.get(point.name, ())
+            if package.name not in [claim.package for claim in held]:  # behind it on the path, and hidden
+                claims[point.name] = (*held, entry)
     return claims
+
+
+def _announced(package: Distribution) -> list[EntryPoint]:
+    """The backends that a package announces: none, if nobody can read what it does."""
+    try:
+        return [point for point in package.entry_points if point.group == "xbridge.backends"]
+    except FOREIGN_ERRORS:
+        return []
 
 
 def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
@@ -61,7 +93,3 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     return UnknownBackendError.because(
         f"find backend {name!r}", f"the known names are {', '.join(names)}", f"{near[0]!r}"
     )
-
-
-def path_of(module: ModuleType | str) -> str:
-    return module if isinstance(module, str) else module.__name__

@@ -14,12 +14,13 @@ the order below, and the type checker and a test hold it to this page. The core 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import ModuleType
 
     import numpy as np
@@ -230,18 +231,18 @@ class Backend(Protocol):
         """
 
 
-FACTS = (
-    "name",
-    "plain",
-    "scalars",
-    "readonly",
-    "immutable",
-    "autograd",
-    "host_only",
-    "host_casts",
-    "gaps",
-    "samples",
-)
+FACTS: dict[str, type] = {
+    "name": str,
+    "plain": tuple,
+    "scalars": tuple,
+    "readonly": bool,
+    "immutable": bool,
+    "autograd": bool,
+    "host_only": bool,
+    "host_casts": frozenset,
+    "gaps": Mapping,
+    "samples": str,
+}
 
 VERBS = (
     *("owns", "describe", "refusal", "layout", "dtype_name", "lacks", "default_dtype"),

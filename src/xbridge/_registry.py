@@ -14,7 +14,7 @@ import os
 import sys
 from _thread import RLock
 
-from xbridge._loading import check, load, path_of, plugins, unknown
+from xbridge._loading import check, load, plugins, unknown
 from xbridge._tracing import constant
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
@@ -92,7 +92,7 @@ def register_backend(
     name : str
         What users type.
     module : module or str
-        A module with the verbs of `xbridge._protocol.Backend`, or its import path, which is imported
+        A module with the verbs of `xbridge.protocol.Backend`, or its import path, which is imported
         when it is first needed.
     roots : tuple of str, optional
         Top-level packages that its array types come from; `name` if not given.
@@ -121,7 +121,7 @@ def register_backend(
                 return
             raise OptionError.because(
                 f"register a backend {name!r}",
-                f"that name belongs to {path_of(held.module)}",
+                f"that name belongs to {held}",
                 "replace=True, or another name",
             )
         _entries[name] = entry
@@ -219,7 +219,7 @@ def _load(name: str) -> Backend:
     module = entry.module
     loaded: Any = load(name, module, entry) if isinstance(module, str) else module
     backend: Backend = loaded
-    check(name, backend)
+    check(name, backend, entry)
     setattr(_Loaded, name, backend)
     _current.add(name)
     _load(HOST)
@@ -259,22 +259,28 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
     return meet
 
 
+def claims(name: str) -> tuple[Entry, ...]:
+    """Where a backend of that name may be found: in one place, unless packages disagree."""
+    with _lock:
+        return (_entries[name],) if name in _entries else _scan().get(name, ())
+
+
 def _entry(name: str) -> Entry:
-    if name in _entries:
-        return _entries[name]
-    claims = _scan().get(name, ())
-    if len(claims) > 1:
-        paths = " and ".join(path_of(claim.module) for claim in claims)
-        raise OptionError.because(
-            f"use backend {name!r}", f"{paths} both claim the name", "uninstalling one of them"
-        )
-    if not claims:
+    found = claims(name)
+    if not found:
         raise unknown(name, known_backends())
-    return claims[0]
+    entry, *others = found
+    if others:
+        raise OptionError.because(
+            f"use backend {name!r}",
+            f"{' and '.join(map(str, found))} claim the same name",
+            " or ".join(f"pip uninstall {claim.package}" for claim in found),
+        )
+    return entry
 
 
 def _scan() -> dict[str, tuple[Entry, ...]]:
-    """Entry points, read once. What is registered or built in goes before them."""
+    """Entry points, read once. One that claims a name that is built in or registered is passed over."""
     global _plugins  # noqa: PLW0603 -- filled once, under the lock
     if _plugins is None:
         _plugins = plugins()

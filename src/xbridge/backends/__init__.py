@@ -14,14 +14,22 @@ __all__ = ["HOST", "INDEX", "Entry"]
 
 
 class Entry:
-    """Where a backend is found."""
+    """Where a backend is found, and what installed package announces it, if one does."""
 
-    __slots__ = ("install", "module", "roots")
+    __slots__ = ("install", "module", "package", "roots")
 
-    def __init__(self, module: str | ModuleType, roots: tuple[str, ...], install: str) -> None:
+    def __init__(
+        self, module: str | ModuleType, roots: tuple[str, ...], install: str, package: str = ""
+    ) -> None:
         self.module: str | ModuleType = module
         self.roots: tuple[str, ...] = roots
         self.install: str = install
+        self.package: str = package
+
+    def __str__(self) -> str:
+        """The module, and whose it is."""
+        path = self.module if isinstance(self.module, str) else self.module.__name__
+        return f"{path} of the package {self.package}" if self.package else path
 
 
 INDEX = {

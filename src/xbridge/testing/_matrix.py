@@ -17,7 +17,7 @@ from xbridge._convert import asarray
 from xbridge._devices import Device
 from xbridge._dtypes import DTYPES
 from xbridge._loading import unknown
-from xbridge._registry import _entry, get, is_available, known_backends
+from xbridge._registry import claims, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.testing._promises import MARK, PROMISES, expected_failure
 
@@ -190,10 +190,15 @@ def header(config: pytest.Config) -> str:
     shown = [f"{' '.join((room.name, *_version(room)))} ({', '.join(room.devices())})" for room in rooms]
     if _ALL in _asked(config):
         gone = [name for name in known_backends() if not is_available(name)]
-        shown += ["missing: " + ", ".join(f"{name} ({_entry(name).install})" for name in gone)] * bool(gone)
+        shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
     installed = config.pluginmanager.list_plugin_distinfo()
     own = [dist.version for _, dist in installed if dist.project_name == "xbridge-array"]
     return f"{' '.join(('xbridge', *own))}: {', '.join(shown)}"
+
+
+def _hint(name: str) -> str:
+    """A backend that is not here, and what to type for it."""
+    return f"{name} ({' or '.join(claim.install for claim in claims(name))})"
 
 
 def _asked(config: pytest.Config) -> tuple[str, ...]:
