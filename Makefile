@@ -10,6 +10,7 @@ ARGS ?=
 VENV := .venv
 CORE := .venv-core
 OLDEST := .venv-oldest
+PLUGIN := .venv-plugin
 PINS := requirements/constraints.txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -19,7 +20,7 @@ SUITE := -m coverage run --data-file
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-oldest test-emulated test-downstream coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-core test-oldest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,9 @@ test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, 
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit
 	cd examples/downstream && PYTHONPATH=src ../../$(VENV)/bin/python -m pytest $(ARGS)
+
+test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
+	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
 coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core .coverage.emulated
@@ -80,7 +84,7 @@ dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 	@ls dist
 
 clean: ## Remove everything these commands have made
-	rm -rf $(VENV) $(CORE) $(OLDEST) dist build htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CORE) $(OLDEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
@@ -123,4 +127,10 @@ $(OLDEST)/oldest.stamp: requirements/core.txt requirements/oldest.txt $(PINS) py
 	@echo "Installing the oldest versions xbridge allows into $(OLDEST)"
 	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/core.txt -c $(PINS)
 	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -c requirements/oldest.txt
+	@touch $@
+
+$(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp
+	@echo "Installing xbridge, sparse and the plugin between them into $(PLUGIN)"
+	@$(PLUGIN)/bin/python $(PIP_INSTALL) -r requirements/plugin.txt -c $(PINS)
+	@$(PLUGIN)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -e tests/plugin_package -c $(PINS)
 	@touch $@

@@ -1,7 +1,7 @@
 """Plugins: installed packages that announce backends, found without an import, and harmless when broken.
 
 Packages are installed here as pip leaves them: modules, and metadata with entry points, in a folder on the
-path.
+path. A real one, with a real library, is `plugin_package`, which has tests of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,16 +19,18 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from kit_projects import Run
 
 pytest_plugins = ["kit_projects"]
 
 pytestmark = pytest.mark.usefixtures("own_registry")
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -260,3 +263,18 @@ def test_a_run_of_tests_leaves_broken_plugins_out_and_says_so(
     result = run("def test_it(backend): pass", "--xbridge=broken")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*importing broken_plugin of the package xbridge-broken failed*"])
+
+
+# -- written -------------------------------------------------------------------------------------
+
+
+def test_what_a_backend_outside_is_written_with_is_public() -> None:
+    files = sorted((HERE / "plugin_package" / "src").rglob("*.py"))
+    assert len(files) == 2
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            words = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            words += [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+            parts = [part for word in words if "__future__" not in word for part in word.split(".")]
+            assert not [part for part in parts if part.startswith("_")], path.name
+    assert all(getattr(protocol, name) for name in protocol.__all__)

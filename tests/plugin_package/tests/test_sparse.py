@@ -1,0 +1,174 @@
+"""What this backend promises besides: to be found, to keep every bit, to make nothing dense unasked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+import pytest
+import sparse
+
+import xbridge
+
+if TYPE_CHECKING:
+    from xbridge.protocol import Array, HostArray
+
+HUGE = (1 << 20, 1 << 20)
+"""A shape that nobody could lay out: where it is handled, nothing dense is made."""
+
+
+def huge(dtype: str) -> Array:
+    """Two elements of very many."""
+    coords = np.array([[0, HUGE[0] - 1], [5, HUGE[1] - 1]])
+    return sparse.COO(coords, np.array([1, -2], dtype), HUGE)
+
+
+def words(host: HostArray) -> list[int]:
+    """The bits of every element, one after the other."""
+    bits: list[int] = host.reshape(-1).view(f"u{host.itemsize}").tolist()
+    return bits
+
+
+# -- found ---------------------------------------------------------------------------------------
+
+
+def run(code: str) -> None:
+    """Run code in an interpreter that has imported nothing yet."""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_it_is_known_by_name_and_imported_when_the_name_is_used() -> None:
+    run("""
+import sys, xbridge
+assert "sparse" in xbridge.known_backends()
+xbridge.to_numpy(memoryview(b"ab"))
+assert not {"sparse", "xbridge_sparse"} & set(sys.modules)
+x = xbridge.asarray([[0.0, 1.0]], backend="sparse")
+assert "xbridge_sparse" in sys.modules
+assert type(x) is sys.modules["sparse"].COO
+""")
+
+
+def test_it_is_found_by_an_array_that_somebody_else_made() -> None:
+    run("""
+import sys, sparse, xbridge
+x = sparse.eye(3)
+assert "xbridge_sparse" not in sys.modules
+assert xbridge.to_numpy(x).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+assert xbridge.backend_of(x) == "sparse"
+""")
+
+
+# -- bits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["coo", "gcxs", "dok"])
+def test_a_payload_survives_beside_a_fill_value_with_another_payload(form: str) -> None:
+    bits = np.array([0x7FC00001, 0x7FC00002, 0x80000000, 0x7FC00001, 0, 0x7FC00001], np.uint32)
+    values = bits.view(np.float32).reshape(2, 3)
+    stored = np.nonzero(bits.reshape(2, 3) != bits[0])
+    x = sparse.COO(np.stack(stored), values[stored], (2, 3), fill_value=values[0, 0]).asformat(form)
+    assert words(xbridge.to_numpy(x)) == bits.tolist()
+    two = xbridge.asarray([x, x])
+    assert words(xbridge.to_numpy(two)) == [*bits.tolist(), *bits.tolist()]
+
+
+@pytest.mark.parametrize("fills", [(0x7FC00001, 0x7FC00002), (0, 0x80000000), (0x3F800000, 0)])
+def test_arrays_whose_fill_values_differ_in_any_bit_are_stacked_bit_for_bit(fills: tuple[int, int]) -> None:
+    nothing = np.zeros((1, 0), int), np.zeros(0, np.float32)
+    arrays = [sparse.COO(*nothing, (2,), fill_value=f) for f in np.array(fills, np.uint32).view(np.float32)]
+    stacked = xbridge.asarray(arrays)
+    assert xbridge.backend_of(stacked) == "sparse"
+    assert words(xbridge.to_numpy(stacked)) == np.repeat(fills, 2).tolist()
+
+
+def test_what_comes_in_foreign_byte_order_is_stored_in_the_machines_own() -> None:
+    x = xbridge.to_backend(np.array([0, 1.5], np.dtype("f4").newbyteorder()), "sparse")
+    assert x.dtype.isnative
+    assert x.todense().tolist() == [0, 1.5]
+
+
+def test_negative_zeros_are_stored_and_positive_ones_are_not() -> None:
+    x = xbridge.to_backend(np.array([0.0, -0.0, 1.0]), "sparse")
+    assert (x.nnz, float(x.fill_value)) == (2, 0.0)
+    assert np.signbit(xbridge.to_numpy(x)).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("form", ["coo", "gcxs", "dok"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1, 1)])
+def test_arrays_of_no_axis_or_no_element_keep_their_shape(form: str, shape: tuple[int, ...]) -> None:
+    values = np.full(shape, 7, np.int16)
+    x = sparse.COO.from_numpy(values).asformat(form)
+    host = xbridge.to_numpy(x)
+    assert (host.dtype, host.shape, host.tolist()) == (values.dtype, shape, values.tolist())
+    assert xbridge.to_backend(host, "sparse").shape == shape
+
+
+def test_an_array_without_axes_does_not_follow_the_memory_that_it_was_read_from() -> None:
+    host = np.array(7.0)
+    x = xbridge.to_backend(host, "sparse")
+    host[()] = 8.0
+    assert xbridge.to_numpy(x).tolist() == 7.0
+
+
+def test_a_dok_that_is_written_later_does_not_show_in_what_was_made_of_it() -> None:
+    x = sparse.DOK((2,), {(0,): 1.0})
+    host, copied = xbridge.to_numpy(x), xbridge.to_backend(x, "sparse", copy=True)
+    x[1] = 5.0
+    assert host.tolist() == [1.0, 0.0]
+    assert xbridge.to_numpy(copied).tolist() == [1.0, 0.0]
+    assert xbridge.to_numpy(x).tolist() == [1.0, 5.0]
+
+
+# -- nothing dense -------------------------------------------------------------------------------
+
+
+def test_what_stays_within_the_library_stays_sparse() -> None:
+    x = huge("float64")
+    assert xbridge.to_backend(x, "sparse") is x
+    for made in (
+        xbridge.to_backend(x, "sparse", copy=True),
+        xbridge.to_backend(x, "sparse", dtype="float32"),
+        xbridge.to_backend(x, "sparse", dtype="default"),
+        xbridge.asarray([x, x]),
+    ):
+        assert made.nnz in (2, 4)
+
+
+def test_what_nobody_could_lay_out_is_refused_in_our_words() -> None:
+    nothing = np.zeros((2, 0), int), np.zeros(0)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"the step settle failed .* in sparse itself"):
+        xbridge.to_numpy(sparse.COO(*nothing, (1 << 31, 1 << 31)))
+
+
+def test_a_value_that_would_be_lost_is_noticed_stored_or_not() -> None:
+    numbers = sparse.COO(np.array([[0, 1]]), np.array([1, 2]), (3,), fill_value=1 << 40)
+    full = sparse.COO(np.array([[0, 1, 2]]), np.array([1, 2, 3]), (3,), fill_value=1 << 40)
+    like = xbridge.asarray([1], backend="sparse", dtype="int32")
+    room = sys.modules["xbridge_sparse"]
+    with pytest.raises(xbridge.ValueLossError):
+        room.check(numbers, "int32")
+    assert room.check(full, "int32") is full
+    assert room.check(like, "int32") is like
+    assert room.check(huge("int64"), "int32").nnz == 2
+
+
+# -- refused -------------------------------------------------------------------------------------
+
+
+def test_sharing_is_refused_in_either_direction() -> None:
+    for source, target in ((np.ones(3), "sparse"), (sparse.eye(3), "numpy")):
+        with pytest.raises(xbridge.CopyError, match="with copy=False: "):
+            xbridge.to_backend(source, target, copy=False)
+
+
+def test_a_dtype_that_sparse_cannot_compute_with_leaves_and_does_not_come() -> None:
+    values = np.array([0, 1.5, -2], ml_dtypes.bfloat16)
+    x = sparse.COO.from_numpy(values)
+    assert xbridge.to_numpy(x).tobytes() == values.tobytes()
+    with pytest.raises(xbridge.DTypeError, match=r"sparse has no bfloat16; try dtype='float32'$"):
+        xbridge.to_backend(values, "sparse")
+    assert xbridge.to_backend(values, "sparse", dtype="float32").dtype == np.float32
