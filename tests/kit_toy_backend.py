@@ -9,7 +9,7 @@ from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
 from xbridge import _host
-from xbridge._devices import CPU, Device
+from xbridge._devices import CPU, Device, no_exchange
 from xbridge._dtypes import instead
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Refusal
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, HostArray, Layout
+    from xbridge._protocol import Array, Exporter, HostArray, Layout
 
 name = "tiles"
 plain: tuple[type, ...] = (Tile,)
@@ -180,3 +180,11 @@ def to_host(x: Tile, /) -> HostArray:
 
 def from_host(host: HostArray, /) -> Tile:
     return Tile(host)
+
+
+def export(x: Tile, /) -> Exporter:
+    raise no_exchange(name)
+
+
+def import_(shown: Exporter, /) -> Tile:
+    raise no_exchange(name)

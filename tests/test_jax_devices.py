@@ -23,7 +23,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as room  # noqa: E402
-from xbridge.backends.jax import _places  # noqa: E402
+from xbridge.backends.jax import _losses, _places  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -310,9 +310,9 @@ def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
-    assert room._ends(jnp.array([3, -5, 4])).tolist() == [-5, 4]
-    assert room._ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
-    assert room._ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    assert _losses.ends(jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert _losses.ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert _losses.ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
     empty = jnp.ones((0, 2))
     assert room.check(empty, "float16") is empty
 

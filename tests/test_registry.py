@@ -279,12 +279,12 @@ def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> No
 @pytest.mark.parametrize(
     ("dtype", "within", "across"),
     [
-        ("float64", ["move toys:1"], ["move cpu", "move toys:0"]),
-        ("float32", ["cast float32", "move toys:1"], ["move cpu", "cast float32", "move toys:0"]),
-        ("complex128", ["move toys:1", "cast complex128"], ["move cpu", "move toys:0", "cast complex128"]),
+        ("float64", ["move toys:1"], ["move cpu", "move others:0"]),
+        ("float32", ["cast float32", "move toys:1"], ["move cpu", "cast float32", "move others:0"]),
+        ("complex128", ["move toys:1", "cast complex128"], ["move cpu", "move others:0", "cast complex128"]),
     ],
 )
-def test_what_moves_goes_by_way_of_the_host_and_as_narrow_as_it_can(
+def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_narrow_as_it_can(
     dtype: str, within: list[str], across: list[str]
 ) -> None:
     steps: list[str] = []
@@ -305,9 +305,10 @@ def test_what_moves_goes_by_way_of_the_host_and_as_narrow_as_it_can(
         "cast": cast,
     }
     xbridge.register_backend("toylib", make_backend(**placed))
+    placed["devices"] = lambda: ("others:0",)
     others = make_backend("others", plain=(SubToy,), immutable=False, **placed)
     xbridge.register_backend("others", others, roots=())
-    for name, device, expected in (("toylib", "toys:1", within), ("others", None, across)):
+    for name, device, expected in (("toylib", "toys:1", within), ("others", "others:0", across)):
         made = xbridge.to_backend(Toy(np.ones(2)), name, device=device, dtype=dtype)
         assert (steps, made.data.dtype.name) == (expected, dtype)
         steps.clear()

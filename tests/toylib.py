@@ -63,4 +63,4 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
 
 _FACTS = ("autograd", "host_casts")
 _LOOK = ("dtype_name", "lacks", "default_dtype", "device_name", "resolve_device", "devices", "holds")
-_STEPS = ("tracing", "outside", "recording", "detach", "track", "settle", "move")
+_STEPS = ("tracing", "outside", "recording", "detach", "track", "settle", "move", "export", "import_")

@@ -1,8 +1,9 @@
 """Decide a conversion from facts, as a list of steps: the one place where the contract stands.
 
-Two libraries meet in host memory:
+Two libraries meet on the device where an array is, if both can be there, and else in host memory:
 
-    source: detach, settle, cast, move    host: check, cast, copy, freeze    target: cast, move, track
+    source: detach, settle, check, cast, copy, export                    target: import_, cast, move, track
+    source: detach, settle, cast, move   host: check, cast, copy, freeze   target: cast, move, track
 
 Within one library nobody meets: every step is the library's own operation, so arrays that could never
 leave it (tracers, sparse, fake) pass. Nothing is decided by trying and catching.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._devices import CPU, SHARDED
+from xbridge._devices import CPU, GPU, SHARDED
 from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
 from xbridge._plan import Plan, Route, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
@@ -47,7 +48,7 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
 
 
 def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan:
-    """The plan for a conversion from one library to another, by way of host memory."""
+    """The plan for a conversion from one library to another."""
     route = _route(source, target, source.describe(x), request)
     facts, dtype, device = route.facts, route.dtype, route.device
     if facts.history and request.grad == "keep":
@@ -67,6 +68,8 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     steps = [Step(source, "detach")] if facts.history else []
     if not layout.settled:
         steps.append(Step(source, "settle", copies="an operation is still pending on it"))
+    if CPU not in (facts.device, device) and facts.device in target.devices():
+        return _plan(route, [*steps, *_on_device(route, layout, copied=not layout.settled), *_track(route)])
     steps += _move(route, source, CPU)
     lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
     if lacking:
@@ -81,7 +84,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         else:
             at_target = _cast(route, target)
     moves = _move(route, target, device, start=CPU)
-    later = _in_order(route, target, at_target, moves)
+    later = [*moves, *at_target] if "host" in target.gaps else _in_order(route, target, at_target, moves)
     if not any(step.copies for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
         once = moves if target.immutable else later
@@ -89,6 +92,34 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     elif source.immutable and not any(step.copies for step in on_host):
         on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
     return _plan(route, [*steps, *on_host, taken, *later, *_track(route)])
+
+
+def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:
+    """Hand memory of a device over. What is copied is copied by the source.
+
+    Its own stream orders that before whatever is written later; the target's would not, and to wait for it
+    would hold up the host.
+    """
+    source, target, facts = route.source, route.target, route.facts
+    before, casts, moves = _check(route, source), _cast(route, target), _move(route, target)
+    if casts and target.lacks(facts.dtype, facts.device) is not None:
+        before, casts, copied = [*before, *_cast(route, source)], [], True
+    later = _in_order(route, target, casts, moves)
+    why = next(_obstacles(route, layout), "") or ("copy=True" if route.request.copy else "")
+    if later:
+        why = "" if source.immutable and target.holds(facts, layout) else later[0].copies
+    if why and not copied:
+        before.append(Step(source, "copy", (), why))
+    return [*before, Step(source, "export"), Step(target, "import_"), *later]
+
+
+def destination(target: Backend, asked: Device | None, near: Device) -> Device:
+    """Where a result is to be: where somebody says, or where the array is, if the target can be there."""
+    if asked is None and target.host_only:
+        asked = CPU
+    elif asked is None and near == CPU and "host" in target.gaps:
+        asked = GPU
+    return target.resolve_device(asked or near, near)
 
 
 def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
@@ -99,8 +130,7 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
             "it lies on several devices, and is gathered only where somebody says so",
             f"to_backend(x, {target.name!r}, device='cpu')",
         )
-    near = CPU if target.host_only else facts.device
-    device = target.resolve_device(request.device or near, facts.device)
+    device = destination(target, request.device, facts.device)
     route = Route(source, target, facts, request, _dtype(target, facts, request, device), device)
     dtype = route.dtype
     if category(facts.dtype) == "complex" and category(dtype) in ("int", "float"):

@@ -79,5 +79,16 @@ def _make(name: str) -> str:
 
 
 CPU = device_named("cpu")
+GPU = device_named("gpu")
+"""The target's accelerator, whatever its kind; no array is there."""
 SHARDED = device_named("sharded")
 """Where an array is that lies on several devices at once."""
+
+
+def no_exchange(library: str) -> DeviceError:
+    """What `export` and `import_` raise in a library that shares no memory of devices with anybody."""
+    return DeviceError.because(
+        f"hand over memory of a device in {library}",
+        f"{library} shares no devices with other libraries",
+        "device='cpu'",
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
+from xbridge._decide import destination
 from xbridge._devices import CPU
 from xbridge._dtypes import category, exact_integers, is_inexact
 from xbridge._plan import Plan, Request, Route, Step, run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     """Numbers, in the target's default dtypes unless one was asked for."""
     named = _named(request)
-    device = target.resolve_device(request.device or CPU, CPU)
+    device = destination(target, request.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(request, host.shape)
@@ -40,7 +41,7 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     """The arrays of a list side by side in one array."""
     fetch = target.host_only or request.device == CPU
     guests = [
-        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, fetch=fetch)
+        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     facts = [guest.facts() for guest in guests]
@@ -63,9 +64,11 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         if weak:
             _refuse_overflow(guest.array, dtype)
     own = any(guest.room is target for guest in guests)
-    stacker = target if own or (mixed and named) else _together(guests) or get(HOST)
+    there = CPU not in (strong[0].device, request.device) and strong[0].device in target.devices()
+    stacker = target if own or there or (mixed and named) else _together(guests) or get(HOST)
 
-    part = Request(None if stacker.host_only else place, dtype, grad=request.grad)
+    spot = None if stacker.host_only else destination(stacker, request.device, place)
+    part = Request(spot, dtype, grad=request.grad)
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
         whole = category(guest.facts().dtype) == "int"

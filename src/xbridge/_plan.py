@@ -80,6 +80,8 @@ _FAILURES: dict[str, type[XBridgeError]] = {
     "cast": DTypeError,
     "check": DTypeError,
     "move": DeviceError,
+    "export": DeviceError,
+    "import_": DeviceError,
     "detach": GradientError,
     "track": GradientError,
 }

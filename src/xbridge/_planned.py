@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._conversion import convert, enter
+from xbridge._decide import destination
 from xbridge._devices import CPU, SHARDED
 from xbridge._dtypes import DTYPES
 from xbridge._look import is_number
@@ -23,6 +24,7 @@ from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xbridge._devices import Device
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend
 
@@ -36,7 +38,7 @@ def to_backend(x: object, name: str, **options: object) -> Array:
 def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Array:
     request = read_request((target, source), **options)
     fetch = target.host_only or request.device == CPU
-    return convert(enter(x, must_share=request.copy is False, fetch=fetch), target, request)
+    return convert(enter(x, target, must_share=request.copy is False, fetch=fetch), target, request)
 
 
 def asarray(
@@ -77,11 +79,11 @@ def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any
     target = get(name) if name is not None else _owner(models[0]) if models else get(HOST)
     read_request((target,), **options)
     if options["device"] is None and models and not target.host_only:
-        options["device"] = _common_device(models + arrays, target)
+        options["device"] = destination(target, None, _common_device(models + arrays, target))
     return tuple(x if is_number(x) else to_backend(x, target.name, **options) for x in xs)
 
 
-def _common_device(models: list[object], target: Backend) -> object:
+def _common_device(models: list[object], target: Backend) -> Device:
     """The first array of the target's library says where; else the first array does."""
     own = [model for model in models if _owner(model) is target]
     return enter((own or models)[0]).facts().device

@@ -35,6 +35,16 @@ Array: TypeAlias = Any
 """An array of some backend. What it is only its own module knows."""
 
 
+class Exporter(Protocol):
+    """What shows memory by DLPack. Who looks at it says on which stream."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The type and the number of the device."""
+
+    def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
+        """A capsule, whose memory is ready for the work that the stream is given next."""
+
+
 class Facts(NamedTuple):
     """What a conversion within one library needs to know. Reads no pointer, so it can be traced."""
 
@@ -227,8 +237,16 @@ class Backend(Protocol):
     def from_host(self, host: HostArray, /) -> Array:
         """An array over the same memory, whether or not that may be written.
 
-        Where `sharing` is a gap and the library is not `immutable`: of the same values, in new memory.
+        Where `sharing` is a gap and the library is not `immutable`: of the same values, in new memory. A
+        library that has no arrays in host memory (gap `host`) lets the host's array stand for its own: this
+        and `to_host` return what they are given, and `move` takes and gives it.
         """
+
+    def export(self, x: Array, /) -> Exporter:
+        """What shows the memory of an array on its device by DLPack, whatever device is current."""
+
+    def import_(self, shown: Exporter, /) -> Array:
+        """An array over device memory that somebody shows, in the order of the current stream there."""
 
 
 FACTS: dict[str, type] = {
@@ -249,5 +267,5 @@ VERBS = (
     *("device_name", "resolve_device", "devices", "namespace", "tracing", "outside", "recording"),
     *("peek", "adopt"),
     *("detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
-    *("to_host", "from_host"),
+    *("to_host", "from_host", "export", "import_"),
 )

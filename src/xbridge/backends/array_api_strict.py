@@ -15,7 +15,7 @@ import array_api_strict
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU, Device
+from xbridge._devices import CPU, Device, no_exchange
 from xbridge._dtypes import DTYPES, category, instead
 from xbridge._host._memory import layout_of
 from xbridge._protocol import Facts, Refusal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, HostArray, Layout
+    from xbridge._protocol import Array, Exporter, HostArray, Layout
 
 _NATIVE: dict[str, Any] = {
     word: getattr(array_api_strict, word) for word in DTYPES if hasattr(array_api_strict, word)
@@ -186,3 +186,11 @@ def to_host(x: Array, /) -> HostArray:
 
 def from_host(host: HostArray, /) -> Array:
     return array_api_strict.asarray(host.view(), copy=False)
+
+
+def export(x: Array, /) -> Exporter:
+    raise no_exchange(name)
+
+
+def import_(shown: Exporter, /) -> Array:
+    raise no_exchange(name)

@@ -20,7 +20,7 @@ import numpy as np
 from dask.array.core import normalize_chunks, slices_from_chunks
 
 from xbridge import _host
-from xbridge._devices import CPU
+from xbridge._devices import CPU, no_exchange
 from xbridge._dtypes import category, exact_integers
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
+    from xbridge._protocol import Array, Exporter, HostArray
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")
@@ -191,6 +191,14 @@ def to_host(x: Array, /) -> HostArray:
 
 def from_host(host: HostArray, /) -> Array:
     return _over(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
+
+
+def export(x: Array, /) -> Exporter:
+    raise no_exchange(name)
+
+
+def import_(shown: Exporter, /) -> Array:
+    raise no_exchange(name)
 
 
 class _Gathered(da.Array):  # type: ignore[misc] # Dask has no types

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU
+from xbridge._devices import CPU, no_exchange
 from xbridge._dtypes import DTYPES, instead
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Refusal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray, Layout
+    from xbridge._protocol import Array, Exporter, HostArray, Layout
 
 name = "numpy"
 plain: tuple[type, ...] = (np.ndarray,)
@@ -192,6 +192,14 @@ def to_host(x: HostArray, /) -> HostArray:
 
 def from_host(host: HostArray, /) -> HostArray:
     return host
+
+
+def export(x: HostArray, /) -> Exporter:
+    raise no_exchange(name)
+
+
+def import_(shown: Exporter, /) -> HostArray:
+    raise no_exchange(name)
 
 
 def _name(dtype: np.dtype[Any]) -> str:

@@ -117,3 +117,7 @@ def to_host(x: ReadOnlyArray, /) -> HostArray:
 
 def from_host(array: HostArray, /) -> ReadOnlyArray:
     return ReadOnlyArray(array)
+
+
+export = host.export
+import_ = host.import_

@@ -19,6 +19,7 @@ from xbridge import _host
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, instead, is_inexact
 from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.backends.jax._losses import ends
 from xbridge.backends.jax._places import default, host_device, in_rows, named, place_of, places, rows, suits
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
+    from xbridge._protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -212,7 +213,7 @@ def check(x: Array, dtype: str, /) -> Array:
         )
     if x.size:
         with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            _host.check(to_host(x if describe(x).device == CPU else _ends(x)), dtype)
+            _host.check(to_host(x if describe(x).device == CPU else ends(x)), dtype)
     return x
 
 
@@ -263,6 +264,16 @@ def from_host(host: HostArray, /) -> Array:
     return taken
 
 
+def export(x: Array, /) -> Exporter:
+    part: Exporter = x.addressable_data(0)
+    return part
+
+
+def import_(shown: Exporter, /) -> Array:
+    with _eager():
+        return jax.dlpack.from_dlpack(shown)
+
+
 def _has_wide() -> bool:
     """Whether 64 bits are on, for this thread and now."""
     wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported
@@ -283,11 +294,3 @@ def _eager(*arrays: Array) -> AbstractContextManager[Any]:
     """Compute at once, also while JAX traces the caller; it gives true where an array itself is traced."""
     traced = any(isinstance(x, _Tracer) for x in arrays)
     return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- what `with` gives
-
-
-def _ends(x: Array) -> Array:
-    """The few numbers that say whether a cast loses one, found where the array is."""
-    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
-    finite = [jnp.where(jnp.isfinite(part), part, jnp.zeros((), part.dtype)) for part in parts]
-    ends = jnp.stack([end for part in finite for end in (part.min(), part.max())])
-    return jax.device_put(ends, host_device())

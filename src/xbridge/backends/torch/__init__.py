@@ -16,9 +16,11 @@ from torch.utils import _python_dispatch
 from xbridge import _host
 from xbridge._devices import CPU, Device, device_named
 from xbridge._dtypes import DTYPES, instead
+from xbridge._exchange import Shown
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends.torch._losses import loses
+from xbridge.backends.torch._places import accelerators, count, current, named, take
 from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -115,13 +117,13 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 
 def device_name(device: object, /) -> Device | None:
-    return _device(device) if isinstance(device, torch.device) else None
+    return named(device) if isinstance(device, torch.device) else None
 
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next(filter(_count, _accelerators()), kind)
+        kind = next(filter(count, accelerators()), kind)
     if kind == near.kind and index in (None, near.index):
         return near
     if near.kind == "meta":
@@ -136,13 +138,13 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             "meta holds no data",
             "torch.empty_like(x, device='meta')",
         )
-    if index is None and kind in _accelerators() and _count(kind):
+    if index is None and kind in accelerators() and count(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
 def devices() -> tuple[Device, ...]:
-    return (CPU, *(Device(f"{kind}:{i}") for kind in _accelerators() for i in range(_count(kind))))
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
 
 
 def namespace(x: torch.Tensor, /) -> ModuleType:
@@ -255,6 +257,14 @@ def from_host(host: HostArray, /) -> torch.Tensor:
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
+def export(x: torch.Tensor, /) -> Exporter:
+    return Shown(x, current(x.device))
+
+
+def import_(shown: Exporter, /) -> torch.Tensor:
+    return take(shown)
+
+
 def _covers(x: torch.Tensor, host: HostArray) -> bool:
     """Whether the elements lie apart from each other, and inside the storage."""
     start = x.storage_offset() * host.itemsize
@@ -268,26 +278,9 @@ def _covers(x: torch.Tensor, host: HostArray) -> bool:
 
 
 def _facts(x: torch.Tensor) -> Facts:
-    return Facts(_name(x.dtype), _device(x.device), shape_of(x), has_history(x))
+    return Facts(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
 
 
 def _name(dtype: torch.dtype) -> str:
     """The canonical name; torch's own word where there is none."""
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")
-
-
-def _device(device: torch.device) -> Device:
-    if device.type == "cpu":
-        return CPU
-    return device_named(str(device))
-
-
-def _accelerators() -> tuple[str, ...]:
-    """The kinds of device that torch may have, the one of an extension last."""
-    return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
-
-
-def _count(kind: str) -> int:
-    """How many devices of a kind are here."""
-    module = getattr(torch, kind, None)
-    return int(module.device_count()) if module is not None else 0
