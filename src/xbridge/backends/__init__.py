@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["HOST", "INDEX", "Entry"]
+__all__ = ["DOORS", "HOST", "INDEX", "Entry"]
 
 
 class Entry:
@@ -36,6 +36,7 @@ INDEX = {
     "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
     "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
     "jax": Entry("xbridge.backends.jax", ("jax", "jaxlib"), "pip install 'xbridge-array[jax]'"),
+    "cupy": Entry("xbridge.backends.cupy", ("cupy",), "pip install 'xbridge-array[cupy]'"),
     "dask": Entry("xbridge.backends.dask", ("dask",), "pip install 'xbridge-array[dask]'"),
     "array_api_strict": Entry(
         "xbridge.backends.array_api_strict",
@@ -46,3 +47,6 @@ INDEX = {
 
 HOST = "numpy"
 """The backend in whose arrays host memory meets."""
+
+DOORS = ("cupy", "torch")
+"""The backends that read whatever anybody shows of a GPU's memory, in the order in which they are asked."""

@@ -27,6 +27,7 @@ MARK = "xbridge_promise"
 PROMISES: Mapping[str, str] = MappingProxyType(
     {
         "readonly": "Its arrays can be read-only, and look at memory that may not be written.",
+        "host": "Its arrays live in host memory, too.",
         "device": "Its arrays live on other devices than the host, too.",
         "history": "Its operations record history, through which gradients flow.",
         "namespace": "Its arrays have an array API namespace of their own.",

@@ -1,0 +1,234 @@
+"""CuPy: NumPy's arrays in the memory of a GPU, and nowhere else; none is read-only, and none has gradients.
+
+On the host an array of CuPy's would be NumPy's, so there NumPy's stands for it until it has moved. CuPy
+computes on the device that is current, on its current stream, so each step makes the array's own device
+current. What moves has arrived when the call returns: CuPy itself would not wait for what it sends.
+
+It can be installed where there is no GPU, and is not available there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cupy
+import numpy as np
+
+from xbridge import _host
+from xbridge._devices import CPU, device_named
+from xbridge._dtypes import DTYPES, instead
+from xbridge._exchange import Shown
+from xbridge._host._memory import native_dtype
+from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.errors import DeviceError, DTypeError, GradientError, MissingLibraryError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, Exporter, HostArray
+
+try:
+    _count = cupy.cuda.runtime.getDeviceCount()
+    _why = "CuPy is installed, and its driver finds no GPU"
+except RuntimeError as error:
+    _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {error}"
+if not _count:
+    raise MissingLibraryError.because("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
+
+_KIND = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
+_DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}
+_EXTENDED = ("bfloat16",) if int(cupy.__version__.partition(".")[0]) >= 14 else ()
+_NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXTENDED)
+_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+
+name = "cupy"
+plain: tuple[type, ...] = (cupy.ndarray,)
+scalars: tuple[type, ...] = ()
+readonly = False
+immutable = False
+autograd = False
+host_only = False
+host_casts: frozenset[tuple[str, str]] = frozenset(
+    {
+        *(("float64", "float32"), ("complex128", "complex64")),
+        *((wide, narrow) for wide in ("int64", "uint64") for narrow in ("int32", "uint32")),
+    }
+)
+"""What rounds once or not at all, and of what fewer bytes are sent then."""
+gaps: dict[str, str] = {
+    "host": "never: CuPy arrays live on a GPU",
+    "history": "never: CuPy does not differentiate",
+    "readonly": "never: CuPy has no read-only arrays",
+    "sharing": "never: CuPy arrays live on a GPU, away from host memory",
+}
+samples = "xbridge.testing.samples.cupy"
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, cupy.ndarray)
+
+
+def describe(x: Array, /) -> Facts:
+    return Facts(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
+
+
+def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+    if not leaving:
+        return None
+    if type(x) is not cupy.ndarray:
+        why = f"a {type(x).__name__} may mean more than its numbers"
+        return Refusal(UnsupportedArrayError, why, "x.view(type=cupy.ndarray)")
+    if _name(x.dtype) in DTYPES:
+        return None
+    return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", "one field, such as x['name']")
+
+
+def layout(x: Array, /) -> Layout:
+    address, size = x.data.ptr if x.size else 0, x.itemsize
+    aligned = all(place % size == 0 for place in (address, *x.strides))
+    return Layout(address, x.shape, x.strides, size, aligned=aligned)
+
+
+def dtype_name(dtype: object, /) -> str | None:
+    return None  # they are NumPy's
+
+
+def lacks(dtype: str, device: Device, /) -> Refusal | None:
+    return None if dtype in _NATIVE else Refusal(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+
+
+def default_dtype(category: str, device: Device, /) -> str:
+    return _DEFAULTS[category]
+
+
+def device_name(device: object, /) -> Device | None:
+    return device_named(f"{_KIND}:{device.id}") if isinstance(device, cupy.cuda.Device) else None
+
+
+def resolve_device(device: Device, near: Device, /) -> Device:
+    if device in _DEVICES:
+        return device
+    if device in ("gpu", _KIND):
+        return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
+    raise DeviceError.because(
+        f"put a CuPy array on {device!r}", f"its devices are {', '.join(_DEVICES)}", "device='gpu'"
+    )
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(_DEVICES)
+
+
+def namespace(x: Array, /) -> ModuleType:
+    from array_api_compat import cupy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def tracing() -> bool:
+    return False
+
+
+def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    return fn
+
+
+def recording() -> bool:
+    return False
+
+
+def peek(x: Array, /) -> HostArray | None:
+    return None
+
+
+def adopt(host: HostArray, /) -> Array | None:
+    return None
+
+
+def detach(x: Array, /) -> Array:
+    return x
+
+
+def track(x: Array, /) -> Array:
+    raise GradientError.because(
+        "make a CuPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
+    )
+
+
+def settle(x: Array, /) -> Array:
+    return x
+
+
+def check(x: Array, dtype: str, /) -> Array:
+    if x.size:
+        with x.device:
+            _host.check(_ends(x).get(), dtype)
+    return x
+
+
+def cast(x: Array, dtype: str, /) -> Array:
+    with x.device:
+        return x.astype(native_dtype(dtype))
+
+
+def copy(x: Array, /) -> Array:
+    with x.device:
+        return x.copy(order="K")
+
+
+def move(x: Array, device: Device, /) -> Array:
+    if device == CPU:
+        with x.device:
+            return x.get(order="A")
+    if isinstance(x, np.ndarray):
+        with cupy.cuda.Device(_DEVICES[device]):
+            return cupy.asarray(x, blocking=True)
+    with x.device:
+        dense = cupy.ascontiguousarray(x)
+        cupy.cuda.get_current_stream().synchronize()
+    with cupy.cuda.Device(_DEVICES[device]):
+        moved = dense.copy()
+        cupy.cuda.get_current_stream().synchronize()
+    return moved
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with arrays[0].device:
+        return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
+
+
+def holds(facts: Facts, layout: Layout, /) -> bool:
+    return facts.native and layout.aligned
+
+
+def to_host(x: HostArray, /) -> HostArray:
+    return x
+
+
+def from_host(host: HostArray, /) -> HostArray:
+    return host
+
+
+def export(x: Array, /) -> Exporter:
+    return Shown(x, x.device)
+
+
+def import_(shown: Exporter, /) -> Array:
+    return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
+
+
+def _name(dtype: np.dtype[np.generic]) -> str:
+    """The canonical name; NumPy's own word where there is none."""
+    return dtype.name if dtype.name in DTYPES else str(dtype)
+
+
+def _ends(x: Array) -> Array:
+    """The few numbers that say whether a cast loses one, found where the array is."""
+    if x.dtype.kind in "biu":
+        return cupy.stack([x.min(), x.max()])
+    wide = x.astype("float32") if x.dtype.kind not in "fc" else x
+    parts = [wide.real, wide.imag] if wide.dtype.kind == "c" else [wide]
+    finite = [cupy.where(cupy.isfinite(part), part, part.dtype.type(0)) for part in parts]
+    return cupy.stack([end for part in finite for end in (part.min(), part.max())])

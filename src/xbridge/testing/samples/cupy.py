@@ -1,0 +1,108 @@
+"""CuPy: whatever strides NumPy can lay, in the memory of a GPU, backwards and on top of each other.
+
+Bytes are sent as bytes, so that nothing computes on the values, and only then looked at as what they are.
+Nobody has waited for them: whoever reads them has to be in order behind them.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import cupy
+import numpy as np
+
+from xbridge._devices import CPU
+from xbridge.testing._samples import Way
+from xbridge.testing.samples import numpy as host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, HostArray
+
+    Shape: TypeAlias = tuple[int, ...]
+
+    class Lay(Protocol):
+        """Makes an array of values, on the current device or on another."""
+
+        def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
+
+
+def dense(values: HostArray, device: Device = CPU) -> Array:
+    """A new array, row by row; the host's stands for the device that is current."""
+    with nullcontext() if device == CPU else cupy.cuda.Device(device.index):
+        raw = cupy.asarray(values.reshape(-1).view(np.uint8).copy())
+        return raw.view(values.dtype).reshape(values.shape)
+
+
+def read(x: Array, /) -> HostArray:
+    """CuPy's own transfer of the bytes."""
+    with x.device:
+        return np.array(x.get(), order="C")
+
+
+def write(x: Array, /) -> None:
+    """Set every element to other bits."""
+    mask = np.uint8(1 if x.dtype == bool else 0xFF)
+    changed = read(x).reshape(-1).view(np.uint8) ^ mask
+    with x.device:
+        x[...] = dense(changed.view(x.dtype).reshape(x.shape))
+
+
+def _transposed(values: HostArray, device: Device = CPU) -> Array:
+    return dense(values.T.copy(), device).transpose()
+
+
+def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
+    moved = dense(np.moveaxis(values, -1, 0).copy(), device)
+    return moved.transpose((*range(1, values.ndim), 0))
+
+
+def _part(part: slice, size: Callable[[int], int]) -> Lay:
+    """A part of a larger array."""
+
+    def lay(values: HostArray, device: Device = CPU) -> Array:
+        whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
+        where = host.every(part, values.shape)
+        whole[where] = host.opaque(values)
+        return dense(whole.view(values.dtype), device)[where]
+
+    return lay
+
+
+def _repeated(values: HostArray, device: Device = CPU) -> Array:
+    line = dense(host.base_of_broadcast(values).copy(), device)
+    with line.device:
+        return cupy.broadcast_to(line, values.shape)
+
+
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
+    return Way(lay, takes=takes, on=lay)
+
+
+ways: dict[str, Way] = {
+    "contiguous": _way(dense),
+    "transposed": _way(_transposed, host.stretched),
+    "last axis first": _way(_last_axis_first, lambda _, shape: len(shape) > 2),
+    "strided": _way(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
+    "offset": _way(_part(slice(1, None), lambda n: n + 1)),
+    "backwards": _way(_part(slice(None, None, -1), lambda n: n), host.stretched),
+    "repeated": Way(
+        _repeated, lambda values: read(_repeated(values)), host.repeated, writable=False, on=_repeated
+    ),
+}
+
+
+class _Marked(cupy.ndarray):  # type: ignore[misc] # CuPy has no types
+    """What somebody made of an array."""
+
+
+refused: dict[str, Callable[[], Array]] = {
+    "a subclass": lambda: dense(np.ones(2)).view(type=_Marked),
+    "structured": lambda: dense(np.ones(2)).view([("re", "f4"), ("im", "f4")]),
+}
+
+
+__all__ = ["dense", "read", "refused", "ways", "write"]

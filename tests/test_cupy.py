@@ -1,0 +1,303 @@
+"""CuPy's backend over a stub of CuPy: what it decides and refuses, and that what moves has arrived.
+
+What CuPy itself does is tested in `test_cupy_gpu.py`, where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import stub_cupy
+
+import xbridge
+from xbridge._registry import get
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = stub_cupy.module()
+    stub_cupy.install(monkeypatch, made)
+    return made
+
+
+def sent(values: Any, **options: Any) -> Any:
+    return xbridge.to_backend(np.asarray(values), "cupy", **options)
+
+
+# -- whether it is there -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+def test_where_cupy_is_missing_the_error_says_how_to_install_it() -> None:
+    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[cupy\]'"):
+        xbridge.to_backend(np.ones(2), "cupy")
+    assert not xbridge.is_available("cupy")
+    assert "cupy" in xbridge.known_backends()
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (
+            stub_cupy.CUDARuntimeError("cudaErrorInsufficientDriver: too old"),
+            "cudaErrorInsufficientDriver: too old",
+        ),
+        (0, "its driver finds no GPU"),
+    ],
+    ids=["no driver", "no device"],
+)
+def test_where_cupy_has_no_gpu_it_is_not_available_and_the_error_says_why(
+    count: int | RuntimeError, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_cupy.install(monkeypatch, stub_cupy.module(count))
+    for _ in range(2):
+        with pytest.raises(
+            xbridge.MissingLibraryError, match=f"CuPy is installed, and .*{why}; try "
+        ) as caught:
+            xbridge.to_backend(np.ones(2), "cupy")
+        assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
+        assert not xbridge.is_available("cupy")
+    assert xbridge.to_numpy(np.ones(2)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, on a machine without a GPU")
+def test_cupy_itself_without_a_gpu_is_not_available() -> None:
+    code = "import xbridge, cupy; print(xbridge.is_available('cupy') == cupy.is_available())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+# -- to the GPU and back -------------------------------------------------------------------------
+
+
+def test_an_array_of_the_host_goes_to_the_current_device_unless_another_is_named(cupy: ModuleType) -> None:
+    assert xbridge.device_of(sent([1.0])) == "cuda:0"
+    assert xbridge.device_of(sent([1.0], device="cuda:1")) == "cuda:1"
+    with stub_cupy.Device(1):
+        for device in (None, "gpu", "cuda"):
+            assert xbridge.device_of(sent([1.0], device=device)) == "cuda:1"
+        assert xbridge.device_of(xbridge.asarray([1, 2], backend="cupy")) == "cuda:1"
+        assert xbridge.device_of(xbridge.asarray([np.ones(2), np.ones(2)], backend="cupy")) == "cuda:1"
+        assert xbridge.device_of(xbridge.align(np.ones(2), backend="cupy")[0]) == "cuda:1"
+    assert stub_cupy.state.current == 0
+
+
+def test_what_is_on_a_gpu_stays_there(cupy: ModuleType) -> None:
+    x = sent([1.0, 2.0], device="cuda:1")
+    for same in (
+        xbridge.to_backend(x, "cupy"),
+        xbridge.to_backend(x, "cupy", device="gpu"),
+        xbridge.asarray(x),
+        xbridge.to_backend(x, "cupy", device=x.device),
+    ):
+        assert same is x
+    aligned = xbridge.align(x, np.ones(2))
+    assert [xbridge.device_of(each) for each in aligned] == ["cuda:1", "cuda:1"]
+    assert xbridge.device_of(xbridge.asarray([x, x])) == "cuda:1"
+
+
+def test_the_host_and_devices_that_are_not_there_are_refused(cupy: ModuleType) -> None:
+    for device in ("cpu", "cuda:2", "mps", "rocm:0"):
+        with pytest.raises(xbridge.DeviceError, match="its devices are cuda:0, cuda:1; try device='gpu'"):
+            sent([1.0], device=device)
+    with pytest.raises(xbridge.DeviceError, match="its devices are"):
+        xbridge.to_backend(sent([1.0]), "cupy", device="cpu")
+
+
+def test_a_transfer_is_complete_when_the_call_returns(cupy: ModuleType) -> None:
+    a = np.arange(4.0)
+    x = xbridge.to_backend(a, "cupy")
+    a[:] = -1
+    assert x._memory.tolist() == [0.0, 1.0, 2.0, 3.0]
+    y = xbridge.to_backend(x, "cupy", device="cuda:1")
+    assert y._memory.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert not np.shares_memory(x._memory, y._memory)
+    late = cupy.asarray(np.arange(3.0))
+    assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_every_layout_crosses(cupy: ModuleType) -> None:
+    a = np.arange(24, dtype="f4").reshape(2, 3, 4)
+    for view in (
+        a,
+        a.T,
+        a[:, ::-1],
+        a[..., ::2],
+        a.transpose(1, 0, 2),
+        a[:0],
+        a[0, 0, 0, ...],
+        a.astype(">f4"),
+    ):
+        x = xbridge.to_backend(view, "cupy")
+        assert x.dtype == np.dtype("f4")
+        for back in (xbridge.to_numpy(x), xbridge.to_numpy(xbridge.to_backend(x, "cupy", device="cuda:1"))):
+            assert np.array_equal(back, view)
+    x = xbridge.to_backend(a, "cupy")
+    for view in (x.transpose(), x[:, ::-1], x[..., ::2]):
+        away = xbridge.to_backend(view, "cupy", device="cuda:1")
+        assert np.array_equal(xbridge.to_numpy(away), view._memory)
+        assert np.array_equal(xbridge.to_numpy(view), view._memory)
+
+
+def test_what_comes_back_is_the_callers_own(cupy: ModuleType) -> None:
+    x = sent([1.0, 2.0])
+    host = xbridge.to_numpy(x)
+    host[0] = 9
+    assert xbridge.to_list(x) == [1.0, 2.0]
+    for call in (lambda: xbridge.to_numpy(x, copy=False), lambda: sent([1.0], copy=False)):
+        with pytest.raises(xbridge.CopyError, match="it moves from"):
+            call()
+
+
+def test_fewer_bytes_are_sent_where_numpy_casts_alike_and_else_cupy_casts(cupy: ModuleType) -> None:
+    room: Any = get("cupy")
+    steps: list[str] = []
+    cast, move = room.cast, room.move
+
+    def cast_(x: Any, dtype: str) -> Any:
+        steps.append(f"cast {type(x).__name__}")
+        return cast(x, dtype)
+
+    def move_(x: Any, device: Any) -> Any:
+        steps.append(f"move {x.dtype}")
+        return move(x, device)
+
+    room.cast, room.move = cast_, move_
+    assert sent(np.ones(2), dtype="float32").dtype == "f4"
+    assert steps == ["move float32"]
+    steps.clear()
+    assert sent(np.ones(2), dtype="float16").dtype == "f2"
+    assert steps == ["move float64", "cast ndarray"]
+    steps.clear()
+    x = sent(np.ones(2, "f4"), dtype="float64")
+    assert steps == ["move float32", "cast ndarray"]
+    steps.clear()
+    assert xbridge.to_backend(x, "cupy", dtype="float32", device="cuda:1").dtype == "f4"
+    assert steps == ["cast ndarray", "move float32"]
+
+
+# -- dtypes --------------------------------------------------------------------------------------
+
+
+def test_bfloat16_came_with_version_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.ones(2, ml_dtypes.bfloat16)
+    stub_cupy.install(monkeypatch, stub_cupy.module(version="13.6.0"))
+    with pytest.raises(xbridge.DTypeError, match="CuPy has no bfloat16; try dtype='float32'"):
+        xbridge.to_backend(a, "cupy")
+    xbridge.register_backend("cupy", "nothing", replace=True)
+    stub_cupy.install(monkeypatch, stub_cupy.module())
+    xbridge.register_backend("cupy", "xbridge.backends.cupy", replace=True)
+    x = xbridge.to_backend(a, "cupy")
+    assert (xbridge.dtype_of(x), xbridge.to_list(x)) == ("bfloat16", [1.0, 1.0])
+    assert xbridge.to_list(xbridge.to_backend(a.astype("f4"), "cupy", dtype="bfloat16")) == [1.0, 1.0]
+
+
+def test_a_dtype_that_cupy_lacks_is_refused_or_cast_before_it_leaves(cupy: ModuleType) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.ones(2, ml_dtypes.float8_e5m2)
+    with pytest.raises(xbridge.DTypeError, match="CuPy has no float8_e5m2"):
+        xbridge.to_backend(a, "cupy")
+    assert xbridge.to_list(xbridge.to_backend(a, "cupy", dtype="float32")) == [1.0, 1.0]
+
+
+def test_integers_and_floats_are_held_against_a_dtype_that_nobody_named(cupy: ModuleType) -> None:
+    x = sent([2**53 + 1, 2])
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.asarray([x, sent([1.0, 2.0])])
+    assert xbridge.to_list(xbridge.asarray([sent([3, 4]), sent([1.0, 2.0])])) == [[3.0, 4.0], [1.0, 2.0]]
+    room = get("cupy")
+    for values, dtype in (([1e300, np.nan], "float32"), ([1e300j, 0j], "complex64"), ([-129], "int8")):
+        with pytest.raises(xbridge.ValueLossError):
+            room.check(sent(values), dtype)
+    for values, dtype in (
+        ([1.0, np.inf, np.nan], "float32"),
+        ([1j, np.inf], "complex64"),
+        ([-128, 127], "int8"),
+        ([], "float16"),
+    ):
+        x = sent(values)
+        assert room.check(x, dtype) is x
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = sent(np.array([1.0, np.inf], ml_dtypes.bfloat16))
+    assert room.check(x, "float16") is x
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
+    class Units(cupy.ndarray):  # type: ignore[misc,name-defined] # made at run time
+        """With a unit."""
+
+    x = sent([1.0, 2.0])
+    marked = x.view(type=Units)
+    assert xbridge.backend_of(marked) == "cupy"
+    assert xbridge.to_backend(marked, "cupy") is marked
+    with pytest.raises(xbridge.UnsupportedArrayError, match=re.escape("try x.view(type=cupy.ndarray)")):
+        xbridge.to_numpy(marked)
+    fields = x.view([("re", "f4"), ("im", "f4")])
+    assert xbridge.dtype_of(fields).startswith("[('re'")
+    with pytest.raises(xbridge.DTypeError, match="no numeric dtype; try one field"):
+        xbridge.to_numpy(fields)
+
+
+def test_cupy_has_no_gradients_and_says_so(cupy: ModuleType) -> None:
+    with pytest.raises(xbridge.GradientError, match="CuPy does not differentiate"):
+        xbridge.asarray([1.0], backend="cupy", requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="try backend='torch'"):
+        get("cupy").track(sent([1.0]))
+
+
+def test_the_facts_are_told_of_any_array(cupy: ModuleType) -> None:
+    room = get("cupy")
+    x = sent(np.arange(6.0).reshape(2, 3))
+    layout = room.layout(x[:, 1:])
+    assert (layout.shape, layout.strides, layout.address) == ((2, 2), (24, 8), x.data.ptr + 8)
+    assert layout.aligned
+    assert not room.layout(x[0].view(np.uint8)[1:9].view("f8")).aligned
+    assert room.layout(x[:0]).is_nowhere()
+    assert xbridge.shares_memory(x[1:], x[:, 1:])
+    assert not xbridge.shares_memory(x[1:], x[:1])
+    assert (room.tracing(), room.recording(), room.settle(x), room.detach(x)) == (False, False, x, x)
+    assert room.outside(len) is len
+    assert room.device_name("cuda:0") is None
+    assert room.dtype_name(np.dtype("f8")) is None
+    assert (room.peek(x), room.adopt(np.ones(2))) == (None, None)
+
+
+def test_the_namespace_is_array_api_compats(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import array_api_compat
+
+    compat = type(cupy)("array_api_compat.cupy")
+    monkeypatch.setitem(sys.modules, "array_api_compat.cupy", compat)
+    monkeypatch.setattr(array_api_compat, "cupy", compat, raising=False)
+    assert xbridge.array_namespace(sent([1.0])) is compat
+
+
+def test_on_amds_devices_the_kind_is_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_cupy.install(monkeypatch, stub_cupy.module(hip=True))
+    assert xbridge.device_of(sent([1.0])) == "rocm:0"
+    assert xbridge.device_of(sent([1.0], device="rocm:1")) == "rocm:1"
+
+
+def test_libraries_that_hand_over_no_device_memory_say_so() -> None:
+    for name in ("numpy", "dask", "array_api_strict"):
+        if xbridge.is_available(name):
+            room: Any = get(name)
+            for verb in (room.export, room.import_):
+                with pytest.raises(
+                    xbridge.DeviceError, match=f"{name} shares no devices with other libraries"
+                ):
+                    verb(None)

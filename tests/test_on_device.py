@@ -1,0 +1,403 @@
+"""From library to library on one device: which steps run, that no byte sees the host, and what is shared.
+
+The devices are pretended: a stub of CuPy, toys that show memory of the same device to it, and torch and JAX
+with their host memory called a device, so that their own DLPack is what carries it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import stub_cupy
+from exporters import Exporter
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._conversion import enter
+from xbridge._decide import across
+from xbridge._plan import Request
+from xbridge._protocol import Refusal
+from xbridge._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+CUDA = xbridge.Device("cuda:0")
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = stub_cupy.module()
+    stub_cupy.install(monkeypatch, made)
+    return made
+
+
+class Card(Toy):
+    """A toy in the memory of a device: it holds one of the stub's arrays, and shows its memory."""
+
+
+def make_cards(name: str = "cards", **changes: Any) -> ModuleType:
+    """A backend for cards, which are detached, settled, copied and cast on their own device."""
+    room = get("cupy")
+
+    def log(verb: str) -> Any:
+        def step(x: Card, *args: Any) -> Any:
+            steps.append(" ".join(("cards", verb, *map(str, args))))
+            return Card(getattr(room, verb)(x.data, *args))
+
+        return step
+
+    def export(x: Card) -> Any:
+        steps.append("cards export")
+        return room.export(x.data)
+
+    def import_(shown: Any) -> Card:
+        steps.append("cards import_")
+        return Card(room.import_(shown))
+
+    verbs: dict[str, Any] = {
+        word: log(word) for word in ("detach", "settle", "check", "cast", "copy", "move")
+    }
+    own: dict[str, Any] = {
+        **verbs,
+        "plain": (Card,),
+        "immutable": False,
+        "owns": lambda cls: issubclass(cls, Card),
+        "describe": lambda x: room.describe(x.data),
+        "layout": lambda x: room.layout(x.data),
+        "refusal": lambda x, *, leaving: None,
+        "lacks": room.lacks,
+        "holds": room.holds,
+        "resolve_device": lambda device, near: (
+            device if device == "cpu" else room.resolve_device(device, near)
+        ),
+        "devices": lambda: (xbridge.Device("cpu"), *room.devices()),
+        "export": export,
+        "import_": import_,
+    }
+    return make_backend(name, **{**own, **changes})
+
+
+steps: list[str] = []
+
+
+def a_card(values: Any, **changes: Any) -> Card:
+    xbridge.register_backend("cards", make_cards(**changes), roots=(__name__,), replace=True)
+    card = Card(xbridge.to_backend(np.asarray(values), "cupy").copy())
+    steps.clear()
+    return card
+
+
+def plan(x: object, target: str, **options: Any) -> list[str]:
+    made = across(enter(x).room, get(target), x, Request(**options))
+    return [" ".join((step.room.name, step.verb, *map(str, step.args))) for step in made.steps]
+
+
+# -- which steps run -----------------------------------------------------------------------------
+
+
+def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
+    x = xbridge.to_backend(np.arange(3.0), "cupy")
+    a_card([1.0])
+    assert plan(x, "cards") == ["cupy export", "cards import_"]
+    sent = stub_cupy.state.to_host, stub_cupy.state.to_device
+    card = xbridge.to_backend(x, "cards")
+    assert (stub_cupy.state.to_host, stub_cupy.state.to_device) == sent, "it has been on the host"
+    x[0] = xbridge.to_backend(np.array(7.0), "cupy")
+    assert card.data.get().tolist() == [7.0, 1.0, 2.0]
+    card.data[1] = xbridge.to_backend(np.array(8.0), "cupy")
+    assert x.get().tolist() == [7.0, 8.0, 2.0]
+    assert xbridge.shares_memory(x, card)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"copy": True}, ["cards copy", "cards export", "cupy import_"]),
+        ({"copy": False}, ["cards export", "cupy import_"]),
+        ({"dtype": "float32"}, ["cards copy", "cards export", "cupy import_", "cupy cast float32"]),
+        ({"device": CUDA}, ["cards export", "cupy import_"]),
+        (
+            {"device": xbridge.Device("cuda:1")},
+            ["cards copy", "cards export", "cupy import_", "cupy move cuda:1"],
+        ),
+        (
+            {"device": xbridge.Device("cuda:1"), "dtype": "float32"},
+            ["cards copy", "cards export", "cupy import_", "cupy cast float32", "cupy move cuda:1"],
+        ),
+        (
+            {"device": xbridge.Device("cuda:1"), "dtype": "complex128"},
+            ["cards copy", "cards export", "cupy import_", "cupy move cuda:1", "cupy cast complex128"],
+        ),
+        ({"dtype": "float32", "exact": True}, None),
+    ],
+    ids=str,
+)
+def test_what_is_copied_is_copied_by_the_source_on_its_own_stream(
+    cupy: ModuleType, options: dict[str, Any], expected: list[str] | None
+) -> None:
+    card = a_card([1.0, 2.0])
+    checked = ["cards check float32", "cards copy", "cards export", "cupy import_", "cupy cast float32"]
+    assert plan(card, "cupy", **options) == (expected or checked)
+
+
+def test_values_arrive_by_every_one_of_these_plans(cupy: ModuleType) -> None:
+    values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    for options in ({}, {"copy": True}, {"dtype": "float32"}, {"device": "cuda:1"}, {"dtype": "int16"}):
+        made = xbridge.to_backend(a_card(values), "cupy", **options)
+        assert xbridge.to_numpy(made).tolist() == values.tolist()
+        assert xbridge.dtype_of(made) == options.get("dtype", "float64")
+        assert xbridge.device_of(made) == options.get("device", "cuda:0")
+
+
+def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_over(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    lacks = xbridge.DTypeError, "there is none", "float32"
+    narrow = make_cards("narrow", lacks=lambda dtype, _: Refusal(*lacks) if dtype == "float64" else None)
+    xbridge.register_backend("narrow", narrow, roots=())
+    assert plan(card, "narrow", dtype="float32") == ["cards cast float32", "cards export", "narrow import_"]
+    with pytest.raises(xbridge.CopyError, match="float64 becomes float32"):
+        xbridge.to_backend(card, "narrow", dtype="float32", copy=False)
+
+
+def test_history_ends_before_the_memory_is_handed_over_and_then_nobody_may_write_it(
+    cupy: ModuleType,
+) -> None:
+    def tracked(x: Card) -> Any:
+        return get("cupy").describe(x.data)._replace(history=True)
+
+    card = a_card([1.0, 2.0], describe=tracked)
+    expected = ["cards detach", "cards copy", "cards export", "cupy import_"]
+    assert plan(card, "cupy") == expected
+    with pytest.raises(xbridge.CopyError, match="it requires grad, and cupy has no read-only arrays"):
+        xbridge.to_backend(card, "cupy", copy=False)
+    with pytest.raises(xbridge.GradientError, match="a graph ends where its library ends"):
+        xbridge.to_backend(card, "cupy", grad="keep")
+
+
+def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) -> None:
+    card = a_card([1.0], layout=lambda x: get("cupy").layout(x.data)._replace(settled=False))
+    for copy in (None, True):
+        assert plan(card, "cupy", copy=copy) == ["cards settle", "cards export", "cupy import_"]
+
+
+def test_what_never_changes_is_copied_for_who_could_write_it_and_shared_with_who_cannot(
+    cupy: ModuleType,
+) -> None:
+    frozen: dict[str, Any] = {
+        "immutable": True,
+        "layout": lambda x: get("cupy").layout(x.data)._replace(writable=False),
+    }
+    card = a_card([1.0], **frozen)
+    assert plan(card, "cupy") == ["cards copy", "cards export", "cupy import_"]
+    assert plan(card, "cupy", dtype="float32") == ["cards export", "cupy import_", "cupy cast float32"]
+    stones = make_cards("stones", readonly=True, **frozen)
+    xbridge.register_backend("stones", stones, roots=())
+    assert plan(card, "stones") == ["cards export", "stones import_"]
+    assert plan(xbridge.to_backend(np.ones(1), "cupy"), "stones") == [
+        "cupy copy",
+        "cupy export",
+        "stones import_",
+    ]
+    with pytest.raises(xbridge.CopyError, match="can change, and stones reads it later"):
+        xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "stones", copy=False)
+
+
+def test_what_the_target_cannot_lay_is_copied_first(cupy: ModuleType) -> None:
+    x = xbridge.to_backend(np.arange(4.0), "cupy")[::-1]
+    a_card([1.0], holds=lambda facts, layout: all(stride >= 0 for stride in layout.strides))
+    assert plan(x, "cards") == ["cupy copy", "cupy export", "cards import_"]
+    assert xbridge.to_backend(x, "cards").data.get().tolist() == [3.0, 2.0, 1.0, 0.0]
+    with pytest.raises(xbridge.CopyError, match="cards has no such strides"):
+        xbridge.to_backend(x, "cards", copy=False)
+
+
+def test_a_device_that_the_target_does_not_have_is_named(cupy: ModuleType) -> None:
+    card = a_card([1.0], devices=lambda: (xbridge.Device("cpu"), CUDA))
+    x = xbridge.to_backend(np.ones(1), "cupy", device="cuda:1")
+    with pytest.raises(xbridge.DeviceError, match="no device cuda:1 here, only cpu, cuda:0"):
+        xbridge.to_backend(x, "cards")
+    assert plan(card, "cupy", device=CUDA) == ["cards export", "cupy import_"]
+
+
+def test_only_who_asks_for_the_host_gets_it(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    assert plan(card, "numpy") == ["cards move cpu", "cards to_host", "numpy from_host"]
+    x = xbridge.to_backend(np.ones(2), "cupy")
+    assert plan(x, "cards", device=xbridge.Device("cpu"))[:2] == ["cupy move cpu", "cupy to_host"]
+
+
+def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    before = stub_cupy.state.to_host
+    stacked = xbridge.asarray([card, card], backend="cupy")
+    assert stub_cupy.state.to_host == before, "it has been on the host"
+    assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
+
+
+def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) -> None:
+    def fail(*_: object) -> None:
+        message = "no peer access"
+        raise RuntimeError(message)
+
+    card = a_card([1.0], export=fail)
+    with pytest.raises(xbridge.DeviceError, match="the step export failed with RuntimeError") as caught:
+        xbridge.to_backend(card, "cupy")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    a_card([1.0], import_=fail)
+    with pytest.raises(xbridge.DeviceError, match="the step import_ failed with RuntimeError"):
+        xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "cards")
+
+
+def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_who_takes_it(
+    cupy: ModuleType,
+) -> None:
+    a_card([1.0])
+    x = xbridge.to_backend(np.ones(2), "cupy", device="cuda:1")
+    stub_cupy.exports.clear()
+    assert stub_cupy.state.current == 0
+    assert xbridge.device_of(xbridge.to_backend(x, "cards")) == "cuda:1"
+    assert stub_cupy.exports == [(1, stub_cupy.state.streams[1].ptr)]
+    assert stub_cupy.state.current == 0
+
+
+# -- what torch is told --------------------------------------------------------------------------
+
+
+def test_torch_takes_over_what_is_shown_where_it_lies_once_its_stream_has_got_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    calls: list[object] = []
+
+    class Stream:
+        def __init__(self, number: int, device: object) -> None:
+            calls.append(("stream", number, device))
+
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+    class There:
+        """A tensor of CUDA device 1, which torch copies to whichever other device is named."""
+
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def data_ptr(self) -> int:
+            return 4096 if self.device == "cuda:1" else 8192
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
+    monkeypatch.setattr(torch, "as_tensor", lambda shown, device: There(device))
+    take: Any = get("torch").import_
+    for stream in (7, None):
+        taken = take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream}))
+        assert taken.device == "cuda:1"
+    assert calls == [("stream", 7, "cuda:1"), "synchronize"]
+
+
+def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    current: list[object] = [0]
+
+    @contextmanager
+    def device(index: object) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    seen: list[object] = []
+    monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
+    room: Any = get("torch")
+    for kind in (2, 10, 13, 1):
+        room.import_(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
+    assert seen == [3, 3, 3, 0]
+    t = torch.ones(2)
+    shown = room.export(t)
+    assert shown.__dlpack_device__() == (1, 0)
+    monkeypatch.undo()
+    back = torch.from_dlpack(shown)
+    back[0] = 5
+    assert t.tolist() == [5.0, 1.0]
+
+
+# -- torch and JAX, with their host memory called a device ---------------------------------------
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU tensors and JAX arrays say that they are on a device; DLPack knows better, and carries them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    for name in ("torch", "jax"):
+        room: Any = get(name)
+        told = room.describe
+        monkeypatch.setattr(room, "describe", lambda x, told=told: told(x)._replace(device=CUDA))
+        monkeypatch.setattr(room, "devices", lambda: (xbridge.Device("cpu"), CUDA))
+        monkeypatch.setattr(room, "resolve_device", lambda device, near: device)
+        monkeypatch.setattr(room, "peek", lambda x: None)
+        for verb in ("to_host", "from_host", "move"):
+            monkeypatch.setattr(room, verb, lambda *_: pytest.fail("it goes by way of the host"))
+
+
+@pytest.mark.usefixtures("pretend")
+def test_a_tensor_is_copied_for_jax_and_an_array_of_jax_for_torch() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    t = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    assert plan(t, "jax") == ["torch copy", "torch export", "jax import_"]
+    x = xbridge.to_backend(t, "jax")
+    t.zero_()
+    assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert plan(x, "torch") == ["jax copy", "jax export", "torch import_"]
+    back = xbridge.to_backend(x, "torch")
+    back += 1
+    assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert back.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert plan(jnp.ones(2), "torch", dtype="float16")[-1] == "torch cast float16"
+    assert plan(t.double(), "jax", dtype="float32")[:2] == ["torch cast float32", "torch export"]
+
+
+@pytest.mark.usefixtures("pretend")
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "complex64"])
+def test_every_dtype_keeps_its_bits_on_the_way_to_jax_and_back(dtype: str) -> None:
+    import torch
+
+    raw = torch.arange(64, dtype=torch.uint8)
+    t = raw.bool() if dtype == "bool" else raw.view(getattr(torch, dtype))
+    for sent in (t, t[::2], t.reshape(-1, 2).T, t[:0], t[0]):
+        back = xbridge.to_backend(xbridge.to_backend(sent, "jax"), "torch")
+        assert back.dtype == t.dtype
+        assert back.shape == sent.shape
+        assert (
+            back.contiguous().view(-1).view(torch.uint8).tolist()
+            == sent.contiguous().view(-1).view(torch.uint8).tolist()
+        )
+
+
+@pytest.mark.usefixtures("pretend")
+def test_a_tensor_that_requires_grad_or_waits_for_its_conjugate_is_read_as_it_is() -> None:
+    import torch
+
+    leaf = torch.ones(2, requires_grad=True)
+    assert plan(leaf, "jax") == ["torch detach", "torch copy", "torch export", "jax import_"]
+    assert xbridge.to_backend(leaf, "jax").tolist() == [1.0, 1.0]
+    z = torch.tensor([1 + 2j]).conj()
+    assert plan(z, "jax") == ["torch settle", "torch export", "jax import_"]
+    assert xbridge.to_backend(z, "jax").tolist() == [1 - 2j]
+    assert xbridge.to_backend(z.imag, "jax").tolist() == [-2.0]
+    with pytest.raises(xbridge.CopyError, match="can change, and jax reads it later"):
+        xbridge.to_backend(torch.ones(2), "jax", copy=False)
+    with pytest.raises(xbridge.CopyError, match="read-only, and torch has no read-only arrays"):
+        xbridge.to_backend(xbridge.to_backend(torch.ones(2), "jax"), "torch", copy=False)
