@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from xbridge import is_available
+from xbridge.backends import DOORS, INDEX
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MISSING = [INDEX[name].install for name in DOORS if not is_available(name)]
+NO_DOOR = f", or {MISSING[0]} where that device is" if MISSING else ""
+"""What else there is to try, where nobody can look at the memory of a device."""
 
 
 def message_of(call: Callable[[], object], error: type[Exception]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from exporters import Exporter
-from messages import message_of
+from messages import NO_DOOR, message_of
 from toylib import Toy, make_backend
 
 import xbridge
@@ -252,9 +252,12 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         ),
     ),
     (
-        lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 0), __dlpack__=lambda: None)),
+        lambda: xbridge.to_numpy(Exporter(__dlpack_device__=lambda: (2, 77), __dlpack__=lambda: None)),
         xbridge.DeviceError,
-        ("cannot read a Exporter through DLPack: its memory is on cuda:0; try moving it to the cpu first"),
+        (
+            "cannot read a Exporter through DLPack: its memory is on cuda:77; "
+            f"try moving it to the cpu first{NO_DOOR}"
+        ),
     ),
     (
         lambda: xbridge.backend_of(3),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from exporters import Exporter, capsule
-from messages import message_of
+from messages import NO_DOOR, message_of
 
 import xbridge
 
@@ -58,13 +58,13 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         ),
     ),
     (
-        dlpack(device=(2, 0)),
+        dlpack(device=(2, 77)),
         xbridge.DeviceError,
         DLPACK,
-        "its memory is on cuda:0; try moving it to the cpu first",
+        f"its memory is on cuda:77; try moving it to the cpu first{NO_DOOR}",
     ),
     (
-        dlpack(device=(2, 0), announced=(1, 0)),
+        dlpack(device=(2, 77), announced=(1, 0)),
         xbridge.UnsupportedArrayError,
         DLPACK,
         "its capsule contradicts itself; try numpy.asarray(x)",

@@ -340,7 +340,7 @@ def on_gpu(a: Any, asked: list[object] | None = None, **words: object) -> Export
             raise BufferError(message)
         return copied.__dlpack__()  # type: ignore[attr-defined] # made at run time
 
-    return Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 1), **words)
+    return Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 77), **words)
 
 
 def test_memory_on_a_gpu_comes_to_the_host_for_who_asks_for_the_host() -> None:
@@ -354,7 +354,7 @@ def test_memory_on_a_gpu_comes_to_the_host_for_who_asks_for_the_host() -> None:
     assert xbridge.asarray([x, x]).tolist() == [A.tolist()] * 2
     with pytest.raises(xbridge.CopyError, match="try copy=None"):
         xbridge.to_numpy(x, copy=False)
-    with pytest.raises(xbridge.DeviceError, match="on cuda:1"):
+    with pytest.raises(xbridge.DeviceError, match="on cuda:77"):
         xbridge.shares_memory(x, x)
 
 
@@ -367,7 +367,7 @@ def test_memory_on_a_gpu_does_not_come_to_the_host_unasked() -> None:
         lambda: xbridge.asarray([x], backend="torch"),
     ]
     for call in calls:
-        with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:1; try device='cpu'"):
+        with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:77; try device='cpu'"):
             call()
     assert asked == []
     assert xbridge.to_backend(x, "torch", device="cpu").tolist() == A.tolist()
@@ -391,14 +391,15 @@ def older(stream: object = None) -> object:
     ids=["it refuses", "it is older than the question", "it fails"],
 )
 def test_who_cannot_copy_to_the_host_is_refused(export: Callable[..., object]) -> None:
-    for device, place in ((2, "cuda:0"), (10, "DLPack device type 10")):
-        x = Exporter(__dlpack__=export, __dlpack_device__=lambda device=device: (device, 0))
+    for device, place in ((2, "cuda:77"), (10, "rocm:77"), (14, "DLPack device type 14")):
+        x = Exporter(__dlpack__=export, __dlpack_device__=lambda device=device: (device, 77))
         with pytest.raises(xbridge.DeviceError, match=f"{place}; try moving it to the cpu first") as caught:
             xbridge.to_numpy(x)
         assert caught.value.__cause__ is not None
 
 
-def test_the_cuda_array_interface_says_that_memory_is_elsewhere() -> None:
+def test_the_cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xbridge._doors.DOORS", ())  # as where there is no GPU
     interface = {"version": 3, "typestr": "<f8", "shape": (6,), "data": (1 << 40, False)}
     for words in ({}, {"__array__": lambda: A}):
         x = Exporter(__cuda_array_interface__=interface, **words)

@@ -35,15 +35,26 @@ class Guest(NamedTuple):
         return not layout.settled and not layout.address
 
 
-def enter(x: object, *, must_share: bool = False, fetch: bool = False) -> Guest:
-    """`x` as an array of some backend. What nobody owns is admitted as a host array.
+def enter(
+    x: object, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
+) -> Guest:
+    """`x` as an array of some backend. What nobody owns is admitted as a host array, if it is on the host.
 
-    With `fetch`, from whatever device: that is for who asked for the host.
+    With `fetch`, it is asked to come there: that is for who asked for the host. Else the target looks at it
+    where it is, or another library that can.
     """
     room = backend_for(type(x))
-    if room is None or isinstance(x, room.scalars):
-        return Guest(_host.admit(x, must_share=must_share, fetch=fetch), get(HOST), foreign=room is None)
-    return Guest(x, room)
+    if room is not None and not isinstance(x, room.scalars):
+        return Guest(x, room)
+    try:
+        host = _host.admit(x, must_share=must_share, fetch=fetch)
+        return Guest(host, get(HOST), foreign=room is None)
+    except _host.ElsewhereError as error:
+        refused = error
+    from xbridge import _doors  # noqa: PLC0415 -- only device memory that nobody owns needs it
+
+    array, door = _doors.take(x, refused, target, must_share=must_share)
+    return Guest(array, door, foreign=True)
 
 
 def convert(guest: Guest, target: Backend, request: Request) -> Array:

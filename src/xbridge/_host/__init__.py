@@ -5,6 +5,7 @@ into its fresh memory is several times faster than elsewhere. Nothing here knows
 Imported when the first conversion needs it, never by `import xbridge`.
 """
 
+from xbridge._host._dlpack import ElsewhereError
 from xbridge._host._exporters import admit
 from xbridge._host._fill import ALIGNMENT
 from xbridge._host._memory import cast, check, copy, freeze, overlap, thaw
@@ -14,6 +15,7 @@ name = "numpy"
 
 __all__ = [
     "ALIGNMENT",
+    "ElsewhereError",
     "Nest",
     "admit",
     "cast",

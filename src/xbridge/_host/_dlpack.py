@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from xbridge._devices import Device
 from xbridge._dtypes import DTYPES
+from xbridge._exchange import CUDA, CUDA_MANAGED, ROCM
 from xbridge._host._memory import look, native_dtype
 from xbridge._protocol import Layout
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
-_CUDA = 2
-_READ_ONLY, _IS_COPIED = 1, 2
+_KINDS = {CUDA: "cuda", ROCM: "rocm", CUDA_MANAGED: "cuda"}
+READ_ONLY, IS_COPIED = 1, 2
 _MOST_AXES = 64
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
 _EXTENDED = {
@@ -39,6 +41,17 @@ _EXTENDED = {
     (13, 8): "float8_e5m2fnuz",
     (14, 8): "float8_e8m0fnu",
 }
+
+
+class ElsewhereError(DeviceError):
+    """The memory is on a device, where the host cannot look at it."""
+
+    device: Device | None = None
+    """Which one, if it is one that has a name here; a kind without a number, where nobody says that."""
+    code: tuple[int, int] | None = None
+    """The same in DLPack's numbers, if it was DLPack that said so."""
+    interface: object = None
+    """What the CUDA array interface said, if it was that."""
 
 
 class _Tensor(ctypes.Structure):
@@ -111,7 +124,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     near = device in _HOST_DEVICES
     if not near and not fetch:
         raise _elsewhere(x, device, number, "device='cpu'")
-    options = {"max_version": (1, 1)} if near else {"max_version": (1, 1), "dl_device": _HOST}
+    version: dict[str, object] = {"max_version": (1, 1)}
     with Chained(
         lambda error: (
             _refused(x, f"the export failed with {error!r}")
@@ -119,37 +132,46 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
             else _elsewhere(x, device, number, "moving it to the cpu first")
         )
     ):
-        capsule = _ask(x, options, insist=not near)
+        capsule = ask(x, {}, version) if near else ask(x, {**version, "dl_device": _HOST}, {})
+    tensor, flags = read(x, capsule)
+    if tensor.device_type not in _HOST_DEVICES:
+        raise _refused(x, "its capsule contradicts itself")
+    return _view(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
+
+
+def read(x: object, capsule: object) -> tuple[_Tensor, int]:
+    """What a capsule holds, and its flags: who says nothing of writing does not allow it."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
             raise _refused(x, f"it speaks DLPack {managed.major}")
-        tensor, flags = managed.tensor, managed.flags
-    elif _is_valid(capsule, b"dltensor"):
-        tensor, flags = _Tensor.from_address(_pointer(capsule, b"dltensor")), _READ_ONLY
-    elif type(capsule).__name__ == "PyCapsule":
+        return managed.tensor, managed.flags
+    if _is_valid(capsule, b"dltensor"):
+        return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
+    if type(capsule).__name__ == "PyCapsule":
         raise _refused(x, "__dlpack__ returned a capsule that was used before, or that is none of DLPack's")
-    else:
-        raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
-    return _view(x, capsule, tensor, readonly=bool(flags & _READ_ONLY)), near and not flags & _IS_COPIED
+    raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
-def _elsewhere(x: object, device: int, number: int, do: str) -> XBridgeError:
-    place = f"cuda:{number}" if device == _CUDA else f"DLPack device type {device}"
-    return _refused(x, f"its memory is on {place}", DeviceError, do)
+def _elsewhere(x: object, device: int, number: int, do: str) -> ElsewhereError:
+    place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
+    why = f"its memory is on {place or f'DLPack device type {device}'}"
+    refused = ElsewhereError.because(f"read a {type(x).__name__} through DLPack", why, do)
+    refused.device, refused.code = place, (device, number)
+    return refused
 
 
-def _ask(x: Any, options: dict[str, tuple[int, int]], *, insist: bool) -> object:
-    """The capsule. An exporter older than these options is asked without them, unless it must know them."""
+def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
+    """The capsule. An exporter older than some options is asked without those that it may not know."""
     try:
-        return x.__dlpack__(**options)
+        return x.__dlpack__(**must, **may)
     except TypeError:
-        if insist or _knows(x.__dlpack__, options):
+        if not may or _knows(x.__dlpack__, {**must, **may}):
             raise
-        return x.__dlpack__()
+        return x.__dlpack__(**must)
 
 
-def _knows(method: Callable[..., object], options: dict[str, tuple[int, int]]) -> bool:
+def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
     """Whether a method takes the options, so that what it raised is about something else."""
     from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
 
@@ -160,21 +182,28 @@ def _knows(method: Callable[..., object], options: dict[str, tuple[int, int]]) -
     return True
 
 
-def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
-    if tensor.device_type not in _HOST_DEVICES or not 0 <= tensor.ndim <= _MOST_AXES:
+def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, Layout]:
+    """The dtype and the layout that a capsule speaks of, if there can be such an array."""
+    if not 0 <= tensor.ndim <= _MOST_AXES:
         raise _refused(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:
         raise _refused(x, "its capsule has no shape")
-    dtype = native_dtype(_dtype_name(x, tensor))
-    shape = tuple(tensor.shape[: tensor.ndim])
+    name = _dtype_name(x, tensor)
+    size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
     if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
         raise _refused(x, "its capsule has no memory")
     steps = tensor.strides[: tensor.ndim] if tensor.strides else _dense(shape)
-    strides = tuple(step * dtype.itemsize for step in steps)
+    address, strides = (tensor.data or 0) + tensor.byte_offset, tuple(step * size for step in steps)
+    aligned = all(place % size == 0 for place in (address, *strides))
+    return name, Layout(address, shape, strides, size, not readonly, aligned)
+
+
+def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
+    name, layout = outline(x, tensor, readonly=readonly)
+    dtype = native_dtype(name)
     try:
-        if 0 in shape:
-            return np.empty(shape, dtype)
-        layout = Layout(tensor.data + tensor.byte_offset, shape, strides, dtype.itemsize, not readonly)
+        if 0 in layout.shape:
+            return np.empty(layout.shape, dtype)
         return look(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
         raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error

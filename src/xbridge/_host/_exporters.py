@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xbridge._devices import Device
 from xbridge._dtypes import DTYPES
-from xbridge._host._dlpack import from_dlpack
+from xbridge._host._dlpack import ElsewhereError, from_dlpack
 from xbridge._host._interface import from_interface
 from xbridge._host._memory import freeze, layout_of
-from xbridge.errors import Chained, CopyError, DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -52,10 +53,12 @@ def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
         host, shares = from_dlpack(x, fetch=fetch)
     elif (interface := _asked(x, "__array_interface__")) is not None:
         host = from_interface(x, interface)
-    elif _asked(x, "__cuda_array_interface__") is not None:
-        raise DeviceError.because(
+    elif (interface := _asked(x, "__cuda_array_interface__")) is not None:
+        refused = ElsewhereError.because(
             f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
         )
+        refused.device, refused.interface = Device("cuda"), interface
+        raise refused
     elif _asked(x, "__array__") is not None:
         host = _from_array_method(x, must_share=must_share)
     else:
@@ -83,12 +86,17 @@ def _compare(x: Any, host: HostArray) -> None:
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
         raise _contradicts(x, "its memory would lie outside of this machine's")
+    hold_to_its_word(x, host.dtype.name, host.shape)
+
+
+def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
+    """Refuse what exports another dtype or shape than it says it has."""
     shape = _shape(x)
-    if shape is not None and host.shape[: len(shape) or None] != shape:
-        raise _contradicts(x, f"its shape is {shape}, and it exports {host.shape}")
+    if shape is not None and exported[: len(shape) or None] != shape:
+        raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
     said = _word(getattr(x, "dtype", getattr(x, "type", None)))
-    if said in DTYPES and said != host.dtype.name:
-        why = f"its dtype is {said}, and it exports {host.dtype.name}"
+    if said in DTYPES and said != dtype:
+        why = f"its dtype is {said}, and it exports {dtype}"
         raise DTypeError.because(
             f"read a {type(x).__name__}", why, f"filling what is missing, or casting it, {_ELSEWHERE}"
         )

@@ -1,0 +1,387 @@
+"""Exporters of device memory as sources, well behaved and not: let in by a stub of CuPy, or refused.
+
+Everything is held against itself before a library sees it, so none of this needs a GPU. The memory is the
+host's, and the capsules say that it is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import stub_cupy
+from exporters import Exporter, capsule
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    made = stub_cupy.module()
+    stub_cupy.install(monkeypatch, made)
+    return made
+
+
+def memory() -> Any:
+    return np.arange(6.0)
+
+
+def raising(error: Exception, calls: list[object]) -> Callable[..., object]:
+    def export(*, stream: object = None, max_version: object = None) -> object:
+        calls.append(stream)
+        raise error
+
+    return export
+
+
+def shown(a: Any, *, stale: bool = False, **words: Any) -> Exporter:
+    """An exporter of a capsule that says CUDA; with `stale`, of one from before there were versions."""
+    given = {"device": (2, 0), "name": b"dltensor" if stale else b"dltensor_versioned", **words}
+    made: Any = capsule(a, **given)
+
+    def export(*, stream: int, max_version: object = None) -> object:
+        return made.__dlpack__()
+
+    return Exporter(__dlpack__=export, __dlpack_device__=made.__dlpack_device__, owner=made)
+
+
+def interface(a: Any, **changes: Any) -> Exporter:
+    """An exporter of a CUDA array interface."""
+    words = {"version": 3, "typestr": a.dtype.str, "shape": a.shape, "strides": a.strides, "stream": None}
+    said = {**words, "data": (a.__array_interface__["data"][0], False), **changes}
+    return Exporter(__cuda_array_interface__=said, owner=a)
+
+
+EXPORTS: dict[str, Callable[..., Exporter]] = {"DLPack": shown, "the interface": interface}
+each_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
+
+
+# -- let in --------------------------------------------------------------------------------------
+
+
+@each_export
+def test_writable_memory_is_shared_with_who_looks_at_it_there(
+    export: Callable[..., Exporter], cupy: ModuleType
+) -> None:
+    a = memory()
+    for options in ({}, {"copy": False}, {"device": "cuda:0"}, {"device": "gpu"}):
+        x = xbridge.to_backend(export(a), "cupy", **options)
+        assert type(x) is cupy.ndarray
+        a[0] += 1
+        assert xbridge.to_list(x) == a.tolist()
+        x[1:2] = xbridge.to_backend(np.array([9.0 + a[1]]), "cupy")
+        assert xbridge.to_list(x) == a.tolist()
+        assert xbridge.shares_memory(export(a), x)
+
+
+@each_export
+def test_who_asks_for_a_copy_or_the_host_gets_it(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+    a = memory()
+    made = [
+        xbridge.to_backend(export(a), "cupy", copy=True),
+        xbridge.to_backend(export(a), "cupy", device="cuda:1"),
+        xbridge.to_backend(export(a), "cupy", dtype="float32"),
+        xbridge.to_numpy(export(a)),
+        xbridge.asarray(export(a)),
+        xbridge.asarray([export(a), export(a)])[1],
+        xbridge.asarray([export(a), export(a)], backend="cupy")[1],
+        xbridge.align(np.ones(2), export(a))[1],
+    ]
+    a[:] = -1
+    for x in made:
+        assert xbridge.to_list(x) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert made[3].flags.writeable
+    assert xbridge.to_list(export(memory())) == memory().tolist()
+
+
+@each_export
+def test_every_layout_and_dtype_comes_as_it_is(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+    whole = np.arange(24.0).reshape(2, 3, 4)
+    views = [whole, whole.T, whole[:, ::-1], whole[..., ::2], whole[:0], whole[0, 0, 0, ...]]
+    views += [whole.astype(dtype) for dtype in ("?", "i1", "u2", "f2", "f4", "c8", "c16", "u8")]
+    for view in views:
+        x = xbridge.to_backend(export(view), "cupy")
+        assert (x.dtype, x.shape) == (view.dtype, view.shape)
+        assert np.array_equal(xbridge.to_numpy(x), view)
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        lambda a: shown(a, flags=1),
+        lambda a: shown(a, stale=True),
+        lambda a: interface(a, data=(a.__array_interface__["data"][0], True)),
+        lambda a: shown(np.broadcast_to(a[:1], (6,)) if a.size else a),
+    ],
+    ids=["read-only", "before there were versions", "a read-only interface", "it repeats memory"],
+)
+def test_what_may_not_be_written_is_copied(export: Callable[[Any], Exporter], cupy: ModuleType) -> None:
+    a = np.zeros(6)
+    x = xbridge.to_backend(export(a), "cupy")
+    a[:] = -1
+    assert xbridge.to_list(x) == [0.0] * 6
+    with pytest.raises(xbridge.CopyError, match="may not be written, and cupy has no read-only arrays"):
+        xbridge.to_backend(export(a), "cupy", copy=False)
+    assert xbridge.to_list(xbridge.to_backend(export(a[:0]), "cupy", copy=False)) == []
+
+
+def test_what_an_exporter_copied_is_nobody_elses(cupy: ModuleType) -> None:
+    a = memory()
+    x = xbridge.to_backend(shown(a, flags=3), "cupy")
+    assert x.data.ptr == a.ctypes.data
+    for given in (shown(a, flags=2), Exporter(**other_memory())):
+        with pytest.raises(xbridge.CopyError, match="it hands out a copy"):
+            xbridge.to_backend(given, "cupy", copy=False)
+
+
+def other_memory() -> dict[str, Any]:
+    """The words of an exporter of other memory each time."""
+    kept: list[Any] = []
+
+    def export(**_: object) -> object:
+        kept.append(capsule(memory().copy(), device=(2, 0)))
+        handed: object = kept[-1].__dlpack__()
+        return handed
+
+    return {"__dlpack__": export, "__dlpack_device__": lambda: (2, 0)}
+
+
+def test_the_stream_of_who_takes_it_is_told_on_the_device_of_the_memory(cupy: ModuleType) -> None:
+    a, asked = memory(), []
+    made: Any = capsule(a, device=(2, 1))
+
+    def export(*, stream: int, max_version: object = None) -> object:
+        asked.append((stub_cupy.state.current, stream, max_version))
+        return made.__dlpack__()
+
+    x = Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 1))
+    assert xbridge.device_of(xbridge.to_backend(x, "cupy")) == "cuda:1"
+    assert asked == [(1, stub_cupy.state.streams[1].ptr, (1, 0))]
+
+
+def test_an_exporter_that_can_come_to_the_host_is_asked_to(cupy: ModuleType) -> None:
+    def export(*, max_version: object, dl_device: object) -> object:
+        return on_host.__dlpack__()
+
+    on_host: Any = capsule(memory() + 1)
+    x = Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 0))
+    assert xbridge.to_list(x) == (memory() + 1).tolist()
+
+
+def test_managed_memory_is_on_the_device_that_says_so(cupy: ModuleType) -> None:
+    x = shown(memory(), device=(13, 0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="Unsupported array type: 13"):
+        xbridge.to_backend(x, "cupy")
+
+
+def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
+    room = get("cupy")
+    later: dict[str, Any] = {
+        "describe": lambda x: room.describe(x.data),
+        "devices": room.devices,
+        "resolve_device": room.resolve_device,
+        "lacks": room.lacks,
+        "import_": lambda given: Toy(room.import_(given)),
+    }
+    xbridge.register_backend("toylib", make_backend(**later))
+    a = memory()
+    toy = xbridge.to_backend(shown(a), "toylib")
+    a[:] = -1
+    assert xbridge.to_list(toy.data) == memory().tolist()
+    with pytest.raises(xbridge.CopyError, match="toylib reads it later"):
+        xbridge.to_backend(shown(a), "toylib", copy=False)
+
+
+# -- refused -------------------------------------------------------------------------------------
+
+
+def refusals(x: object, error: type[xbridge.XBridgeError], why: str) -> None:
+    verbs: list[Callable[[Any], object]] = [
+        lambda x: xbridge.to_backend(x, "cupy"),
+        xbridge.to_numpy,
+        xbridge.to_list,
+        lambda x: xbridge.asarray([x, x]),
+    ]
+    for verb in verbs:
+        with pytest.raises(error, match=f"cannot read a .*{why}.*; try "):
+            verb(x)
+
+
+BAD_CAPSULES: dict[str, tuple[dict[str, Any], str]] = {
+    "on another device than was said": ({"announced": (2, 1)}, "on another device than cuda:1"),
+    "on the host": ({"device": (1, 0), "announced": (2, 0)}, "on another device than cuda:0"),
+    "of a version to come": ({"version": (2, 0)}, "it speaks DLPack 2"),
+    "of another name": ({"name": b"used_dltensor"}, "used before"),
+    "without memory": ({"data": 0}, "no memory"),
+    "with a negative length": ({"shape": (-6,)}, "no memory"),
+    "of too many axes": ({"axes": 65}, "contradicts itself"),
+    "of less than no axes": ({"axes": -1}, "contradicts itself"),
+    "without a shape": ({"no_shape": True}, "no shape"),
+    "below all memory": ({"strides": (-(2**40),), "data": 4096}, "outside of any device's"),
+    "above all memory": ({"strides": (2**60,)}, "outside of any device's"),
+    "unaligned": ({"offset": 1}, "no such alignment"),
+}
+
+
+@pytest.mark.parametrize(("words", "why"), BAD_CAPSULES.values(), ids=BAD_CAPSULES)
+def test_a_capsule_that_cannot_be_is_refused(words: dict[str, Any], why: str, cupy: ModuleType) -> None:
+    refusals(shown(memory(), **words), xbridge.UnsupportedArrayError, why)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"code": 3}, {"bits": 128}, {"lanes": 2}, {"code": 10, "bits": 8}, {"code": 17, "bits": 4}],
+    ids=["opaque", "too wide", "vectors", "float8", "less than a byte"],
+)
+def test_a_capsule_of_no_dtype_is_refused(words: dict[str, Any], cupy: ModuleType) -> None:
+    refusals(shown(memory(), **words), xbridge.DTypeError, "has no")
+
+
+BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
+    "without memory": ({"data": (0, False)}, "no memory"),
+    "at a negative address": ({"data": (-8, False)}, "no memory"),
+    "at no address": ({"data": (None, False)}, "not of the form"),
+    "at an address in words": ({"data": ("4096", False)}, "not of the form"),
+    "of data that are no pair": ({"data": None}, "failed with TypeError"),
+    "that does not say who writes": ({"data": (4096, None)}, "not of the form"),
+    "of no shape": ({"shape": None}, "failed with TypeError"),
+    "of a shape in words": ({"shape": ("6",)}, "not of the form"),
+    "of a fractional shape": ({"shape": (1.5,)}, "not of the form"),
+    "of a boolean shape": ({"shape": (True,)}, "not of the form"),
+    "of a negative length": ({"shape": (-6,)}, "no memory"),
+    "of a shape that fits nowhere": ({"shape": (2, 2**62, 2**62), "strides": None}, "failed with ValueError"),
+    "of other strides than axes": ({"strides": (8, 8)}, "not of the form"),
+    "with strides in words": ({"strides": ("8",)}, "not of the form"),
+    "beyond all memory": ({"strides": (2**62,)}, "outside of any device's"),
+    "below all memory": ({"strides": (-(2**40),), "data": (4096, False)}, "outside of any device's"),
+    "unaligned": ({"data": (4097, False)}, "no such alignment"),
+    "of a part of an item": ({"strides": (12,)}, "no such strides"),
+    "with a mask": ({"mask": interface(np.ones(6, bool))}, "its mask would be lost"),
+    "of foreign bytes": ({"typestr": ">f8"}, "foreign order"),
+    "of no type": ({"typestr": "what"}, "failed with TypeError"),
+    "on stream zero": ({"stream": 0}, "its stream 0 is none"),
+    "on a stream in words": ({"stream": "1"}, "its stream '1' is none"),
+}
+
+
+@pytest.mark.parametrize(("words", "why"), BAD_INTERFACES.values(), ids=BAD_INTERFACES)
+def test_an_interface_that_cannot_be_is_refused(words: dict[str, Any], why: str, cupy: ModuleType) -> None:
+    refusals(interface(memory(), **words), xbridge.UnsupportedArrayError, why)
+
+
+@pytest.mark.parametrize("said", [(), 3, "a", {}, {"shape": (1,)}, [("a", 1)]], ids=str)
+def test_an_interface_of_another_kind_is_refused(said: object, cupy: ModuleType) -> None:
+    refusals(Exporter(__cuda_array_interface__=said), xbridge.UnsupportedArrayError, "export failed with")
+
+
+@pytest.mark.parametrize("typestr", ["|O", "|V8", "<U2", "<M8[s]", "|S8"])
+def test_an_interface_of_no_numbers_is_refused(typestr: str, cupy: ModuleType) -> None:
+    refusals(interface(memory(), typestr=typestr), xbridge.DTypeError, "no numeric dtype")
+
+
+@pytest.mark.parametrize("result", [None, 3, "capsule", memory()], ids=repr)
+def test_an_export_of_something_else_is_refused(result: object, cupy: ModuleType) -> None:
+    x = Exporter(__dlpack__=lambda **_: result, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=f"__dlpack__ returned {type(result).__name__}"):
+        xbridge.to_backend(x, "cupy")
+
+
+@pytest.mark.parametrize("where", [None, (), (2,), (2, 0, 0), ("cuda", 0), (2, None)], ids=repr)
+def test_a_device_that_is_none_is_refused(where: object, cupy: ModuleType) -> None:
+    x = Exporter(__dlpack__=memory().__dlpack__, __dlpack_device__=lambda: where)
+    refusals(x, xbridge.UnsupportedArrayError, "failed with")
+
+
+@pytest.mark.parametrize("where", [(2, 7), (2, -1), (4, 0), (0, 0), (99, 0)], ids=str)
+def test_a_device_that_is_not_here_is_named(where: tuple[int, int], cupy: ModuleType) -> None:
+    x = shown(memory(), device=where)
+    for verb in (xbridge.to_numpy, lambda x: xbridge.to_backend(x, "cupy"), xbridge.to_list):
+        with pytest.raises(xbridge.DeviceError, match=r"its memory is on (cuda:7|DLPack device type)"):
+            verb(x)
+
+
+class TheirError(Exception):
+    """Of a library that derives from nothing more special."""
+
+
+def test_whatever_an_export_raises_is_chained_and_nobody_asks_again(cupy: ModuleType) -> None:
+    for error in (TheirError("no"), TypeError("no"), RecursionError(), StopIteration(), BufferError("no")):
+        calls: list[object] = []
+        x = Exporter(__dlpack__=raising(error, calls), __dlpack_device__=lambda: (2, 0))
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"failed with .*; try ") as caught:
+            xbridge.to_backend(x, "cupy")
+        assert caught.value.__cause__ is error
+        assert len(calls) == 1
+
+
+def test_a_property_that_raises_is_chained(cupy: ModuleType) -> None:
+    def fail(_: object) -> None:
+        raise TheirError
+
+    for word in ("shape", "dtype"):
+        for words in (
+            {"__cuda_array_interface__": interface(memory()).__cuda_array_interface__},  # type: ignore[attr-defined]
+            {"__dlpack__": shown(memory()).__dlpack__, "__dlpack_device__": lambda: (2, 0)},  # type: ignore[attr-defined]
+        ):
+            with pytest.raises(xbridge.UnsupportedArrayError, match="TheirError"):
+                xbridge.to_backend(Exporter(**words, **{word: property(fail)}), "cupy")
+    with pytest.raises(xbridge.UnsupportedArrayError, match="TheirError"):
+        xbridge.to_backend(Exporter(__cuda_array_interface__=property(fail)), "cupy")
+
+
+def test_who_contradicts_itself_is_refused(cupy: ModuleType) -> None:
+    a = memory()
+    for words in ({"shape": (5,)}, {"__len__": lambda: 7}, {"dtype": np.dtype("f4")}, {"dtype": "int64"}):
+        for x in (
+            Exporter(__cuda_array_interface__=interface(a).__cuda_array_interface__, owner=a, **words),  # type: ignore[attr-defined]
+            Exporter(**{**vars(type(shown(a))), **words}),
+        ):
+            with pytest.raises(TypeError, match=r"its .*, and it exports .*; try "):
+                xbridge.to_backend(x, "cupy")
+
+
+def test_a_library_that_sees_something_else_is_not_believed(
+    cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = get("cupy")
+    monkeypatch.setattr(
+        room, "import_", lambda given: (given.__dlpack__(stream=1), cupy.asarray(np.ones(2)))[1]
+    )
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match=r"of shape \(6,\) on cuda:0, and cupy sees float64"
+    ):
+        xbridge.to_backend(shown(memory()), "cupy")
+
+
+def test_strides_that_a_library_lacks_never_reach_it(
+    cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = get("cupy")
+    monkeypatch.setattr(room, "holds", lambda facts, layout: min(layout.strides) >= 0)
+    for export in EXPORTS.values():
+        with pytest.raises(xbridge.UnsupportedArrayError, match="cupy has no such strides"):
+            xbridge.to_backend(export(memory()[::-1]), "cupy")
+
+
+def test_where_nobody_can_look_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_cupy.install(monkeypatch, stub_cupy.module(0))
+    for export in EXPORTS.values():
+        for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
+            with pytest.raises(
+                xbridge.DeviceError, match=r"pip install 'xbridge-array\[cupy\]' where that device is"
+            ):
+                call(export(memory()))
+    xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.DeviceError, match="on cuda:0; try device='cpu', or pip install"):
+        xbridge.to_backend(shown(memory()), "toylib")
+    with pytest.raises(xbridge.DeviceError, match="or pip install"):
+        xbridge.shares_memory(shown(memory()), shown(memory()))
