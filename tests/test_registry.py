@@ -342,7 +342,9 @@ def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
         return None if host.size == 0 else Toy(host)
 
     xbridge.register_backend("toylib", make_backend(peek=lambda x: x.data if x.data.size else None))
-    xbridge.register_backend("others", make_backend("others", adopt=adopt, plain=(SubToy,)), roots=())
+    xbridge.register_backend(
+        "others", make_backend("others", adopt=adopt, plain=(SubToy,), immutable=False), roots=()
+    )
     assert xbridge.is_available("toylib")
     assert xbridge.is_available("others")
     a = np.ones(3)

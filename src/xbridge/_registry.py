@@ -252,8 +252,11 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
     if source.name == HOST:
         return target.adopt
 
+    # Between two that never change memory is shared, and `adopt` copies what it is shown.
+    shares = source.immutable and target.immutable
+
     def meet(x: Array) -> Array | None:
-        host = source.peek(x)
+        host = None if shares else source.peek(x)
         return None if host is None else target.adopt(host)
 
     return meet
