@@ -72,14 +72,15 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         return _plan(route, [*steps, *_on_device(route, layout, copied=not layout.settled), *_track(route)])
     steps += _move(route, source, CPU)
     lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
-    if lacking:
+    at_source = lacking and source.lacks(dtype, CPU) is None
+    if at_source:
         steps += [*_check(route, source), *_cast(route, source)]
     steps.append(Step(source, "to_host"))
     taken = Step(target, "from_host", copies=_reads_in(target))
     on_host, at_target = [], []
-    if not lacking:
+    if not at_source:
         on_host = _check(route, _host)
-        if target.host_only or (facts.dtype, dtype) in target.host_casts:
+        if lacking or target.host_only or (facts.dtype, dtype) in target.host_casts:
             on_host += _cast(route, _host)
         else:
             at_target = _cast(route, target)
@@ -89,7 +90,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
         once = moves if target.immutable else later
         on_host += _share_or_copy(route, layout, will_copy=bool(taken.copies or once))
-    elif source.immutable and not any(step.copies for step in on_host):
+    elif source.readonly and not any(step.copies for step in on_host):
         on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
     return _plan(route, [*steps, *on_host, taken, *later, *_track(route)])
 
