@@ -1,15 +1,21 @@
 """The documents and the code: what is generated is fresh, and what a page names is there."""
 
 import inspect
+import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import xbridge
+from xbridge.backends import INDEX
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -17,14 +23,21 @@ PACKAGE = Path(xbridge.__file__).parent
 GENERATED = ("reference.md", "support.md")
 
 
-def generate(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+needs_every_library = pytest.mark.skipif(
+    not all(find_spec(name) for name in INDEX), reason="support.md is measured with every library"
+)
+
+
+def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedProcess[str]":
     """Run the generator as `make docs` does, in an interpreter that has registered nothing."""
     command = [sys.executable, "-W", "error", DOCS / "generate.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    paths = os.pathsep.join(filter(None, [before, os.environ.get("PYTHONPATH", "")]))
+    around = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=around)
 
 
+@needs_every_library
 def test_the_generated_pages_are_what_the_code_says_today(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     for page in GENERATED:
         shutil.copy(DOCS / page, tmp_path)
     shown = generate(tmp_path)
@@ -33,8 +46,8 @@ def test_the_generated_pages_are_what_the_code_says_today(tmp_path: Path) -> Non
         assert (tmp_path / page).read_text("utf-8") == (DOCS / page).read_text("utf-8"), f"{page} is stale"
 
 
+@needs_every_library
 def test_the_check_for_stale_pages_fails_on_one_and_writes_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     page = tmp_path / "support.md"
     stale = (DOCS / "support.md").read_text("utf-8").replace("| copied |", "| shared |", 1)
     page.write_text(stale, "utf-8")
@@ -42,6 +55,80 @@ def test_the_check_for_stale_pages_fails_on_one_and_writes_nothing(tmp_path: Pat
     assert shown.returncode == 1
     assert "support.md is stale; try python docs/generate.py" in shown.stderr
     assert page.read_text("utf-8") == stale
+
+
+@needs_every_library
+def test_the_check_fails_where_a_library_is_missing_and_says_which(tmp_path: Path) -> None:
+    (tmp_path / "dask.py").write_text("raise ModuleNotFoundError('not here', name='dask')", "utf-8")
+    shown = generate("--check", before=str(tmp_path))
+    assert shown.returncode == 1
+    assert shown.stderr.strip() == "cannot measure what is supported: dask is not installed; try make docs"
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules of the generator."""
+    monkeypatch.syspath_prepend(DOCS)
+    names = ("claims", "declared", "generate", "measured")
+    return SimpleNamespace(**{name: import_module(name) for name in names})
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a gap that is none": (
+        "numpy",
+        {"gaps": {"sharing": ""}},
+        "numpy declares a gap in 'sharing', which is kept",
+    ),
+    "a gap not declared": ("jax", {"gaps": {}}, "jax declares no gap in 'order', which is broken"),
+    "a fact": ("dask", {"immutable": False}, "numpy to dask is shared by what they declare, and copied"),
+    "another fact": (
+        "array_api_strict",
+        {"readonly": False},
+        "torch, requires grad to array_api_strict is copied",
+    ),
+}
+
+
+@needs_every_library
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_backend_that_declares_what_is_not_so_stops_the_page(
+    what: str, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, planted, told = PLANTED[what]
+    rooms = scripts.declared.declarations()
+    assert [*scripts.claims.contradictions(rooms)] == []
+    wrong = [room._replace(**planted) if room.name == name else room for room in rooms]
+    monkeypatch.setattr(scripts.generate, "declarations", lambda: wrong)
+    with pytest.raises(SystemExit, match="declare what was measured otherwise") as stopped:
+        scripts.generate.parts()
+    assert told in str(stopped.value)
+
+
+@needs_every_library
+def test_a_dtype_that_a_backend_says_it_has_is_tried(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts.claims, "goes", lambda name, word: True)
+    told = [*scripts.claims.contradictions(scripts.declared.declarations())]
+    assert "jax says that it lacks float64, which is not so" in told
+    assert "array_api_strict says that it lacks bfloat16, which is not so" in told
+
+
+@needs_every_library
+def test_what_does_not_live_on_the_host_is_declared_in_italics(scripts: SimpleNamespace) -> None:
+    rooms = scripts.declared.declarations()
+    numpy = next(room for room in rooms if room.name == "numpy")
+    away = numpy._replace(name="away", readonly=False, host_only=False, gaps={"host": "never: it is away"})
+    head, *rows = scripts.measured.pairs([*rooms, away])
+    last = {row[0]: row[-1] for row in rows}
+    assert head[-1] == "to away"
+    assert [last[row] for row in ("torch", "torch, requires grad", "numpy", "away")] == [
+        *("*shared*", "*copied*", "*copied*", "*itself*")
+    ]
+    assert dict(zip(head, rows[-1], strict=True))["to jax"] == "*copied*"
+    assert set(scripts.measured.devices([*rooms, away])[-1]) == {"away", "*no*"}
+    assert {row[-1] for row in scripts.measured.dtypes([*rooms, away])[1:]} == {"*not measured*"}
+    assert [*scripts.claims.contradictions([*rooms, away])] == []
 
 
 def test_every_generated_part_of_a_page_is_filled() -> None:
@@ -52,7 +139,7 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
             r"<!-- generated: \w+ -->(.*?)<!-- end -->", (DOCS / page).read_text("utf-8"), re.DOTALL
         )
     ]
-    assert len(parts) == 6
+    assert len(parts) == 9
     assert all(part.strip() for part in parts)
 
 

@@ -1,0 +1,59 @@
+"""What the backends declare of themselves, read from their source: a library need not be here for that."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xbridge.backends import INDEX
+
+ACCELERATORS = {"torch": ("cuda", "mps", "xpu"), "jax": ("cuda", "tpu"), "cupy": ("cuda",)}
+"""Kinds of device that a library can have, and that are not here."""
+
+
+class Declared(NamedTuple):
+    """What a backend says of itself."""
+
+    name: str
+    readonly: bool
+    immutable: bool
+    autograd: bool
+    host_only: bool
+    gaps: dict[str, str]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it lives on the host, where everything can be tried."""
+        return "host" not in self.gaps
+
+
+def declarations() -> list[Declared]:
+    """What each backend of the index declares."""
+    return [_declared_in(str(entry.module)) for entry in INDEX.values()]
+
+
+def _declared_in(module: str) -> Declared:
+    spec = find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    found: dict[str, Any] = {}
+    for line in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        match line:
+            case ast.Assign([ast.Name(word)], value) | ast.AnnAssign(ast.Name(word), _, ast.expr() as value):
+                if word in Declared._fields:
+                    found[word] = ast.literal_eval(value)
+    return Declared(**found)
+
+
+def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
+    """What the contract makes of what two backends declare, for an array in one piece on one device."""
+    if source.name == target.name:
+        return "itself"
+    elsewhere = not (source.is_measured and target.is_measured) and (source.host_only or target.host_only)
+    if source.name == "dask":
+        return "computed"
+    if elsewhere or (target.immutable and not source.immutable):
+        return "copied"
+    if not (guarded or source.immutable):
+        return "shared"
+    return "shared, read-only" if target.readonly else "copied"

@@ -1,0 +1,215 @@
+"""The tables of support.md: what becomes of arrays between all libraries, by converting them.
+
+A cell is a conversion. Whether it shared memory NumPy says, of the memory that the two libraries show by
+their own means. A library that does not live on the host is not measured: its cells are what the source of
+its backend declares, in italics.
+"""
+
+from typing import Any, TypeAlias
+
+import array_api_strict
+import dask.array as da
+import jax
+import numpy as np
+import torch
+from declared import ACCELERATORS, Declared, expected
+from numpy.lib.stride_tricks import as_strided
+
+import xbridge
+from xbridge._devices import CPU
+from xbridge._dtypes import DTYPES
+from xbridge._host._memory import native_dtype
+from xbridge._registry import get
+from xbridge.backends import HOST
+
+Table: TypeAlias = "list[list[str]]"
+Array: TypeAlias = Any
+
+FACTS = ("readonly", "immutable", "autograd", "host_only")
+NAMELESS = ("longdouble", "object", "str", "datetime64[s]")
+
+
+def tables(rooms: list[Declared]) -> dict[str, Table]:
+    """Every table by its name, the head first."""
+    facts = [[room.name, *(str(getattr(room, fact)) for fact in FACTS)] for room in rooms]
+    gaps = [[room.name, gap, *why.split(": ", 1)] for room in rooms for gap, why in room.gaps.items()]
+    return {
+        "pairs": pairs(rooms),
+        "dtypes": dtypes(rooms),
+        "defaults": defaults(rooms),
+        "devices": devices(rooms),
+        "layouts": layouts(),
+        "facts": [["backend", *FACTS], *facts],
+        "gaps": [["backend", "what", "until", "why"], *gaps],
+    }
+
+
+# -- where arrays lie ----------------------------------------------------------------------------
+
+
+def memory(x: Array) -> Array:
+    """The memory of an array, by the means of its own library; of Dask's that of the only chunk."""
+    name = xbridge.backend_of(x)
+    if name == "torch":
+        return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage()).numpy()
+    if name == "dask":
+        chunks = [getattr(value, "value", value) for value in x.dask.values()]
+        return chunks[0] if len(chunks) == 1 and isinstance(chunks[0], np.ndarray) else np.empty(0)
+    return x._array if name == "array_api_strict" else np.asarray(x)  # noqa: SLF001 -- it shows no other
+
+
+def crossing(x: Array, target: str, **options: Any) -> str:
+    """What one conversion did; nothing where there is no such array."""
+    if x is None:
+        return ""
+    try:
+        y = xbridge.to_backend(x, target, **options)
+    except xbridge.XBridgeError as error:
+        return f"refused: `{type(error).__name__}`"
+    if y is x:
+        return "itself"
+    if not np.shares_memory(memory(x), memory(y)):
+        return "copied"
+    return "shared" if memory(y).flags.writeable else "shared, read-only"
+
+
+# -- the tables ----------------------------------------------------------------------------------
+
+
+def sources(rooms: list[Declared]) -> dict[str, Array]:
+    """A writable array in one piece of each library that has such, and of those that are guarded; or None."""
+    host = np.arange(24, dtype="float32").reshape(4, 6)
+    frozen = host.copy()
+    frozen.flags.writeable = False
+    made = {
+        "numpy": host,
+        "numpy, read-only": frozen,
+        "torch": torch.arange(24.0).reshape(4, 6),
+        "torch, requires grad": torch.ones(4, 6, requires_grad=True),
+        "jax": jax.device_put(host.copy(), jax.local_devices(backend="cpu")[0]),
+        "dask": da.from_array(host.copy(), chunks=-1),
+        "array_api_strict": array_api_strict.asarray(host.copy()),
+    }
+    return made | {room.name: None for room in rooms if room.name not in made}
+
+
+def measured(x: Array, target: str) -> str:
+    """What became of an array on its second way to a library, when the way is known."""
+    xbridge.to_backend(x, target)
+    found = crossing(x, target)
+    return "computed" if found == "copied" and xbridge.backend_of(x) == "dask" else found
+
+
+def pairs(rooms: list[Declared]) -> Table:
+    """From every library to every other."""
+    by_name = {room.name: room for room in rooms}
+    rows = []
+    for row, x in sources(rooms).items():
+        source = by_name[row.partition(",")[0]]
+        expect = [f"*{expected(source, target, guarded=',' in row)}*" for target in rooms]
+        here = [source.is_measured and target.is_measured for target in rooms]
+        cells = [
+            measured(x, room.name) if so else cell for room, so, cell in zip(rooms, here, expect, strict=True)
+        ]
+        rows.append([row, *cells])
+    return [["from", *(f"to {room.name}" for room in rooms)], *rows]
+
+
+def dtypes(rooms: list[Declared]) -> Table:
+    """Which dtype a library has: what goes there comes back bit by bit."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for word in (*DTYPES, *NAMELESS):
+        alike.setdefault(tuple(has(room, word) for room in rooms), []).append(f"`{word}`")
+    rows = [[", ".join(words), *cells] for cells, words in alike.items()]
+    return [["dtype", *(room.name for room in rooms)], *rows]
+
+
+def has(room: Declared, word: str) -> str:
+    """Whether a library has a dtype, and on what condition."""
+    if not room.is_measured:
+        return "*not measured*"
+    if goes(room.name, word):
+        return "yes"
+    if room.name == "jax":
+        with jax.enable_x64(True):  # noqa: FBT003 -- theirs
+            return "with x64" if goes(room.name, word) else "no"
+    return "no"
+
+
+def goes(name: str, word: str) -> bool:
+    """Whether an array of NumPy's goes to a library and back with its dtype and its bits."""
+    x = np.arange(6).astype(native_dtype(word) if word in DTYPES else word)
+    try:
+        y = xbridge.to_backend(x, name, copy=None if name == HOST else True)
+        back = xbridge.to_numpy(y)
+    except xbridge.DTypeError:
+        return False
+    assert back.dtype == x.dtype, (name, word)
+    assert back.tobytes() == x.tobytes(), (name, word)
+    return word in DTYPES or name == HOST
+
+
+def defaults(rooms: list[Declared]) -> Table:
+    """What `dtype="default"` narrows, wherever something is narrowed."""
+    rows = []
+    for word in ("int64", "uint64", "float64", "complex128"):
+        x = np.ones(2, word)
+        there = [
+            xbridge.to_backend(x, room.name, dtype="default") if room.is_measured else x for room in rooms
+        ]
+        cells = [str(y.dtype).rpartition(".")[2] for y in there]
+        rows.append([f"`{word}`", *("stays" if cell == word else f"`{cell}`" for cell in cells)])
+    return [["dtype", *(room.name for room in rooms)], *rows]
+
+
+def devices(rooms: list[Declared]) -> Table:
+    """Where a library's arrays can be."""
+    kinds = dict.fromkeys(kind for room in rooms for kind in ACCELERATORS.get(room.name, ()))
+    strict = [device for device in get("array_api_strict").devices() if device != CPU]
+    places = ["cpu", *kinds, *strict]
+    return [["backend", *places], *([room.name, *(lives(room, place) for place in places)] for room in rooms)]
+
+
+def lives(room: Declared, place: str) -> str:
+    """Whether an array can be there, as it is declared of what is not here."""
+    if place in ACCELERATORS.get(room.name, ()):
+        return "*yes*"
+    if not room.is_measured:
+        return "*no*"
+    try:
+        y = xbridge.to_backend(np.ones(2, "float32"), room.name, device=place)
+    except xbridge.DeviceError:
+        return "no"
+    assert xbridge.device_of(y) == place
+    return "yes"
+
+
+def layouts() -> Table:
+    """How an array may lie in memory."""
+    host = np.arange(24, dtype="float32").reshape(4, 6)
+    frozen = host[:]
+    frozen.flags.writeable = False
+    tensor, leaf = torch.arange(24.0).reshape(4, 6), torch.ones(4, requires_grad=True)
+    samples: dict[str, Any] = {
+        "in one piece": (host, tensor),
+        "0-d": (np.zeros(()), torch.zeros(())),
+        "transposed": (host.T, tensor.T),
+        "a view that begins later": (host[1:], tensor[1:]),
+        "every second element": (host[:, ::2], tensor[:, ::2]),
+        "channels last": (None, torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last)),
+        "reversed": (host[::-1], None),
+        "with strides that are no multiple of the item": (np.zeros(4, "f4,i1")["f0"], None),
+        "not aligned": (np.frombuffer(bytearray(17), "float32", offset=1), None),
+        "in foreign byte order": (host.astype(host.dtype.newbyteorder()), None),
+        "read-only": (frozen, None),
+        "one element repeated": (np.broadcast_to(host[0, :1], 3), tensor[0, :1].expand(3)),
+        "windows that overlap": (as_strided(host, (3, 2), (4, 4)), tensor.flatten()[:4].unfold(0, 2, 1)),
+        "a leaf that requires grad": (None, leaf),
+        "a result with a graph": (None, leaf * 2),
+        "with a conjugate pending": (None, torch.ones(3, dtype=torch.complex64).conj()),
+    }
+    rows = [
+        [name, *map(crossing, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]
+        for name, (array, tensor) in samples.items()
+    ]
+    return [["array", "NumPy to torch", "NumPy to array_api_strict", "torch to NumPy"], *rows]
