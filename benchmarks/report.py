@@ -12,13 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+import rows_dask
+import rows_jax
 from harness import Figure, Scale
 from rows import PEERS, ROWS, No, huge_pages
 
 __all__ = ["Result", "Table", "document"]
 
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-LIBRARIES = ("xbridge-array", "numpy", "torch", "ml_dtypes", "array-api-compat", *PEERS)
+LIBRARIES = ("xbridge-array", "numpy", "torch", "jax", "dask", "ml_dtypes", "array-api-compat", *PEERS)
 
 TRIAL = "This was a trial: the arrays were small and the rounds few, so the figures say nothing."
 PAGE = """\
@@ -50,9 +52,10 @@ memory, writing and gradients is not compared.
 
 {calls}
 
-Gymnasium's two are its `array_conversion` with its namespace of either library, as
-`gymnasium.wrappers.numpy_to_torch` defines them. scikit-learn's is `sklearn.utils._array_api.move_to`
-with array API dispatch switched on, given array-api-compat's namespaces and torch's device.
+Gymnasium's are its `array_conversion` with its namespace of either library, as
+`gymnasium.wrappers.numpy_to_torch` and `jax_to_numpy` define them. scikit-learn's is
+`sklearn.utils._array_api.move_to` with array API dispatch switched on, given array-api-compat's
+namespaces, or JAX's own, and the library's device.
 
 ## The machine
 
@@ -180,7 +183,8 @@ def duration(seconds: float | None) -> str:
 
 def calls() -> list[str]:
     """Return what was run for each peer."""
-    own = [dict.fromkeys(row.peers[i] for row in ROWS) for i in range(len(PEERS))]
+    rows = (*ROWS, *rows_jax.ROWS, *rows_dask.ROWS)
+    own = [dict.fromkeys(row.peers[i] for row in rows) for i in range(len(PEERS))]
     return [
         f"{name}: " + ", ".join(f"`{call}`" for call in used if not isinstance(call, No))
         for name, used in zip(PEERS, own, strict=True)

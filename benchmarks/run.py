@@ -6,11 +6,14 @@ Nothing here fails when a target is missed, for a busy machine is no fault; the 
 import argparse
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import fresh
+import rows_dask
+import rows_jax
 from harness import MS, SHARE, Figure, best, figure, interleave
 from report import Result, Table, document
 from rows import BULK, IMPORT, STACK, No, Row, Section, names, sections
@@ -31,6 +34,12 @@ def main() -> None:
     warnings.simplefilter("ignore")  # the idioms' and the peers'; the tests see to ours
     space = names()
     tables = [timed(section, space) for section in sections(quick=quick)]
+    for library, its in (("jax", rows_jax), ("dask", rows_dask)):
+        if find_spec(library):
+            known = {**space, **its.names()}
+            tables += [timed(section, known) for section in its.sections(quick=quick)]
+        else:
+            progress(f"{library} is not installed: no rows of it")
     tables += [timed(section_of_kit(quick=quick), {**space, **names_of_kit()})]
     tables += [memory(space, quick=quick), imports(quick=quick), plugin(quick=quick)]
     text = document(tables, quick=quick)
