@@ -103,7 +103,7 @@ def has(name: str, dtype: str, device: str = "cpu") -> bool:
     if name == "jax":
         import jax
 
-        return hasattr(jax.numpy, dtype) and (dtype not in WIDE or jax.config.jax_enable_x64)
+        return hasattr(jax.numpy, dtype) and (dtype not in WIDE or jax.config.jax_enable_x64)  # type: ignore[attr-defined] # it comes while JAX is imported
     if name == "torch":
         import torch
 

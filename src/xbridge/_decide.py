@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from xbridge._devices import Device
     from xbridge._plan import Request
-    from xbridge._protocol import Array, Backend, Facts, Layout
+    from xbridge._protocol import Array, Backend, Facts, Layout, Refusal
 
 
 def within(room: Backend, x: Array, request: Request) -> Plan:
@@ -104,6 +104,7 @@ def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:
     source, target, facts = route.source, route.target, route.facts
     before, casts, moves = _check(route, source), _cast(route, target), _move(route, target)
     if casts and target.lacks(facts.dtype, facts.device) is not None:
+        _refuse(route, source.lacks(route.dtype, facts.device))
         before, casts, copied = [*before, *_cast(route, source)], [], True
     later = _in_order(route, target, casts, moves)
     why = next(_obstacles(route, layout), "") or ("copy=True" if route.request.copy else "")
@@ -140,11 +141,8 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
             f"a cast from {facts.dtype} to {dtype} drops the imaginary part",
             "x.real",
         )
-    lacks = None
     if source is not target or device != facts.device or (dtype != facts.dtype and dtype in DTYPES):
-        lacks = target.lacks(dtype, device)
-    if lacks:
-        raise lacks.error.because(route.asked(), lacks.why, lacks.do)
+        _refuse(route, target.lacks(dtype, device))
     if request.grad == "keep" and facts.history and not is_inexact(dtype):
         raise GradientError.because(
             route.asked(),
@@ -152,6 +150,11 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
             "grad=None",
         )
     return route
+
+
+def _refuse(route: Route, lacks: Refusal | None) -> None:
+    if lacks:
+        raise lacks.error.because(route.asked(), lacks.why, lacks.do)
 
 
 def _dtype(target: Backend, facts: Facts, request: Request, device: Device) -> str:

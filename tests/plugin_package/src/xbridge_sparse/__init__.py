@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge import Device
-    from xbridge.protocol import Array, Facts, HostArray
+    from xbridge.protocol import Array, Exporter, Facts, HostArray
 
 # -- facts ---------------------------------------------------------------------------------------
 
@@ -176,7 +176,20 @@ def from_host(array: HostArray, /) -> Array:
     return sparse.COO.from_numpy(native, fill_value=native.dtype.type(0))
 
 
+def export(x: Array, /) -> Exporter:
+    raise _no_devices()
+
+
+def import_(shown: Exporter, /) -> Array:
+    raise _no_devices()
+
+
 # -- helpers -------------------------------------------------------------------------------------
+
+
+def _no_devices() -> DeviceError:
+    """There is no memory of devices to show, and none is looked at."""
+    return DeviceError.because("hand over memory of a device in sparse", gaps["device"], "device='cpu'")
 
 
 def _is_dense(x: Array) -> bool:
