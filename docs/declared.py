@@ -49,11 +49,16 @@ def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
     """What the contract makes of what two backends declare, for an array in one piece on one device."""
     if source.name == target.name:
         return "itself"
-    elsewhere = not (source.is_measured and target.is_measured) and (source.host_only or target.host_only)
     if source.name == "dask":
         return "computed"
-    if elsewhere or (target.immutable and not source.immutable):
+    if not _meet(source, target) or (target.immutable and not source.immutable):
         return "copied"
     if not (guarded or source.immutable):
         return "shared"
     return "shared, read-only" if target.readonly else "copied"
+
+
+def _meet(source: Declared, target: Declared) -> bool:
+    """Whether there is a place for arrays of both."""
+    kinds = [{*ACCELERATORS.get(room.name, ()), *(["cpu"] * room.is_measured)} for room in (source, target)]
+    return bool(kinds[0] & kinds[1])

@@ -24,7 +24,8 @@ GENERATED = ("reference.md", "support.md")
 
 
 needs_every_library = pytest.mark.skipif(
-    not all(find_spec(name) for name in INDEX), reason="support.md is measured with every library"
+    not all(find_spec(name) for name in INDEX if name != "cupy"),  # which is declared, and not measured
+    reason="support.md is measured with every library",
 )
 
 
