@@ -212,6 +212,7 @@ DEVICES: Faults = {
         "a device is missing from the list": {"devices": lambda: good.devices()[1:]},
         "devices are strings": {"devices": lambda: tuple(map(str, good.devices()))},
     },
+    "test_arrays_live_on_the_host_too": {"the host is missing": {"devices": lambda: good.devices()[1:]}},
     "test_a_device_object_of_the_library_has_the_name_of_its_device": {
         "device objects are unknown": {"device_name": lambda device: None},
         "every object is a device": {"device_name": lambda device: good.device_name(device) or CPU},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -42,23 +43,34 @@ class Stream:
         self.ptr = ptr
         self.work: list[Callable[[], None]] = []
         self.waits = 0
+        self._lock = threading.Lock()
 
     def synchronize(self) -> None:
         self.waits += 1
         self.drain()
 
     def drain(self) -> None:
-        while self.work:
-            self.work.pop(0)()
+        with self._lock:
+            while self.work:
+                self.work.pop(0)()
 
 
 class State:
     """The driver: which device is current, and the stream of each."""
 
     def __init__(self) -> None:
-        self.current = 0
+        self._here = threading.local()
         self.streams = [Stream(100 + index) for index in range(COUNT)]
         self.to_host = self.to_device = 0
+
+    @property
+    def current(self) -> int:
+        """Of this thread."""
+        return getattr(self._here, "current", 0)
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self._here.current = index
 
 
 state = State()
@@ -98,6 +110,7 @@ class ndarray:  # noqa: N801 -- its name
     dtype = property(lambda self: self._memory.dtype)
     shape = property(lambda self: self._memory.shape)
     strides = property(lambda self: self._memory.strides)
+    ndim = property(lambda self: self._memory.ndim)
     size = property(lambda self: self._memory.size)
     itemsize = property(lambda self: self._memory.itemsize)
     device = property(lambda self: Device(self._device))
@@ -150,6 +163,9 @@ class ndarray:  # noqa: N801 -- its name
     def transpose(self, *axes: Any) -> ndarray:
         return self._like(self._memory.transpose(*axes), self)
 
+    def tobytes(self) -> bytes:
+        return bytes(self.get().tobytes())
+
     def min(self) -> ndarray:
         return self._like(np.asarray(self._there().min()))
 
@@ -160,7 +176,8 @@ class ndarray:  # noqa: N801 -- its name
     imag = property(lambda self: self._like(self._memory.imag, self))
 
     def __getitem__(self, where: Any) -> ndarray:
-        return self._like(self._memory[where], self)
+        key = where if isinstance(where, tuple) else (where,)
+        return self._like(self._memory[key if Ellipsis in key else (*key, ...)], self)  # never a scalar
 
     def __setitem__(self, where: Any, values: ndarray) -> None:
         self._there()[where] = values._there()
@@ -197,11 +214,11 @@ def _sent(values: Any, order: str) -> ndarray:
     return ndarray(fresh, state.current)
 
 
-def asarray(a: Any, *, blocking: bool = False) -> ndarray:
+def asarray(a: Any, *, order: str = "K", blocking: bool = False) -> ndarray:
     """NumPy's arrays are sent, and what shows device memory is looked at."""
     if isinstance(a, np.ndarray):
         native = a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
-        sent = _sent(native, "F" if a.flags.fnc else "C")
+        sent = _sent(native, "F" if a.flags.fnc and order == "K" else "C")
         state.to_device += 1
         if blocking:
             state.streams[state.current].synchronize()

@@ -116,7 +116,10 @@ def test_a_dtype_that_a_backend_says_it_has_is_tried(
 
 
 @needs_every_library
-def test_what_does_not_live_on_the_host_is_declared_in_italics(scripts: SimpleNamespace) -> None:
+def test_what_does_not_live_on_the_host_is_declared_in_italics(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(scripts.declared.ACCELERATORS, "away", ("xpu",))
     rooms = scripts.declared.declarations()
     numpy = next(room for room in rooms if room.name == "numpy")
     away = numpy._replace(name="away", readonly=False, host_only=False, gaps={"host": "never: it is away"})
@@ -127,7 +130,7 @@ def test_what_does_not_live_on_the_host_is_declared_in_italics(scripts: SimpleNa
         *("*shared*", "*copied*", "*copied*", "*itself*")
     ]
     assert dict(zip(head, rows[-1], strict=True))["to jax"] == "*copied*"
-    assert set(scripts.measured.devices([*rooms, away])[-1]) == {"away", "*no*"}
+    assert set(scripts.measured.devices([*rooms, away])[-1]) == {"away", "*yes*", "*no*"}
     assert {row[-1] for row in scripts.measured.dtypes([*rooms, away])[1:]} == {"*not measured*"}
     assert [*scripts.claims.contradictions([*rooms, away])] == []
 

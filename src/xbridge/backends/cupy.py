@@ -20,6 +20,7 @@ from xbridge._dtypes import DTYPES, instead
 from xbridge._exchange import Shown
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.backends import numpy as _numpy
 from xbridge.errors import DeviceError, DTypeError, GradientError, MissingLibraryError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ gaps: dict[str, str] = {
     "host": "never: CuPy arrays live on a GPU",
     "history": "never: CuPy does not differentiate",
     "readonly": "never: CuPy has no read-only arrays",
-    "sharing": "never: CuPy arrays live on a GPU, away from host memory",
 }
 samples = "xbridge.testing.samples.cupy"
 
@@ -92,7 +92,7 @@ def layout(x: Array, /) -> Layout:
 
 
 def dtype_name(dtype: object, /) -> str | None:
-    return None  # they are NumPy's
+    return _numpy.dtype_name(dtype)
 
 
 def lacks(dtype: str, device: Device, /) -> Refusal | None:
@@ -179,19 +179,9 @@ def copy(x: Array, /) -> Array:
 
 
 def move(x: Array, device: Device, /) -> Array:
-    if device == CPU:
-        with x.device:
-            return x.get(order="A")
-    if isinstance(x, np.ndarray):
-        with cupy.cuda.Device(_DEVICES[device]):
-            return cupy.asarray(x, blocking=True)
-    with x.device:
-        dense = cupy.ascontiguousarray(x)
-        cupy.cuda.get_current_stream().synchronize()
-    with cupy.cuda.Device(_DEVICES[device]):
-        moved = dense.copy()
-        cupy.cuda.get_current_stream().synchronize()
-    return moved
+    # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
+    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
@@ -217,6 +207,24 @@ def export(x: Array, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
+
+
+def _sent(x: Array, device: Device) -> Array:
+    """The array elsewhere, row by row; NumPy's, if either end is the host."""
+    if device == CPU:
+        with x.device:
+            return x.get()
+    there = cupy.cuda.Device(_DEVICES[device])
+    if isinstance(x, np.ndarray):
+        with there:
+            return cupy.asarray(x, order="C", blocking=True)
+    with x.device:
+        dense = cupy.ascontiguousarray(x)
+        cupy.cuda.get_current_stream().synchronize()
+    with there:
+        moved = dense.copy()
+        cupy.cuda.get_current_stream().synchronize()
+    return moved
 
 
 def _name(dtype: np.dtype[np.generic]) -> str:

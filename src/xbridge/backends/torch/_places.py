@@ -9,6 +9,7 @@ import torch
 
 from xbridge._devices import CPU, device_named
 from xbridge._exchange import CUDA, CUDA_MANAGED, ROCM
+from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -62,6 +63,10 @@ def _over(interface: dict[str, Any], owner: object) -> torch.Tensor:
         tensor = torch.as_tensor(owner, device=f"cuda:{number}")
         if tensor.data_ptr() == interface["data"][0]:
             break
+    else:
+        raise DeviceError.because(
+            "take over memory that lies on no CUDA device", "torch copied it", "x.copy()"
+        )
     if interface.get("stream") is not None:
         torch.cuda.ExternalStream(interface["stream"], tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
     return tensor

@@ -128,7 +128,8 @@ def sweep_away(name: str) -> Iterator[Sample]:
     """
     room = get(name)
     for device in room.devices():
-        here = [dtype for dtype in KINDS if device != CPU and not room.lacks(dtype, device)]
+        away = device != room.devices()[0]
+        here = [dtype for dtype in KINDS if away and not room.lacks(dtype, device)]
         for turn, (way, known) in enumerate(samples_of(name).ways.items()):
             for dtype, shape in [*((dtype, WHOLE) for dtype in here), *((dtype, ()) for dtype in here[:1])]:
                 if known.takes(dtype, shape):

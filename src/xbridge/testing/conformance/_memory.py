@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from xbridge._protocol import Layout
 from xbridge._registry import get
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from xbridge._devices import Device
     from xbridge._protocol import Array, Backend, HostArray
 
 
@@ -45,6 +47,18 @@ def spot(backend: str, x: Array) -> Layout:
 def reads_in(room: Backend) -> bool:
     """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
     return "sharing" in room.gaps and not room.immutable
+
+
+def within_reach(backend: str, x: Array) -> Layout:
+    """The same, where its bytes can be looked at: on the host. Elsewhere an address leads nowhere."""
+    if "host" in get(backend).gaps and not isinstance(x, np.ndarray):
+        pytest.skip(f"nobody can look at the memory of {backend}: {get(backend).gaps['host']}")
+    return spot(backend, x)
+
+
+def home(backend: str) -> Device:
+    """The device where the library's arrays are unless somebody says otherwise: the host, if it has that."""
+    return get(backend).devices()[0]
 
 
 def is_aligned(layout: Layout, alignment: int) -> bool:

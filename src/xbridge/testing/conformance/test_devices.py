@@ -25,7 +25,7 @@ from xbridge.testing.conformance._draws import (
     sweep,
     telling,
 )
-from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +44,13 @@ CASTS: dict[str, tuple[str, ...]] = {
 
 
 def elsewhere(backend: str) -> tuple[Device, ...]:
-    """The devices that are not the host."""
-    return tuple(device for device in get(backend).devices() if device != CPU)
+    """The devices that are not its home, which is the host wherever it can be there."""
+    return get(backend).devices()[1:]
 
 
 def accelerators(backend: str) -> list[Device]:
     """The devices that are no CPU; a library may have several of these."""
-    return [device for device in elsewhere(backend) if device.kind != CPU]
+    return [device for device in get(backend).devices() if device.kind != CPU]
 
 
 def meant(backend: str, device: Device) -> Device:
@@ -83,6 +83,7 @@ def test_every_device_has_one_name_and_leads_to_itself(backend: str) -> None:
     assert type(devices) is tuple
     assert {type(device) for device in devices} == {Device}
     assert len(set(devices)) == len(devices)
+    assert CPU in devices or "host" in room.gaps
     assert room.host_only is False or devices == (CPU,)
     for device in devices:
         for near in devices:
@@ -159,8 +160,8 @@ def test_every_way_of_lying_can_be_sent(backend: str) -> None:
 
 def test_what_was_sent_comes_back(backend: str) -> None:
     for _, moved, values, device in _sent(backend):
-        back = to_backend(moved, backend, device="cpu")
-        assert device_of(back) == CPU
+        back = to_backend(moved, backend, device=home(backend))
+        assert device_of(back) == home(backend)
         assert same_bits(read(backend, back), values)
         host = to_numpy(moved)
         assert same_bits(host, values)
@@ -179,7 +180,7 @@ def test_what_was_sent_has_memory_of_its_own(backend: str) -> None:
         if values.size and any(way.writable for way in samples_of(backend).ways.values()):
             write(x)
             assert same_bits(read(backend, moved), values), "a write at home shows away"
-            back, host = to_backend(moved, backend, device="cpu"), to_numpy(moved)
+            back, host = to_backend(moved, backend, device=home(backend)), to_numpy(moved)
             write(moved)
             assert same_bits(read(backend, back), values), "a write away shows in what came back"
             assert same_bits(host, values), "a write away shows in what came back"
@@ -246,7 +247,7 @@ def test_a_move_waits_for_what_is_under_way(backend: str, sample: Sample) -> Non
 @of_other_devices
 def test_every_way_of_lying_comes_home(backend: str, sample: Sample) -> None:
     assert same_bits(to_numpy(sample.array), sample.values)
-    assert same_bits(read(backend, to_backend(sample.array, backend, device="cpu")), sample.values)
+    assert same_bits(read(backend, to_backend(sample.array, backend, device=home(backend))), sample.values)
 
 
 @of_other_devices
@@ -287,6 +288,7 @@ def test_every_way_of_lying_is_cast_where_it_is(backend: str, sample: Sample) ->
                 assert np.array_equal(found, known, equal_nan=values.dtype.kind in "fc"), target
 
 
+@promise("host")
 @of_its_own
 def test_on_the_host_there_is_nowhere_to_go(backend: str, sample: Sample) -> None:
     assert to_backend(sample.array, backend, device="cpu") is sample.array

@@ -18,7 +18,7 @@ from xbridge.errors import DTypeError, XBridgeError
 from xbridge.testing._raw import in_place
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import held, of_its_own, plain, telling
-from xbridge.testing.conformance._memory import is_aligned, refused_write, same_bits
+from xbridge.testing.conformance._memory import home, is_aligned, refused_write, same_bits, within_reach
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -43,7 +43,7 @@ def test_an_array_is_described_as_it_is(backend: str, sample: Sample) -> None:
     assert facts.shape == sample.values.shape
     assert type(facts.shape) is tuple
     assert {type(n) for n in facts.shape} <= {int}
-    assert facts.device == CPU
+    assert facts.device == home(backend)
     assert type(facts.device) is Device
     assert facts.history is sample.tracked
     assert type(facts.native) is bool
@@ -61,6 +61,7 @@ def test_its_bytes_lie_where_its_layout_says(backend: str, sample: Sample) -> No
     if layout.is_nowhere():
         assert not (layout.settled and sample.values.size), "it is computed, and lies nowhere"
         return
+    within_reach(backend, sample.array)
     lies = same_bits(_as_it_lies(layout, sample.values.dtype.name, native=facts.native), sample.values)
     assert lies or not layout.settled, "other bytes lie there"
     assert not lies or layout.settled or not sample.values.size, "nothing is pending on its bytes"

@@ -16,7 +16,7 @@ from xbridge._registry import get, hot
 from xbridge.backends import HOST
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, of_the_host, telling
-from xbridge.testing.conformance._memory import apart, poke, read, same_bits, spot, together
+from xbridge.testing.conformance._memory import apart, home, poke, read, same_bits, spot, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_an_array_gets_to_the_host_as_it_would_with_a_plan(backend: str, sample:
 @of_the_host
 def test_an_array_of_the_host_gets_here_as_it_would_with_a_plan(backend: str, sample: Sample) -> None:
     room, host = get(backend), sample.array
-    planned = to_backend(host, backend, device="cpu")
+    planned = to_backend(host, backend, device=home(backend))
     alike(backend, to_backend(host, backend), planned, (HOST, host))
     if type(host) in get(HOST).plain:
         direct = room.adopt(host)
@@ -126,7 +126,7 @@ def test_an_array_that_was_written_is_converted_anew(backend: str) -> None:
 @of_the_host
 def test_memory_of_the_host_that_was_written_is_converted_anew(backend: str, sample: Sample) -> None:
     host = sample.array
-    for options in ({}, {"copy": True}, {"device": "cpu"}):
+    for options in ({}, {"copy": True}, {"device": home(backend)}):
         to_backend(host, backend, **options)
         poke(spot(HOST, host), sample.values.dtype.name)
         assert same_bits(read(backend, to_backend(host, backend, **options)), read(HOST, host))

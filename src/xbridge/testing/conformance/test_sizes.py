@@ -15,9 +15,10 @@ from xbridge._convert import to_backend, to_numpy
 from xbridge._devices import CPU
 from xbridge._registry import get
 from xbridge.backends import HOST
+from xbridge.testing._promises import promise
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import held, lay, plain, telling
-from xbridge.testing.conformance._memory import read, refused_write, same_bits, spot
+from xbridge.testing.conformance._memory import home, read, refused_write, same_bits, spot
 from xbridge.testing.conformance.test_casts import same_values
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
     made += [(HOST, to_numpy(x, copy=True))]
     word = room.describe(x).dtype
     for device in room.devices():
-        if device != CPU and not room.lacks(word, device):
-            made += [(backend, room.move(room.move(x, device), CPU))]
+        if device != home(backend) and not room.lacks(word, device):
+            made += [(backend, room.move(room.move(x, device), home(backend)))]
             made += [(HOST, to_numpy(to_backend(x, backend, device=device)))]
     return made
 
@@ -73,7 +74,7 @@ def test_a_move_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
     room = get(backend)
     for device in room.devices():
         for sample in _samples(backend, shape):
-            if device != CPU and not room.lacks(sample.values.dtype.name, device):
+            if device != home(backend) and not room.lacks(sample.values.dtype.name, device):
                 assert same_bits(read(backend, room.move(sample.array, device)), sample.values), sample.way
 
 
@@ -89,6 +90,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
         assert same_values(to_numpy(x, dtype=other), there)
 
 
+@promise("host")
 @_each_shape
 def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
     room = get(backend)
@@ -108,7 +110,7 @@ def test_the_library_looks_at_memory_of_any_size(backend: str, shape: tuple[int,
     for sample in _samples(HOST, shape):
         host = sample.array
         if not room.lacks(sample.values.dtype.name, CPU):
-            planned = to_backend(host, backend, device="cpu")
+            planned = to_backend(host, backend, device=home(backend))
             for x in (planned, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.way
             adopted = room.adopt(host) if type(host) in get(HOST).plain else None

@@ -19,7 +19,7 @@ from xbridge.errors import DTypeError
 from xbridge.testing._promises import promise
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
-from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot
 from xbridge.testing.conformance.test_graph import follows
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_the_library_gets_every_value_of_the_host(backend: str, sample: Sample) 
     assert backend_of(x) == backend
     assert same_bits(read(backend, x), sample.values)
     facts = get(backend).describe(x)
-    assert facts[:4] == Facts(sample.values.dtype.name, CPU, sample.values.shape)[:4]
+    assert facts[:4] == Facts(sample.values.dtype.name, home(backend), sample.values.shape)[:4]
 
 
 @of_the_host
@@ -170,7 +170,7 @@ def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:
         arrays, values = _three(HOST, dtype, WHOLE)
         assert same_bits(read(backend, asarray(arrays, backend=backend)), np.stack(values)), dtype
         own = plain(backend, values[0])
-        mixed = asarray([arrays[1], own, arrays[2]], backend=backend)
+        mixed = asarray([arrays[1], own, arrays[2]], backend=backend, device=home(backend))
         assert same_bits(read(backend, mixed), np.stack([values[1], values[0], values[2]])), dtype
 
 

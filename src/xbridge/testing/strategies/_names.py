@@ -151,7 +151,8 @@ def read_dtype(room: Backend, dtype: object) -> str:
 def read_device(room: Backend, device: object) -> Device:
     """A device of a backend that is here."""
     asked = read_request((room,), device=device, dtype=None, copy=None, grad=None).device
-    found = room.resolve_device(asked or CPU, CPU)
+    home = room.devices()[0]
+    found = room.resolve_device(home if asked in (None, CPU) else asked, home)
     if found not in room.devices():
         raise DeviceError.because(
             f"draw {room.name} arrays on {found!r}",
