@@ -15,6 +15,7 @@ PINS := requirements/constraints.txt
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
 SUITE := -m coverage run --data-file
 

@@ -26,9 +26,8 @@ FAULTS: Faults = {
         "a verb takes more": {"copy": lambda x, order: good.copy(x)},
         "an option is taken by position": {"refusal": lambda x, leaving, /: good.refusal(x, leaving=leaving)},
     },
-    "test_the_facts_are_of_their_kinds": {
-        "a fact is a number": {"readonly": 1},
-        "the plain types are a list": {"plain": [Tile]},
+    "test_plain_types_are_named_and_so_are_casts": {
+        "no type is plain": {"plain": ()},
         "casts are named wrongly": {"host_casts": frozenset({("double", "float32")})},
     },
     "test_what_is_no_array_of_it_is_not_its_own": {

@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 
 import xbridge
 from xbridge._protocol import FACTS, VERBS
+from xbridge.testing import conformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,13 +70,14 @@ class Reports:
             self.astray[report.nodeid] = str(report.longrepr)
 
 
-def run(backend: str, *options: str) -> Reports:
-    """The conformance suite with one backend, in this process."""
+def run(backend: str, *options: str, where: str = conformance.__name__) -> Reports:
+    """The conformance suite with one backend, or a module of it, in this process."""
     reports = Reports()
     quietly = ("-q", "--capture=no", "--tb=short", "--no-header", "--no-summary", "-p", "no:cacheprovider")
     apart = ("--noconftest",)  # ours chooses a profile of Hypothesis, for the whole process
-    suite = ("--pyargs", "xbridge.testing.conformance", f"--xbridge={backend}")
-    reports.ended = pytest.main([*suite, *quietly, *apart, *options], [reports])
+    soon = ("-p", "no:unraisableexception")  # which looks through all memory at the end of every run
+    suite = ("--pyargs", where, f"--xbridge={backend}")
+    reports.ended = pytest.main([*suite, *quietly, *apart, *soon, *options], [reports])
     return reports
 
 

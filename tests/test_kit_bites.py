@@ -14,6 +14,7 @@ from kit_toy_faults_values import FAULTS as VALUES
 from kit_toy_suite import few_examples, register, run
 
 import xbridge
+from xbridge.testing import conformance
 
 __all__ = ["few_examples"]
 
@@ -53,7 +54,7 @@ def test_a_planted_fault_is_noticed(fault: str) -> None:
     test, changes = FAULTS[fault]
     name = f"tiles-{list(FAULTS).index(fault)}"
     register(name, **changes)
-    reports = run(name, "-k", test)
+    reports = run(name, "-k", test, where=vars(conformance)[test].__module__)
     assert reports.astray == {}
     assert list(reports.failed) == [test], f"passed: {reports.passed}"
     expected = RAISED.get(fault, (AssertionError, xbridge.XBridgeError, pytest.fail.Exception))

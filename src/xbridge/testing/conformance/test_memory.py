@@ -50,10 +50,8 @@ def _host_facts(host: HostArray) -> Facts:
 def _is_taken(backend: str, host: HostArray) -> bool:
     """Whether the library is to look at memory of the host as it is."""
     room, layout = get(backend), get(HOST).layout(host)
-    if backend == HOST:
-        return True
-    if reads_in(room):
-        return False
+    if backend == HOST or reads_in(room):
+        return backend == HOST
     guarded = not host.flags.writeable or layout.repeats()
     return room.holds(_host_facts(host), layout) and not room.immutable and (room.readonly or not guarded)
 

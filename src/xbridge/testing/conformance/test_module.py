@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import inspect
-from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -52,24 +51,14 @@ def test_a_verb_takes_what_the_protocol_says(backend: str, verb: str) -> None:
         )
 
 
-def test_the_facts_are_of_their_kinds(backend: str) -> None:
+def test_plain_types_are_named_and_so_are_casts(backend: str) -> None:
     room = get(backend)
-    assert type(room.name) is str
-    for types_ in (room.plain, room.scalars):
-        assert isinstance(types_, tuple)
-        assert all(isinstance(cls, type) for cls in types_)
     assert room.plain, "no exact type of array is named, so none could take the hot path"
-    for fact in ("readonly", "immutable", "autograd", "host_only"):
-        assert type(getattr(room, fact)) is bool, fact
-    assert isinstance(room.host_casts, frozenset)
     assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in room.host_casts)
-    assert isinstance(room.samples, str)
 
 
 def test_every_gap_is_one_of_the_promises_and_says_why(backend: str) -> None:
-    gaps = get(backend).gaps
-    assert isinstance(gaps, Mapping)
-    for name, why in gaps.items():
+    for name, why in get(backend).gaps.items():
         assert name in PROMISES, f"there is no promise {name!r} to break, only {', '.join(PROMISES)}"
         excuse, _, reason = why.partition(": ")
         assert excuse in EXCUSES, f"the gap {name!r} begins with none of {', '.join(EXCUSES)}"
