@@ -139,6 +139,18 @@ def test_an_array_on_several_devices_is_gathered_only_where_somebody_says_where(
     """)
 
 
+def test_a_list_of_arrays_on_several_devices_is_gathered_where_somebody_says_where() -> None:
+    run("""
+    for x in (split, everywhere):
+        for target in ("numpy", "array_api_strict", "dask"):
+            rows = xbridge.asarray([x, x], backend=target, device="cpu")
+            assert xbridge.to_list(rows) == [a.tolist(), a.tolist()]
+            why = refusal(lambda: xbridge.asarray([x, x], backend=target))
+            assert "gathered only where somebody says so" in why
+    print("done")
+    """)
+
+
 def test_a_sharded_array_works_with_one_that_nobody_put_anywhere() -> None:
     run("""
     total = split + xbridge.to_backend(a, "jax")

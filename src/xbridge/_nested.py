@@ -67,7 +67,10 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     there = CPU not in (strong[0].device, request.device) and strong[0].device in target.devices()
     stacker = target if own or there or (mixed and named) else _together(guests) or get(HOST)
 
-    spot = None if stacker.host_only else destination(stacker, request.device, place)
+    if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
+        spot = None if request.device is None else CPU
+    else:
+        spot = destination(stacker, request.device, place)
     part = Request(spot, dtype, grad=request.grad)
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
