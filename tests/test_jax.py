@@ -299,6 +299,23 @@ def test_lists_of_arrays_become_one_array() -> None:
     assert xbridge.asarray([x.sum(), 1.5], dtype="float32").tolist() == [3.0, 1.5]
 
 
+def test_a_list_whose_common_dtype_has_64_bits_becomes_the_default_where_that_is_asked_for() -> None:
+    wide = [np.float64(0.1), np.int64(2**24), np.complex128(2j)]
+    for other, dtype in zip(wide, ("float32", "float32", "complex64"), strict=True):
+        pair = [jnp.ones((), "float32"), other]
+        with pytest.raises(xbridge.DTypeError, match="try dtype='default'"):
+            xbridge.asarray(pair, backend="jax")
+        x = xbridge.asarray(pair, backend="jax", dtype="default")
+        assert x.dtype == dtype
+        assert x.tolist() == [1, np.asarray(other).astype(dtype).item()]
+    for lost in (np.float64(1e300), np.int64(2**24 + 1)):
+        with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+            xbridge.asarray([jnp.ones((), "float32"), lost], dtype="default")
+    assert xbridge.asarray([jnp.ones((), bool), 2], dtype="default").dtype == "int32"
+    with pytest.raises(xbridge.DTypeError, match="longdouble"):
+        xbridge.asarray([jnp.ones(()), np.longdouble(1)], dtype="default")
+
+
 def test_the_namespace_is_jaxs_own() -> None:
     assert xbridge.array_namespace(jnp.ones(2), 1.0) is jnp
 

@@ -13,7 +13,7 @@ from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
 from xbridge._decide import destination
 from xbridge._devices import CPU
-from xbridge._dtypes import category, exact_integers, is_inexact
+from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
 from xbridge._plan import Plan, Request, Route, Step, run
 from xbridge._registry import get
 from xbridge.backends import HOST
@@ -71,12 +71,17 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         spot = None if request.device is None else CPU
     else:
         spot = destination(stacker, request.device, place)
+    # Who lacks the common dtype cannot stack in it and narrow the stack.
+    where = CPU if spot is None else spot
+    narrow = request.dtype == "default" and dtype in DTYPES and stacker.lacks(dtype, where) is not None
+    if narrow:
+        dtype = no_wider(dtype, stacker.default_dtype(category(dtype), where))
     part = Request(spot, dtype, grad=request.grad)
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
         whole = category(guest.facts().dtype) == "int"
         left = guest._replace(foreign=guest.foreign or stacker.host_only)
-        parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole))))
+        parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole or narrow))))
     route = Route(stacker, stacker, strong[0], part, dtype, place)
     stacked = run(parts, Plan(route, (Step(stacker, "stack", (nest.shape,)),)))
     return convert(Guest(stacked, stacker), target, request._replace(copy=None))
