@@ -156,6 +156,18 @@ def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
     assert runs == [(3,), (3,)]
 
 
+@pytest.mark.parametrize("others", [[], [np.ones(6)]])
+def test_a_list_is_not_computed_only_to_be_refused(x: Array, others: list[Any]) -> None:
+    with pytest.raises(xbridge.GradientError):
+        xbridge.asarray([x, *others], backend="numpy", requires_grad=True)
+    with pytest.raises(xbridge.DeviceError):
+        xbridge.asarray([x, *others], backend="numpy", device="cuda")
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.asarray([x, *others], backend="array_api_strict", device=strict.Device("no_float64"))
+    assert runs == []
+
+
 def test_it_goes_through_the_schedulers_that_the_user_has_set(x: Array) -> None:
     asked = []
 

@@ -115,6 +115,11 @@ def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:
     return [*before, Step(source, "export"), Step(target, "import_"), *later]
 
 
+def foretell(source: Backend, target: Backend, facts: Facts, request: Request) -> None:
+    """Raise what a conversion would be refused with, as far as facts alone say, before the array is made."""
+    _track(_route(source, target, facts, request))
+
+
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
     """Where a result is to be: where somebody says, or where the array is, if the target can be there."""
     if asked is None and target.host_only:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
-from xbridge._decide import destination
+from xbridge._decide import destination, foretell
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
 from xbridge._plan import Plan, Request, Route, Step, run
+from xbridge._protocol import Facts
 from xbridge._registry import get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
@@ -22,7 +23,7 @@ from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, V
 if TYPE_CHECKING:
     from xbridge._devices import Device
     from xbridge._host import Nest
-    from xbridge._protocol import Array, Backend, Facts, HostArray
+    from xbridge._protocol import Array, Backend, HostArray
 
 
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
@@ -46,7 +47,8 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     ]
     facts = [guest.facts() for guest in guests]
     _refuse_ragged(facts)
-    _refuse_sharing(request, (*nest.shape, *facts[0].shape))
+    shape = (*nest.shape, *facts[0].shape)
+    _refuse_sharing(request, shape)
     strong = [one for one, weak in zip(facts, nest.weak, strict=True) if not weak]
     place = _one_place(strong, request)
     _refuse_to_cut(facts, target, request)
@@ -77,6 +79,7 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     if narrow:
         dtype = no_wider(dtype, stacker.default_dtype(category(dtype), where))
     part = Request(spot, dtype, grad=request.grad)
+    foretell(stacker, target, Facts(dtype, where, shape), request)  # or it would be computed to be refused
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
         whole = category(guest.facts().dtype) == "int"
