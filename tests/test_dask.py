@@ -74,7 +74,7 @@ def test_nothing_is_computed_before_it_leaves(x: Array, question: str) -> None:
 
 
 def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
-    with pytest.raises(xbridge.CopyError, match="an operation is still pending on it; try copy=None"):
+    with pytest.raises(xbridge.CopyError, match="it is still to be computed; try copy=None"):
         xbridge.to_numpy(x, copy=False)
     with pytest.raises(xbridge.DeviceError, match="Dask computes in host memory"):
         xbridge.asarray(x, device="cuda")

@@ -133,13 +133,14 @@ class TheirsAlone(Exception):  # noqa: N818 -- not an error that anybody foresee
     """What only the user knows."""
 
 
-def test_what_nobody_foresees_reaches_the_caller_as_it_is() -> None:
+def test_what_nobody_foresees_is_the_cause_of_ours_too_which_says_how_to_see_the_task() -> None:
     def fail(chunk: HostArray) -> HostArray:
         raise TheirsAlone
 
     x = da.from_array(np.arange(6.0)).map_blocks(fail, dtype="f8", meta=np.empty(0))
-    with pytest.raises(TheirsAlone):
-        xbridge.to_numpy(x)
+    error = refusal_of(lambda: xbridge.to_numpy(x))
+    assert isinstance(error.__cause__, TheirsAlone)
+    assert str(error).endswith("try x.compute(), which shows the task")
 
 
 def test_what_numpy_would_not_let_go_does_not_come_in() -> None:

@@ -67,7 +67,8 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
     layout = source.layout(x)
     steps = [Step(source, "detach")] if facts.history else []
     if not layout.settled:
-        steps.append(Step(source, "settle", copies="an operation is still pending on it"))
+        late = "it is still to be computed" if layout.is_nowhere() else "an operation is still pending on it"
+        steps.append(Step(source, "settle", copies=late))
     if CPU not in (facts.device, device) and facts.device in target.devices():
         return _plan(route, [*steps, *_on_device(route, layout, copied=not layout.settled), *_track(route)])
     steps += _move(route, source, CPU)

@@ -25,7 +25,7 @@ from xbridge._dtypes import category, exact_integers
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends import numpy as _numpy
-from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,8 @@ gaps: dict[str, str] = {
     "sharing": "never: Dask reads memory later than the call, so what can change is copied",
 }
 samples = "xbridge.testing.samples.dask"
+
+_ITSELF = "x.compute(), which shows the task"
 
 
 def owns(cls: type, /) -> bool:
@@ -222,15 +224,19 @@ class _Chunks:
 
 def _joined(x: Array) -> HostArray:
     """Compute an array, and lay its chunks side by side in new memory."""
-    (chunks,) = dask.compute(_Chunks(x))
     facts = describe(x)
+    asked = f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
+    with Chained(
+        lambda error: UnsupportedArrayError.because(asked, f"a task failed with {error!r}", _ITSELF)
+    ):
+        (chunks,) = dask.compute(_Chunks(x))
     fresh = np.empty(facts.shape, native_dtype(facts.dtype))
     for where, at in zip(slices_from_chunks(x.chunks), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
         if _strange(chunk) or (describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
             raise UnsupportedArrayError.because(
-                f"compute a Dask array of {facts.dtype} and shape {facts.shape}",
+                asked,
                 f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
                 f"{_kind(chunk)}{shape}",
                 "map_blocks with the dtype=, chunks= and meta= of what its function returns",
