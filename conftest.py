@@ -8,6 +8,7 @@ NEEDING = {
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_convert.py",
+        "src/xbridge/_policy.py",
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [

@@ -346,16 +346,21 @@ BUILT_IN = {
     "OptionError": ValueError,
     "ValueLossError": OverflowError,
     "GradientError": RuntimeError,
+    "PolicyError": RuntimeError,
 }
+WARNINGS = {"CastWarning", "CopyWarning", "CrossingWarning", "DetachWarning", "TransferWarning"}
 
 
 def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:
-    assert set(errors.__all__) == {"XBridgeError", *BUILT_IN}
+    assert set(errors.__all__) == {"XBridgeError", *BUILT_IN} | WARNINGS
     for name, built_in in BUILT_IN.items():
         error = getattr(xbridge, name)
         assert issubclass(error, xbridge.XBridgeError)
         assert issubclass(error, built_in)
         assert name in xbridge.__all__
+    for name in WARNINGS:
+        assert issubclass(getattr(xbridge, name), xbridge.CrossingWarning)
+    assert issubclass(xbridge.CrossingWarning, UserWarning)
 
 
 def test_an_error_survives_pickling() -> None:

@@ -7,33 +7,74 @@
 """
 
 # What this imports says `TYPE_CHECKING = False` for itself: to import `typing` would take longer than all
-# the rest.
+# the rest. What most programs never ask for is imported when it is asked for.
+
+from importlib import import_module
+from os import environ
 
 from xbridge._convert import align, asarray, to_backend, to_list, to_numpy
 from xbridge._devices import Device
 from xbridge._look import array_namespace, backend_of, device_of, dtype_of, shares_memory
 from xbridge._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
+    CastWarning,
     CopyError,
+    CopyWarning,
+    CrossingWarning,
+    DetachWarning,
     DeviceError,
     DTypeError,
     GradientError,
     MissingLibraryError,
     OptionError,
+    PolicyError,
+    TransferWarning,
     UnknownBackendError,
     UnsupportedArrayError,
     ValueLossError,
     XBridgeError,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from xbridge._explain import explain
+    from xbridge._plan import Plan
+    from xbridge._policy import policy, unsafe_share
+    from xbridge._record import record
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for late, and once."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found: object = getattr(import_module(_LATE[name]), name)
+        globals()[name] = found
+        return found
+
+
+_LATE = {
+    "Plan": "xbridge._plan",
+    "explain": "xbridge._explain",
+    "policy": "xbridge._policy",
+    "record": "xbridge._record",
+    "unsafe_share": "xbridge._policy",
+}
+
 __all__ = [
+    "CastWarning",
     "CopyError",
+    "CopyWarning",
+    "CrossingWarning",
     "DTypeError",
+    "DetachWarning",
     "Device",
     "DeviceError",
     "GradientError",
     "MissingLibraryError",
     "OptionError",
+    "Plan",
+    "PolicyError",
+    "TransferWarning",
     "UnknownBackendError",
     "UnsupportedArrayError",
     "ValueLossError",
@@ -44,11 +85,25 @@ __all__ = [
     "backend_of",
     "device_of",
     "dtype_of",
+    "explain",
     "is_available",
     "known_backends",
+    "policy",
+    "record",
     "register_backend",
     "shares_memory",
     "to_backend",
     "to_list",
     "to_numpy",
+    "unsafe_share",
 ]
+
+
+def __dir__() -> list[str]:
+    """What is imported late is there, too."""
+    return sorted({*globals(), *__all__})
+
+
+if environ.get("XBRIDGE_POLICY"):
+    _policy = import_module("xbridge._policy")
+    _policy.everywhere(_policy.rules_in(environ["XBRIDGE_POLICY"]))

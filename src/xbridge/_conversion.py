@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
 from xbridge._decide import across, within
-from xbridge._plan import in_words, run
+from xbridge._plan import in_words
 from xbridge._registry import backend_for, get
+from xbridge._run import run
 from xbridge.backends import HOST
 
 if TYPE_CHECKING:
-    from xbridge._plan import Request
+    from xbridge._plan import Plan, Request
     from xbridge._protocol import Array, Backend, Facts
 
 
@@ -59,10 +60,15 @@ def enter(
 
 def convert(guest: Guest, target: Backend, request: Request) -> Array:
     """The array in the target's library, as requested."""
+    return run(guest.array, plan(guest, target, request))
+
+
+def plan(guest: Guest, target: Backend, request: Request) -> Plan:
+    """What is to be done to it, or why it cannot be done."""
     source = guest.room
     refused = source.refusal(guest.array, leaving=guest.foreign or source is not target)
     if refused:
         raise refused.error.because(in_words(source, guest.facts(), target), refused.why, refused.do)
     if source is target:
-        return run(guest.array, within(source, guest.array, request))
-    return run(guest.array, across(source, target, guest.array, request))
+        return within(source, guest.array, request)
+    return across(source, target, guest.array, request)

@@ -244,7 +244,7 @@ def _is_guarded(facts: Facts, layout: Layout) -> bool:
 def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
     """Why the target cannot safely look at the same memory."""
     source, target, facts = route.source, route.target, route.facts
-    if target.immutable and not source.immutable:
+    if target.immutable and not source.immutable and not route.request.unsafe:
         yield f"its memory can change, and {target.name} reads it later"
     if not target.holds(facts, layout):
         if not facts.native:
@@ -252,6 +252,8 @@ def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
         elif not layout.aligned:
             yield "its memory is not aligned"
         yield f"{target.name} has no such strides"
+    if route.request.unsafe:
+        return
     if not target.readonly:
         reasons = {
             "its memory is read-only": not layout.writable,

@@ -81,6 +81,24 @@ def exact_integers(name: str) -> tuple[int, int]:
     return -(1 << meaning.digits), 1 << meaning.digits
 
 
+def holds_every(narrow: str, wide: str) -> bool:
+    """Whether every number of one dtype is one of the other; of a library's own dtypes nobody knows."""
+    if narrow == wide:
+        return True
+    if not {narrow, wide} <= DTYPES.keys() or wide == "float8_e8m0fnu":  # it has no zero
+        return False
+    given, other = DTYPES[narrow], DTYPES[wide]
+    if "bool" in (given.kind, other.kind):
+        return given.kind == "bool"
+    if category(narrow) == "int":
+        (low, high), (least, most) = exact_integers(narrow), exact_integers(wide)
+        return least <= low and high <= most
+    if (given.kind, other.kind) == ("float", "complex"):
+        return 2 * given.bits <= other.bits
+    reaches = (narrow, wide) != ("float8_e8m0fnu", "float16")
+    return given.kind == other.kind and given.bits < other.bits and reaches
+
+
 def no_wider(name: str, default: str) -> str:
     """`name`, narrowed to the default of its kind where it is wider than that."""
     meaning, limit = DTYPES[name], DTYPES[default]

@@ -14,9 +14,10 @@ from xbridge._conversion import Guest, convert, enter
 from xbridge._decide import destination, foretell
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
-from xbridge._plan import Plan, Request, Route, Step, run
+from xbridge._plan import Plan, Request, Route, Step
 from xbridge._protocol import Facts
 from xbridge._registry import get
+from xbridge._run import run
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
@@ -85,8 +86,10 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         whole = category(guest.facts().dtype) == "int"
         left = guest._replace(foreign=guest.foreign or stacker.host_only)
         parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole or narrow))))
-    route = Route(stacker, stacker, strong[0], part, dtype, place)
-    stacked = run(parts, Plan(route, (Step(stacker, "stack", (nest.shape,)),)))
+    whole_of = strong[0]._replace(dtype=dtype, shape=shape)
+    route = Route(stacker, stacker, whole_of, part, dtype, place)
+    stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
+    stacked = run(parts, Plan(route, (stack,)))
     return convert(Guest(stacked, stacker), target, request._replace(copy=None))
 
 

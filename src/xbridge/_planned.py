@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
-from xbridge._conversion import convert, enter
+from xbridge import _host, _registry
+from xbridge._conversion import convert, enter, plan
 from xbridge._decide import destination
 from xbridge._devices import CPU, SHARDED
 from xbridge._dtypes import DTYPES
 from xbridge._look import is_number
 from xbridge._nested import from_arrays, from_numbers
-from xbridge._plan import Request
+from xbridge._plan import Plan, Request, Route
 from xbridge._registry import backend_for, get
 from xbridge._request import read_request, with_requires_grad
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError
+from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xbridge._conversion import Guest
     from xbridge._devices import Device
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend
@@ -105,6 +106,69 @@ def _to_list(x: object) -> Any:
             f"list an array of {dtype}", "Python has no such numbers", "dtype='float64' with to_numpy"
         )
     return listed.tolist()
+
+
+def explain(x: object, name: str, *, grad: object, requires_grad: object, **options: object) -> Plan:
+    """See `xbridge.explain`."""
+    options["grad"] = with_requires_grad(grad, requires_grad)
+    options["track"] = requires_grad is True
+    target, source = get(name), _owner(x)
+    found: Plan = _apart(_explain, [source], target, options)(x, target, source, options)
+    return found
+
+
+def _explain(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Plan:
+    request = read_request((target, source), **options)
+    guest = _met(x, target)
+    room = guest.room
+    try:
+        if request.copy is False:
+            enter(x, target, must_share=True)
+        found = plan(guest, target, request).told(guest.array)
+        if _registry.watchers:
+            from xbridge import _policy  # noqa: PLC0415 -- only while somebody watches
+
+            _policy.forbid(found)
+    except XBridgeError as error:
+        facts = guest.facts()
+        route = Route(room, target, facts, request, facts.dtype, facts.device)
+        found = Plan(route, (), error=error.with_traceback(None))  # which would hold on to the array
+    if room.refusal(guest.array, leaving=True):
+        return found
+    layout = room.layout(guest.array)
+    # A scalar stands for a value, which lies nowhere.
+    return found._replace(layout=layout._replace(address=0) if isinstance(x, source.scalars) else layout)
+
+
+def _met(x: object, target: Backend) -> Guest:
+    """`x`, if it can be looked at where it is."""
+    if backend_for(type(x)) is not None:
+        return enter(x)
+    try:
+        return enter(x, target, must_share=True)
+    except CopyError as error:
+        raise UnsupportedArrayError.because(
+            f"explain what becomes of a {type(x).__name__}",
+            "it would have to copy or compute to show itself",
+            "reading it first: asarray(x)",
+        ) from error
+
+
+def unsafe_share(x: object, name: str) -> Array:
+    """See `xbridge.unsafe_share`."""
+    target, source = get(name), _owner(x)
+    return _apart(_unsafe_share, [source], target, {})(x, target)
+
+
+def _unsafe_share(x: object, target: Backend) -> Array:
+    guest = enter(x, target, must_share=True)
+    result = convert(guest, target, Request(copy=False, unsafe=True))
+    layouts = () if guest.room is target else (guest.room.layout(guest.array), target.layout(result))
+    if layouts and not any(layout.is_nowhere() for layout in layouts) and not _host.overlap(*layouts):
+        raise CopyError.because(
+            f"share this memory with {target.name}", f"{target.name} has copied it", "to_backend"
+        )
+    return result
 
 
 def shares_memory(a: object, b: object) -> bool:

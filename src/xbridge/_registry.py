@@ -40,6 +40,8 @@ class _Loaded:
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
 
+watchers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
+
 _entries: dict[str, Entry] = dict(INDEX)
 _plugins: dict[str, tuple[Entry, ...]] | None = None
 _available: dict[str, bool] = {}
@@ -179,6 +181,14 @@ def is_available(name: str) -> bool:
         return _available[name]
 
 
+def watch(change: int) -> None:
+    """One watcher more, or one less: the first empties the hot table, the last fills it again."""
+    global watchers  # noqa: PLW0603 -- changed under the lock
+    with _lock:
+        watchers += change
+        _warm()
+
+
 @constant
 def _find(cls: type) -> str:
     """Fill the tables for a class, and name its backend; "" if nobody owns it."""
@@ -231,7 +241,7 @@ def _warm() -> None:
     """Lay out the hot table anew for the backends that are loaded."""
     for table in (kept, *hot.values()):
         table.clear()
-    rooms = [_load(name) for name in sorted(_current)]
+    rooms = [] if watchers else [_load(name) for name in sorted(_current)]
     for target in rooms:
         kept.update(dict.fromkeys(target.plain, _itself))
         for source in rooms:

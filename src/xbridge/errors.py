@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
+    "CastWarning",
     "CopyError",
+    "CopyWarning",
+    "CrossingWarning",
     "DTypeError",
+    "DetachWarning",
     "DeviceError",
     "GradientError",
     "MissingLibraryError",
     "OptionError",
+    "PolicyError",
+    "TransferWarning",
     "UnknownBackendError",
     "UnsupportedArrayError",
     "ValueLossError",
@@ -86,6 +92,30 @@ class ValueLossError(XBridgeError, OverflowError):
 
 class GradientError(XBridgeError, RuntimeError):
     """History would be lost where it was to be kept, or cannot begin here."""
+
+
+class PolicyError(XBridgeError, RuntimeError):
+    """A conversion would do what a policy forbids."""
+
+
+class CrossingWarning(UserWarning):
+    """A conversion does what a policy warns of."""
+
+
+class CopyWarning(CrossingWarning):
+    """A conversion copies, under `policy(copies="warn")`."""
+
+
+class TransferWarning(CrossingWarning):
+    """A conversion moves bytes between devices, under `policy(transfers="warn")`."""
+
+
+class DetachWarning(CrossingWarning):
+    """A conversion ends a history, under `policy(detaches="warn")`."""
+
+
+class CastWarning(CrossingWarning):
+    """A conversion changes a dtype, under `policy(casts="warn")`."""
 
 
 class Chained:

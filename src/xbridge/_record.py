@@ -1,0 +1,277 @@
+"""Every conversion of the process, by the line that called for it and the route that it took.
+
+A record holds one row for each line and route, however long it runs, and stops telling lines apart before
+there are too many of them. It sees all threads, because a hidden transfer is often another thread's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from xbridge import _registry
+from xbridge.errors import MissingLibraryError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+    from types import FrameType
+    from typing import Self
+
+    from xbridge._plan import Plan
+
+_MOST_ROWS = 10_000
+_TO_AVOID = {
+    "copy=True": "leave out copy=True",
+    "its bytes are": "native byte order from the start",
+    "not aligned": "aligned memory",
+    "no such strides": "a dense array, row by row",
+    "its memory is read-only": "a writable array, or unsafe_share",
+    "its elements may share": "an array that repeats nothing",
+    "it requires grad": "x.detach() first",
+    "its memory can change": "unsafe_share, if nobody writes it",
+    "a compiler would": "convert outside of compiled code",
+    "still pending": "compute it once, and keep that",
+    "of a list lie apart": "one array from the start",
+    " becomes ": "that dtype from the start",
+    "it moves from": "keep it where it is, or move it once",
+}
+"""Words of a reason -> what makes the step needless."""
+
+
+class Row(NamedTuple):
+    """What one line of code had converted, on one route."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+    target: str
+    calls: int
+    copied: int
+    """Bytes of new memory on the same device."""
+    moved: int
+    """Bytes that came from another device."""
+    seconds: float
+    avoid: str
+    """What it would take to have none of these bytes; empty where there are none."""
+
+    @property
+    def where(self) -> str:
+        """File and line, from here if the file is below here."""
+        path = Path(self.file)
+        return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{self.line}"
+
+
+class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+    """Collect what is converted in a `with` block, in all threads of the process.
+
+    `rows` has one row for each line of code and route; `summary()` is a table of them, `to_json()` a list,
+    and `plot(path)` a picture.
+
+    Conversions of the block are planned one by one, so each takes microseconds longer. Those that a
+    compiler has traced within its library run without anybody's knowledge.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> with record() as seen:
+    ...     for _ in range(3):
+    ...         y = xbridge.to_numpy(np.ones(1000), dtype="float32")
+    >>> (row,) = seen.rows
+    >>> row.calls, row.copied, row.moved, row.avoid
+    (3, 12000, 0, 'that dtype from the start')
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int, str, str, str], Row] = {}
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        """Begin to collect."""
+        global _open  # noqa: PLW0603 -- one for the process
+        with _changing:
+            _open = (*_open, self)
+        _registry.watch(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Collect no more; what there is can be read."""
+        global _open  # noqa: PLW0603 -- one for the process
+        _registry.watch(-1)
+        with _changing:
+            last = len(_open) - 1 - _open[::-1].index(self)
+            _open = _open[:last] + _open[last + 1 :]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What was collected by line and route, the longest time first."""
+        with self._lock:
+            rows = list(self._rows.values())
+        return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
+
+    def summary(self, most: int = 20) -> str:
+        """What was collected, as a table.
+
+        Parameters
+        ----------
+        most : int
+            How many lines of code to show; the last line of the table counts all.
+
+        Returns
+        -------
+        str
+            Calls, bytes copied, bytes moved between devices, time, and what would avoid it.
+
+        Examples
+        --------
+        >>> with record() as seen:
+        ...     pass
+        >>> print(seen.summary())
+        nothing was converted
+        """
+        rows = self.rows
+        if not rows:
+            return "nothing was converted"
+        head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
+        cells = [head, *map(_cells, rows[:most])]
+        total = (sum(row.calls for row in rows), sum(row.copied for row in rows))
+        moved, seconds = sum(row.moved for row in rows), sum(row.seconds for row in rows)
+        count = f"all {len(rows)}" if len(rows) > 1 else "all"
+        cells.append((count, "", "", f"{total[0]:,}", *map(_short, (total[1], moved)), _time(seconds), ""))
+        return "\n".join(_aligned(cells))
+
+    def to_json(self) -> str:
+        """What was collected, as a JSON list of objects, one for each row.
+
+        Returns
+        -------
+        str
+            The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
+            `seconds` and `avoid`.
+
+        Examples
+        --------
+        >>> record().to_json()
+        '[]'
+        """
+        return json.dumps([row._asdict() for row in self.rows], indent=1)
+
+    def plot(self, path: str | PathLike[str], most: int = 12) -> None:
+        """Draw bytes and time by line and route into a picture.
+
+        Parameters
+        ----------
+        path : path
+            Where to write it; its ending says in which format, such as ``.png`` or ``.svg``.
+        most : int
+            How many rows to draw, the longest time first.
+
+        Raises
+        ------
+        MissingLibraryError
+            Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> record().plot("crossings.png")  # doctest: +SKIP
+        """
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
+        except ImportError as error:
+            why = f"matplotlib cannot be imported: {error}"
+            raise MissingLibraryError.because(
+                "draw a record", why, "pip install 'xbridge-array[plot]'"
+            ) from error
+        rows = self.rows[:most][::-1]
+        places = range(len(rows))
+        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
+        left.barh(places, copied, label="copied")
+        left.barh(places, moved, left=copied, label="moved between devices")
+        left.set_xlabel("MB")
+        left.set_yticks(places, [f"{row.where}\n{row.source} to {row.target}" for row in rows])
+        right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
+        right.set_xlabel("ms")
+        right.margins(x=0.2)  # for the words behind the bars
+        for place, row in enumerate(rows):
+            right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
+        for each in (left, right):
+            each.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        figure.savefig(path)
+
+    def _add(self, plan: Plan, caller: FrameType, seconds: float) -> None:
+        code, route = caller.f_code, plan.route
+        source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
+        target = f"{route.target.name} {route.dtype} on {route.device}"
+        avoid = to_avoid(plan)
+        key = (code.co_filename, caller.f_lineno, source, target, avoid)
+        copied, moved = _bytes(plan)
+        with self._lock:
+            row = self._rows.get(key)
+            if row is None and len(self._rows) >= _MOST_ROWS:
+                key = ("elsewhere", 0, "", "", "")
+                row = self._rows.get(key, Row(*key[:2], "", "anything", "anything", 0, 0, 0, 0.0, ""))
+            elif row is None:
+                row = Row(*key[:2], code.co_qualname, source, target, 0, 0, 0, 0.0, avoid)
+            self._rows[key] = row._replace(
+                calls=row.calls + 1,
+                copied=row.copied + copied,
+                moved=row.moved + moved,
+                seconds=row.seconds + seconds,
+            )
+
+
+_open: tuple[record, ...] = ()
+_changing = Lock()
+
+
+def tell(plan: Plan, caller: FrameType, seconds: float) -> None:
+    """Tell every open record what was done."""
+    for each in _open:
+        each._add(plan, caller, seconds)  # noqa: SLF001 -- within this module
+
+
+def to_avoid(plan: Plan) -> str:
+    """What would spare each of the steps that make new memory."""
+    reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
+    ways = [next((do for words, do in _TO_AVOID.items() if words in why), why) for why in reasons]
+    return "; ".join(dict.fromkeys(ways))
+
+
+def _bytes(plan: Plan) -> tuple[int, int]:
+    """What it copies, and what it moves."""
+    moved = sum(step.nbytes or 0 for step in plan.steps if step.verb == "move")
+    return sum(step.nbytes or 0 for step in plan.steps) - moved, moved
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    amounts = (f"{row.calls:,}", _short(row.copied), _short(row.moved), _time(row.seconds))
+    return (row.where, row.source, row.target, *amounts, row.avoid)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Words to the left, amounts to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if 3 <= column <= 6 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _short(nbytes: int) -> str:
+    amount, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"

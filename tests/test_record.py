@@ -1,0 +1,222 @@
+"""A record knows every conversion of its block: which line, which route, how many bytes, how long."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import xbridge
+from xbridge import _record, _registry, explain, record
+from xbridge.testing.strategies import conversions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xbridge.testing.strategies import Conversion
+
+HOST = np.ones(1000)
+
+
+def copy_one() -> Any:
+    return xbridge.to_numpy(HOST, copy=True)
+
+
+COPIES_AT = copy_one.__code__.co_firstlineno + 1
+
+
+def test_calls_of_one_line_are_one_row() -> None:
+    with record() as seen:
+        for _ in range(5):
+            copy_one()
+    (row,) = seen.rows
+    assert (row.file, row.line, row.function) == (__file__, COPIES_AT, "copy_one")
+    assert (row.source, row.target) == ("numpy float64 on cpu", "numpy float64 on cpu")
+    assert (row.calls, row.copied, row.moved, row.avoid) == (5, 40_000, 0, "leave out copy=True")
+    assert row.seconds > 0
+
+
+def test_what_shares_is_counted_and_costs_no_bytes() -> None:
+    pytest.importorskip("torch")
+    with record() as seen:
+        xbridge.to_backend(HOST, "torch")
+        xbridge.asarray(HOST)
+    assert sorted((row.target, row.calls, row.copied, row.avoid) for row in seen.rows) == [
+        ("numpy float64 on cpu", 1, 0, ""),
+        ("torch float64 on cpu", 1, 0, ""),
+    ]
+
+
+def test_bytes_between_devices_are_told_from_copies() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    far = strict.asarray(HOST, device=strict.Device("device1"))
+    with record() as seen:
+        xbridge.to_numpy(far, dtype="float32")
+    (row,) = seen.rows
+    assert row.source == "array_api_strict float64 on device1"
+    assert (row.copied, row.moved) == (4000, 8000)
+    assert row.avoid == "keep it where it is, or move it once; that dtype from the start"
+
+
+def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
+    with record() as seen:
+        for dtype in ("float32", "int32"):
+            xbridge.to_numpy(HOST, dtype=dtype)
+        xbridge.to_numpy(HOST, dtype="float32")
+    assert len(seen.rows) == 3
+    assert len({row.line for row in seen.rows}) == 2
+
+
+def test_nothing_is_recorded_before_after_or_without() -> None:
+    seen = record()
+    copy_one()
+    with seen:
+        pass
+    copy_one()
+    assert seen.rows == ()
+    assert seen.summary() == "nothing was converted"
+    assert not _registry.watchers
+
+
+def test_what_raises_is_not_counted() -> None:
+    with record() as seen, pytest.raises(xbridge.CopyError):
+        xbridge.to_numpy(HOST, dtype="float32", copy=False)
+    assert seen.rows == ()
+
+
+def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
+    with record() as outer:
+        copy_one()
+        with record() as inner:
+            copy_one()
+        with outer:
+            copy_one()
+        copy_one()
+    assert [row.calls for row in inner.rows] == [1]
+    assert [row.calls for row in outer.rows] == [5], "one of them was in its block twice"
+
+
+def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = threading.Barrier(4)
+    replace = _record.Row._replace
+
+    def yielding(row: _record.Row, **changes: Any) -> _record.Row:
+        time.sleep(0)  # so that another thread has its turn between a look at a row and its change
+        return replace(row, **changes)
+
+    def work() -> None:
+        begin.wait()
+        for _ in range(100):
+            copy_one()
+
+    monkeypatch.setattr(_record.Row, "_replace", yielding)
+    with record() as seen:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [(row.calls, row.copied) for row in seen.rows] == [(400, 3_200_000)]
+
+
+def test_a_program_of_endless_lines_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_record, "_MOST_ROWS", 3)
+    with record() as seen:
+        for n in range(10):
+            copy_from_line(n)
+    assert len(seen.rows) == 4
+    assert sum(row.calls for row in seen.rows) == 10
+    (rest,) = [row for row in seen.rows if row.file == "elsewhere"]
+    assert (rest.calls, rest.copied) == (7, 7 * 8000)
+    assert "elsewhere:0" in seen.summary()
+
+
+def copy_from_line(n: int) -> None:
+    names = {"to_numpy": xbridge.to_numpy, "x": HOST}
+    exec(compile("\n" * n + "to_numpy(x, copy=True)", "<made>", "exec"), names)
+
+
+@settings(max_examples=100)
+@given(conversions())
+def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
+    plan = explain(call.array, call.target, **call.options)
+    with record() as seen:
+        try:
+            xbridge.to_backend(call.array, call.target, **call.options)
+        except xbridge.XBridgeError:
+            assert seen.rows == ()
+            return
+    (row,) = seen.rows
+    assert row.copied + row.moved == sum(step.nbytes or 0 for step in plan.steps)
+    assert bool(row.avoid) is bool(row.copied + row.moved)
+    assert not {step.copies for step in plan.steps if step.copies} & set(row.avoid.split("; "))
+
+
+# -- how it is shown -----------------------------------------------------------------------------
+
+
+def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
+    with record() as seen:
+        for _ in range(2):
+            copy_one()
+        xbridge.to_numpy(HOST, dtype="float32")
+    head, *lines, last = seen.summary().splitlines()
+    assert head.split("  ")[0].strip() == "where"
+    assert [word in head for word in ("calls", "copied", "moved", "time", "to avoid it")] == [True] * 5
+    assert len(lines) == 2
+    copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
+    assert "16 kB" in copies
+    assert copies.endswith("leave out copy=True")
+    assert last.startswith("all 2")
+    assert "20 kB" in last
+    assert len(seen.summary(most=1).splitlines()) == 3
+    assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
+
+
+def test_amounts_are_written_for_people() -> None:
+    assert [_record._short(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "1.23 MB",
+        "5e+03 TB",
+    ]
+    assert [_record._time(s) for s in (0.0000123, 0.5, 12.0)] == ["0.0123 ms", "500 ms", "12 s"]
+
+
+def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = _record.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    assert row.where == f"{tmp_path / 'a.py'}:7"
+    monkeypatch.chdir(tmp_path)
+    assert row.where == "a.py:7"
+
+
+def test_all_of_it_is_there_as_json() -> None:
+    with record() as seen:
+        copy_one()
+    (row,) = json.loads(seen.to_json())
+    assert row == seen.rows[0]._asdict()
+
+
+def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with record() as seen:
+        copy_one()
+    seen.plot(tmp_path / "crossings.svg")
+    picture = (tmp_path / "crossings.svg").read_text("utf-8")
+    assert picture.startswith("<?xml")
+    record().plot(tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
+        record().plot(tmp_path / "crossings.png")
