@@ -16,8 +16,13 @@ import pytest
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge import Device
+    from xbridge import Device, record
+    from xbridge._policy import Rules
     from xbridge.testing._matrix import Place
+
+_RECORD: pytest.StashKey[record] = pytest.StashKey()
+_RULES: pytest.StashKey[Rules] = pytest.StashKey()
+"""What held before the run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,6 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help="what tests that use `backend` run with: names of backends, name:device, or all, separated by "
         "commas, such as numpy,torch:cuda; may be repeated; without it, every backend that is installed",
+    )
+    group.addoption(
+        "--xbridge-record",
+        action="store_true",
+        help="print what the run has converted with xbridge, by line and route",
+    )
+    group.addoption(
+        "--xbridge-policy",
+        metavar="RULES",
+        help="what conversions may do in this run, such as transfers=raise,copies=warn",
     )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which goes before it")
 
@@ -47,11 +62,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End the run now if what was asked for by name is not there."""
-    if _asked(session.config):
+    """End the run now if what was asked for by name is not there; begin to watch."""
+    config = session.config
+    if _asked(config):
         from xbridge.testing import _matrix
 
-        _matrix.places(session.config)
+        _matrix.places(config)
+    if config.getoption("xbridge_policy"):
+        from xbridge import OptionError, _policy
+
+        try:
+            rules = _policy.rules_in(config.getoption("xbridge_policy"))
+        except OptionError as error:
+            raise pytest.UsageError(f"--xbridge-policy: {error}") from error
+        config.stash[_RULES] = _policy.everywhere(rules)
+    if config.getoption("xbridge_record"):
+        from xbridge import record
+
+        config.stash[_RECORD] = record().__enter__()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Watch no longer."""
+    stash = session.config.stash
+    if _RECORD in stash:
+        stash[_RECORD].__exit__()
+    if _RULES in stash:
+        from xbridge import _policy
+
+        _policy.everywhere(stash[_RULES])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tell what was converted."""
+    if _RECORD in config.stash:
+        terminalreporter.section("xbridge: what was converted")
+        terminalreporter.write_line(config.stash[_RECORD].summary())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
