@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
     sys.exit(f"cannot measure what is supported: {error.name} is not installed; try make docs")
 
 PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
-FIELD = re.compile(r"\n*^(Parameters|Returns|Raises|Examples)\n-+\n", re.MULTILINE)
+FIELD = re.compile(r"\n*^(Parameters|Attributes|Returns|Raises|Warns|Examples)\n-+\n", re.MULTILINE)
+RAISED = ("Error", "Warning")
 
 
 def main() -> None:
@@ -59,8 +60,8 @@ def parts() -> dict[str, str]:
 
 
 def reference(module: ModuleType) -> str:
-    """Every public name of a module that is no error, a section each."""
-    names = [name for name in module.__all__ if not name.endswith("Error")]
+    """Every public name of a module that is no error and no warning, a section each."""
+    names = [name for name in module.__all__ if not name.endswith(RAISED)]
     return "\n\n".join(section(name, getattr(module, name)) for name in names)
 
 
@@ -83,10 +84,10 @@ def entries(text: str) -> str:
 
 
 def errors() -> str:
-    """Every error, the built-in that it also is, and when it is raised."""
-    kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith("Error")}
+    """Every error and warning, what it also is, and when it is raised."""
+    kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith(RAISED)}
     rows = [[f"`{name}`", f"`{kind.__bases__[-1].__name__}`", kind.__doc__] for name, kind in kinds.items()]
-    return table(["error", "also a", "when"], rows)
+    return table(["error or warning", "also a", "when"], rows)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

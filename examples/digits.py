@@ -4,8 +4,12 @@ Run it with `make demo`. It trains a small classifier on scikit-learn's bundled 
 probabilities back to scikit-learn while they still require grad, and then gives the same images in
 five awkward forms. Nothing is taken on trust: what the table says was found out by NumPy's and torch's
 own means, and the script stops with an error as soon as a promise is not kept.
+
+With `--record PICTURE` it trains instead in a loop that converts in every step as many loops do, and then
+in one that does not. A record tells the two apart: it is printed as a table, and drawn into the picture.
 """
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +22,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 
 import xbridge
-from xbridge import to_backend, to_numpy
+from xbridge import record, to_backend, to_numpy
+from xbridge.testing import emulated
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -125,11 +130,79 @@ def awkward(images: Array, folder: Path) -> Iterator[tuple[str, Array, str]]:
     yield "bfloat16", images.astype(ml_dtypes.bfloat16), "shared"
 
 
+# -- a training loop, and what it converts -------------------------------------------------------
+
+
+def convert_in_every_step(pixels: Array, labels: Array, device: str) -> None:
+    """Train as many loops do: every batch is made ready when its turn comes, every loss is printed."""
+    model = torch.nn.Linear(64, 10).to(device)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(20):
+        for start in range(0, TRAINING, 100):
+            rows = slice(start, start + 100)
+            batch = to_backend(pixels[rows], "torch", dtype="float32", device=device)
+            wanted = to_backend(labels[rows], "torch", device=device)
+            loss = torch.nn.functional.cross_entropy(model(batch), wanted)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(to_numpy(loss, copy=True))
+    print(f"  the loss went from {losses[0]:.2f} to {losses[-1]:.2f}")
+
+
+def convert_once(pixels: Array, labels: Array, device: str) -> None:
+    """The same, but what crosses does so before the loop and after it."""
+    model = torch.nn.Linear(64, 10).to(device)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    images = to_backend(pixels, "torch", dtype="float32", device=device)
+    targets = to_backend(labels, "torch", device=device)
+    losses = []
+    for _ in range(20):
+        for start in range(0, TRAINING, 100):
+            rows = slice(start, start + 100)
+            loss = torch.nn.functional.cross_entropy(model(images[rows]), targets[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+    first, last = to_numpy(torch.stack([losses[0], losses[-1]]))
+    print(f"  the loss went from {first:.2f} to {last:.2f}")
+
+
+def watch(picture: Path, device: str) -> None:
+    """Record both loops."""
+    if device == "emu":
+        emulated.install()
+    digits = load_digits()
+    pixels, labels = digits.data / 16, digits.target
+    with record() as seen:
+        for title, loop in (("as many loops do", convert_in_every_step), ("once", convert_once)):
+            print(f"\nTraining on {device}, and converting {title}:")
+            torch.manual_seed(0)
+            loop(pixels, labels, device)
+    print(f"\n{seen.summary()}\n")
+    seen.plot(picture)
+    print(f"The same in a picture: {picture}")
+
+
 # -- the story -----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Tell it from the first image to the refusal."""
+    """Tell the story, or record two training loops."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--record", type=Path, metavar="PICTURE", help="record two training loops instead")
+    parser.add_argument("--device", default="cpu", help="where they train: cuda, or emu, which is pretended")
+    asked = parser.parse_args()
+    if asked.record:
+        watch(asked.record, asked.device)
+    else:
+        tell()
+
+
+def tell() -> None:
+    """From the first image to the refusal."""
     digits = load_digits()
     pixels, labels = np.asarray(digits.data / 16, "float32"), np.asarray(digits.target)
     seen: list[Crossing] = []

@@ -169,6 +169,14 @@ def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
         assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
 
 
+def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:
+    lines = (ROOT / "examples" / "digits.py").read_text("utf-8").splitlines()
+    page = (DOCS / "explain.md").read_text("utf-8")
+    named = {int(n) for n in re.findall(r"(?:digits\.py:|Line )(\d+)", page)}
+    assert len(named) == 6
+    assert all(re.search(r"to_backend\(|to_numpy\(", lines[n - 1]) for n in named)
+
+
 ARRAYS = {"x", "xs", "a", "b", "obj"}
 OPTIONS = {"device", "dtype", "copy", "grad", "like", "requires_grad"}
 
