@@ -3,13 +3,15 @@
 Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. One with prompts is a
 doctest, one without is a script, and the blocks of a page share their names, from top to bottom. A
 block that opens with ``python file=name.py`` is a module, which the blocks below it can import; one
-that cannot run everywhere opens with ``python no-run``. Links are checked where they stay in the
-repository, anchors included; nothing is fetched.
+that cannot run everywhere opens with ``python no-run``. A ``console run`` block is what a shell shows:
+what stands behind ``$`` is run in one, and what it prints is compared. Links are checked where they stay
+in the repository, anchors included; nothing is fetched.
 """
 
 import doctest
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -40,7 +42,8 @@ class Block(NamedTuple):
     @property
     def runs(self) -> bool:
         """Whether the block is an example that can run everywhere."""
-        return self.info[:1] in (["python"], ["pycon"]) and "no-run" not in self.info
+        known = self.info[:1] in (["python"], ["pycon"]) and "no-run" not in self.info
+        return known or self.info == ["console", "run"]
 
     @property
     def file(self) -> str:
@@ -100,9 +103,10 @@ def run(page: Path, blocks: list[Block]) -> list[str]:
             for block in blocks:
                 if block.file:
                     Path(block.file).write_text(block.text, encoding="utf-8")
-                else:
-                    step = run_doctest if ">>> " in block.text else run_script
-                    faults += step(name, block, names)
+                    continue
+                step = run_doctest if ">>> " in block.text else run_script
+                step = run_shell if block.info[0] == "console" else step
+                faults += step(name, block, names)
         finally:
             sys.path.remove(scratch)
             os.chdir(home)
@@ -126,6 +130,26 @@ def run_script(page: str, block: Block, names: dict[str, Any]) -> list[str]:
     except Exception:  # noqa: BLE001 - whatever it raises is the fault to report
         return [f"{page}:{block.line}: this example raises\n{traceback.format_exc()}"]
     return []
+
+
+def run_shell(page: str, block: Block, names: dict[str, Any]) -> list[str]:  # noqa: ARG001 -- it has none
+    """Run the commands of a block, with the scripts of this environment, and compare what they print."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    faults = []
+    for example in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, wanted = example.partition("\n")
+        shown = subprocess.run(  # noqa: S602 -- the documents are ours
+            command,
+            shell=True,
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        ).stdout
+        if not doctest.OutputChecker().check_output(wanted, shown, FLAGS):
+            faults.append(f"{page}:{block.line}: $ {command}\nshould print\n{wanted}\nand prints\n{shown}")
+    return faults
 
 
 def follow(page: Path, targets: list[str]) -> Iterator[str]:
