@@ -98,9 +98,9 @@ clean: ## Remove everything these commands have made
 	@touch $@
 
 $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.stamp
-	@echo "Installing xbridge, torch and scikit-learn into $(VENV)"
+	@echo "Installing xbridge, its command line, torch and scikit-learn into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/demo.txt -c $(PINS)
-	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[torch]' -c $(PINS)
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt requirements/core.txt $(VENV)/run.stamp

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
+        "src/xbridge/_cli/_files/_pt.py",
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
         "src/xbridge/_convert.py",
@@ -19,6 +20,7 @@ NEEDING = {
         "src/xbridge/backends/dask.py",
         "src/xbridge/testing/samples/dask.py",
     ],
+    "safetensors": ["src/xbridge/_cli/_files/_safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",
         "src/xbridge/testing/samples/array_api_strict.py",

@@ -1,0 +1,80 @@
+"""The command line: `python -m xbridge`, or `xbridge-array`.
+
+A subcommand is a module with a line of help, its arguments, and `run`. Nothing is imported before a
+subcommand or a file needs it, so that help comes at once. What goes wrong is one line on stderr and the exit
+status 2, as with other tools for files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from xbridge._cli._refused import one_line
+from xbridge.errors import XBridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = ("info", "matrix", "convert")
+
+DESCRIPTION = """\
+Move arrays between libraries and files, exactly."""
+
+EXAMPLES = """\
+examples:
+  xbridge-array info                                  what is installed, where, and on which devices
+  xbridge-array matrix dtypes                         which dtypes cross, and whether memory is shared
+  xbridge-array convert model.pt model.safetensors    a file in another format
+
+The exit status is 0, or 2 with one line on stderr that says why and what to type next."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the exit status comes back."""
+    asked = _parser().parse_args(argv)
+    try:
+        status: int = asked.run(asked)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. What Python would still flush at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (XBridgeError, OSError, MemoryError, KeyboardInterrupt) as error:
+        print(f"xbridge-array: {one_line(error)}", file=sys.stderr)
+        return 2
+    return status
+
+
+def script() -> None:
+    """What the shell calls. A request to end is an interrupt, so that nothing is left behind."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
+    sys.exit(main())
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="xbridge-array",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"xbridge._cli._{name}")
+        sub = subparsers.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        module.arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(run=module.run)
+    return parser

@@ -1,0 +1,123 @@
+"""`convert SRC DST`: an array file into another format, exactly, in bounded memory, whole or not at all."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xbridge._cli._files import SUFFIXES, format_of
+from xbridge._cli._output import in_bytes, print_json, print_table, progress
+from xbridge._cli._refused import RefusedError, check_source, printable
+from xbridge._dtypes import DTYPES
+from xbridge.errors import Chained
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from xbridge._cli._files import Content, Format
+    from xbridge._cli._files._stored import Stored
+
+HELP = "convert an array file to another format"
+DESCRIPTION = f"""\
+Convert an array file to the format that the name of the target ends in: {", ".join(SUFFIXES)}.
+
+Every value, dtype, shape and name arrives, or nothing is written and one line says why. A file may be
+larger than memory. The target appears when it is complete; until then it is as it was."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What can be asked."""
+    parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
+    parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
+    parser.add_argument("--force", action="store_true", help="replace DST if it exists")
+    parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
+    parser.add_argument(
+        "--cast",
+        action="append",
+        default=[],
+        metavar="FROM=TO",
+        help="cast arrays of one dtype to another; refused where a value would change",
+    )
+    parser.add_argument(
+        "--relayout",
+        action="store_true",
+        help="let axis order and byte order change to what DST can hold; values never do",
+    )
+    parser.add_argument("--drop-metadata", action="store_true", help="leave a file's text behind")
+
+
+def run(asked: Namespace) -> int:
+    """Convert, and tell what was written."""
+    written = convert(asked)
+    arrays = [
+        {"name": x.name, "dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
+        for x in written.arrays
+    ]
+    if asked.json:
+        print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
+    else:
+        rows = [
+            [printable(x.name or ""), str(x.dtype), str(x.shape), in_bytes(x.nbytes)] for x in written.arrays
+        ]
+        print_table(["array", "dtype", "shape", "size"], rows)
+    return 0
+
+
+def convert(asked: Namespace) -> Content:
+    """Write the file; what it holds comes back."""
+    from xbridge._cli._files._sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
+    from xbridge._cli._fit import Allowed, fitted  # noqa: PLC0415 -- likewise
+    from xbridge._cli._replace import replacing, resolve  # noqa: PLC0415 -- likewise
+
+    source: Path = asked.source
+    check_source(source)
+    reader, writer = format_of(source), format_of(asked.target)
+    target = resolve(asked.target, source, force=asked.force)
+    allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
+
+    def refusal(error: Exception) -> RefusedError:
+        return RefusedError.because(f"write {asked.target}", str(error), "another format, or other names")
+
+    with ExitStack() as stack:
+        content = fitted(reader.read(source, stack), writer, allowed, target)
+        bar = progress(source.name, sum(x.nbytes for x in content.arrays))
+        with replacing(target, force=asked.force) as (file, part), bar as advance:
+            with Sink(file, advance) as sink, Chained(refusal):
+                writer.write(sink, content, target.parent)
+            file.flush()
+            _read_back(part, writer, content, target)
+    return content
+
+
+def casts(asked: Sequence[str]) -> dict[str, str]:
+    """`FROM=TO`, for each."""
+    found = {}
+    for one in asked:
+        before, _, after = one.partition("=")
+        if before not in DTYPES or after not in DTYPES:
+            raise RefusedError.because(
+                f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", "bfloat16=float32"
+            )
+        found[before] = after
+    return found
+
+
+def _read_back(part: Path, writer: Format, content: Content, target: Path) -> None:
+    """A reader must find what was to be written: some names are more than a format can hold."""
+    try:
+        with ExitStack() as stack:
+            there = {_facts(x) for x in writer.read(part, stack).arrays}
+    except RefusedError as error:
+        found = str(error).partition(": ")[2].rpartition("; try ")[0]
+        why = f"what was written cannot be read back: {found}"
+        raise RefusedError.because(f"write {target}", why, "another format, or other names") from error
+    lost = next((x for x in content.arrays if _facts(x, named=writer.names) not in there), None)
+    if lost:
+        why = f"the file does not give {lost.label} back"
+        raise RefusedError.because(f"write {target}", why, "another name for the array, or another format")
+
+
+def _facts(x: Stored, *, named: bool = True) -> tuple[object, ...]:
+    return (x.name if named else None, x.dtype, x.shape)

@@ -1,0 +1,69 @@
+"""What is printed: JSON for programs, plain aligned text for pipes, and rich's tables for people.
+
+rich is an extra. Without it, or where nobody is watching, a table is lines of text that `cut` and `grep`
+understand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+BIG = 64 << 20
+"""Bytes from which on a conversion takes long enough for a progress bar."""
+
+
+def print_json(value: object) -> None:
+    """For programs."""
+    print(json.dumps(value, indent=2))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """For people: a table of rich's on a terminal, aligned text elsewhere."""
+    if sys.stdout.isatty() and find_spec("rich"):
+        from rich.console import Console  # noqa: PLC0415 -- an extra
+        from rich.table import Table  # noqa: PLC0415 -- likewise
+
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*row)
+        Console(markup=False).print(table)
+        return
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A function to tell of bytes done; it moves a bar where a person waits for many of them."""
+    if total < BIG or not sys.stderr.isatty() or not find_spec("rich"):
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 -- an extra
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def in_bytes(count: int) -> str:
+    """A size that a person can read."""
+    if count < 1024:
+        return f"{count} B"
+    steps = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**steps:.1f} {'KMGT'[steps - 1]}iB"

@@ -1,0 +1,46 @@
+"""What the command line refuses: the one error of its own, and how any error becomes one line.
+
+Names come out of files, and a file may have been made to harm its reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge.errors import XBridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class RefusedError(XBridgeError):
+    """A file, or what was asked of it, cannot be converted without a loss."""
+
+
+def unreadable(path: Path, why: object, do: str = "another copy of the file") -> RefusedError:
+    """A file that cannot be read; what a library has to say of it is cut to its first sentence."""
+    said = str(why).partition("\n")[0].partition(". ")[0] or type(why).__name__
+    return RefusedError.because(f"read {path}", said, do)
+
+
+def check_source(path: Path) -> None:
+    """A file that can be read from its start as often as need be."""
+    why = ""
+    if not path.exists():
+        why = "it does not exist"
+    elif not path.is_file():
+        why = "it is a directory" if path.is_dir() else "it is no regular file"
+    elif not path.stat().st_size:
+        why = "it is empty"
+    if why:
+        raise unreadable(path, why, "the name of an array file")
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line that may be printed."""
+    return printable(" ".join(str(error).split()) or type(error).__name__)
+
+
+def printable(text: str) -> str:
+    """What a terminal would obey is shown and not sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
