@@ -20,7 +20,7 @@ from xbridge.errors import XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = ("info", "matrix", "convert")
+COMMANDS = ("info", "matrix", "convert", "explain")
 
 DESCRIPTION = """\
 Move arrays between libraries and files, exactly."""
@@ -29,6 +29,7 @@ EXAMPLES = """\
 examples:
   xbridge-array info                                  what is installed, where, and on which devices
   xbridge-array matrix dtypes                         which dtypes cross, and whether memory is shared
+  xbridge-array explain model.npy --to torch          what a conversion would do
   xbridge-array convert model.pt model.safetensors    a file in another format
 
 The exit status is 0, or 2 with one line on stderr that says why and what to type next."""

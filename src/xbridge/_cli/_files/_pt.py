@@ -112,4 +112,4 @@ def _stored(path: Path, name: str | None, tensor: torch.Tensor) -> InMemory:
         why, _, do = str(error).rpartition("; try ")
         raise unreadable(path, f"{name!r}: {why}", do) from error
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
-    return InMemory(name, array.dtype, array.shape, order, array)
+    return InMemory(name, array.dtype, array.shape, order, array, tensor)

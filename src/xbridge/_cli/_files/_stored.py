@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from xbridge._protocol import HostArray
+    from xbridge._protocol import Array, HostArray
 
     Block: TypeAlias = bytes | memoryview
     DType: TypeAlias = np.dtype[Any]
@@ -66,6 +66,10 @@ class Stored(ABC):
     def blocks(self) -> Iterator[Block]:
         """Its bytes from the first to the last, in its order and byte order; whole elements each."""
 
+    def like(self) -> Array:
+        """An array of the same facts, as a program would load it; nobody may read its values."""
+        return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
+
     def mapped(self, scratch: Path) -> HostArray:
         """Its values as memory that is paged in when it is read. It only looks writable."""
         with tempfile.TemporaryFile(dir=scratch) as file:
@@ -97,6 +101,10 @@ class InFile(Stored):
 
     def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in a file already
         """The file itself."""
+        return self.like()
+
+    def like(self) -> HostArray:
+        """The file itself."""
         with self.path.open("rb") as file:
             return self._map(file, self.offset)
 
@@ -122,6 +130,12 @@ class InMemory(Stored):
     """In memory, which may be mapped."""
 
     array: HostArray
+    loaded: Array = None
+    """The array as its library gave it."""
+
+    def like(self) -> Array:
+        """That array."""
+        return self.loaded
 
     def blocks(self) -> Iterator[Block]:
         """Look at them, or gather them where they do not follow each other."""

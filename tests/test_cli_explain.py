@@ -1,0 +1,73 @@
+"""`explain FILE`: the plan of `xbridge.explain` for each array of a file, of which no value is read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from shell import refused, shell
+
+import xbridge
+
+pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_each_array_has_the_plan_that_its_conversion_would_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.ones(2, ">f4")
+    np.savez(tmp_path / "x.npz", a=a, b=b)
+    out = shell(capsys, "explain", tmp_path / "x.npz", "--to", "torch", "--dtype", "float32")
+    plans = [str(xbridge.explain(x, "torch", dtype="float32")) for x in (a, b)]
+    assert out == f"a\n{plans[0]}\n\nb\n{plans[1]}\n"
+    out = shell(capsys, "explain", tmp_path / "x.npz", "--to", "torch", "--array", "b")
+    assert out == f"b\n{xbridge.explain(b, 'torch')}\n"
+
+
+def test_every_option_is_that_of_the_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
+    options = ("--copy", "false", "--device", "cpu", "--grad", "detach")
+    out = shell(capsys, "explain", tmp_path / "x.npy", "--to", "torch", *options)
+    x = np.load(tmp_path / "x.npy")
+    assert out == f"{xbridge.explain(x, 'torch', copy=False, device='cpu', grad='detach')}\n"
+    out = shell(capsys, "explain", tmp_path / "x.npy", "--to", "torch", "--copy", "true", "--json")
+    assert json.loads(out) == [
+        {"name": None, **json.loads(json.dumps(xbridge.explain(x, "torch", copy=True).to_dict()))}
+    ]
+
+
+def test_a_tensor_is_explained_as_torch_loads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    tensor = torch.ones(3, requires_grad=True)
+    torch.save(tensor, tmp_path / "x.pt")
+    out = shell(capsys, "explain", tmp_path / "x.pt", "--to", "numpy")
+    assert out == f"{xbridge.explain(tensor, 'numpy')}\n"
+    assert "the graph ends here" in out
+
+
+def test_a_refusal_is_a_plan_and_a_wrong_name_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "x.npz", when=np.zeros(2, "M8[s]"))
+    assert "DTypeError: cannot convert a numpy " in shell(
+        capsys, "explain", tmp_path / "x.npz", "--to", "torch"
+    )
+    said = refused(capsys, "explain", tmp_path / "x.npz", "--to", "torch", "--array", "q")
+    assert "cannot find 'q' in " in said
+    assert "cannot find backend 'nobody'" in refused(capsys, "explain", tmp_path / "x.npz", "--to", "nobody")
+    assert "it does not exist" in refused(capsys, "explain", tmp_path / "no.npz", "--to", "torch")
+
+
+def test_a_file_of_any_size_is_explained_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (1 << 34,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + (1 << 37))  # 128 GiB, of which the disk holds nothing
+    assert "137,438,953,472 bytes" in shell(capsys, "explain", path, "--to", "torch")
