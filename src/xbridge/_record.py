@@ -34,6 +34,7 @@ _TO_AVOID = {
     "its memory can change": "unsafe_share, if nobody writes it",
     "a compiler would": "convert outside of compiled code",
     "still pending": "compute it once, and keep that",
+    "still to be computed": "compute it once, and keep that",
     "of a list lie apart": "one array from the start",
     " becomes ": "that dtype from the start",
     "it moves from": "keep it where it is, or move it once",
