@@ -80,7 +80,8 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     if narrow:
         dtype = no_wider(dtype, stacker.default_dtype(category(dtype), where))
     part = Request(spot, dtype, grad=request.grad)
-    foretell(stacker, target, Facts(dtype, where, shape), request)  # or it would be computed to be refused
+    if dtype in DTYPES:  # or it would be computed to be refused
+        foretell(stacker, target, Facts(dtype, where, shape), request)
     parts = []
     for guest, weak in zip(guests, nest.weak, strict=True):
         whole = category(guest.facts().dtype) == "int"
