@@ -21,16 +21,21 @@ SUITE := -m coverage run --data-file
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-oldest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-suite test-conformance test-core test-oldest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: $(VENV)/dev.stamp ## Run the whole suite (ARGS="-k copy" reaches pytest)
-	$(VENV)/bin/python $(SUITE)=.coverage.full -m pytest $(ARGS)
+test: test-suite test-conformance ## Run the whole suite: the next two, which --jobs=2 runs side by side
+
+test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
+	$(VENV)/bin/python $(SUITE)=.coverage.suite -m pytest --ignore src/xbridge/testing/conformance $(ARGS)
+
+test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
+	$(VENV)/bin/python $(SUITE)=.coverage.conformance -m pytest src/xbridge/testing/conformance $(ARGS)
 
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
 	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest $(ARGS)
@@ -49,7 +54,7 @@ test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
 coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
-	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.full .coverage.core .coverage.emulated
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.suite .coverage.conformance .coverage.core .coverage.emulated
 	$(VENV)/bin/python -m coverage report
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
