@@ -1,6 +1,13 @@
-"""What is collected where: examples that need a library are left out where it is missing."""
+"""What is collected where, and how hard Hypothesis tries.
 
+Examples that need a library are left out where it is missing. Hypothesis tries afresh on every run here;
+where CI is set it tries half as much, the same every time.
+"""
+
+import os
 from importlib.util import find_spec
+
+from hypothesis import Phase, settings
 
 NEEDING = {
     "torch": [
@@ -32,3 +39,11 @@ WITHOUT_EXAMPLES = ["src/xbridge/backends/cupy.py", "src/xbridge/testing/samples
 
 missing = [library for library in NEEDING if not find_spec(library)]
 collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEEDING[library]]
+
+# The first example of a run pays for imports, so an example has no time limit anywhere.
+settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
+    "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
