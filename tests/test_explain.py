@@ -394,3 +394,11 @@ def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
     )
     assert status == 0
     assert not any(word in lines[0] for word in ("_explain", "_plan", "_policy", "_record"))
+
+
+def test_a_dtype_without_zero_holds_not_every_value_and_of_an_unknown_dtype_nobody_knows() -> None:
+    pytest.importorskip("ml_dtypes")
+    ones = np.ones(2, "float32")
+    assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact
+    assert explain(ones, "numpy", dtype="float64").exact
+    assert not explain(ones.astype("longdouble"), "numpy", dtype="float64").exact

@@ -10,6 +10,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge._devices import SHARDED
 from xbridge.backends import numpy as room
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -292,3 +293,14 @@ def test_integers_among_floats_are_exact_or_refused() -> None:
             xbridge.asarray(x)
     with pytest.raises(xbridge.ValueLossError, match="larger than any float"):
         xbridge.asarray([10**400, 0.5], dtype="float64")
+
+
+def test_what_lies_on_several_devices_is_gathered_where_somebody_says_and_not_compared_as_a_whole() -> None:
+    spread = make_backend(describe=lambda x: room.describe(x.data)._replace(device=SHARDED))
+    xbridge.register_backend("toylib", spread)
+    x = Toy(np.ones(2))
+    with pytest.raises(xbridge.DeviceError, match=r"try to_backend\(x, 'numpy', device='cpu'\)"):
+        xbridge.to_numpy(x)
+    assert xbridge.asarray(x) is x
+    with pytest.raises(xbridge.UnsupportedArrayError, match="lies on several devices; try its parts"):
+        xbridge.shares_memory(x, np.ones(2))

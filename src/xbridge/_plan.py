@@ -189,7 +189,7 @@ class Plan(NamedTuple):
         """Whether every value is kept, or else the conversion raises."""
         before, after = self.route.facts.dtype, self.route.dtype
         checked = bool(self.checks) and category(before) == "int"
-        return not self.error and (checked or before == after or holds_every(before, after))
+        return not self.error and (checked or holds_every(before, after))
 
     @property
     def requires_grad(self) -> bool:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
     _why = "CuPy is installed, and its driver finds no GPU"
-except RuntimeError as error:
-    _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {error}"
+except RuntimeError as _error:
+    _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {_error}"
 if not _count:
     raise MissingLibraryError.because("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
 

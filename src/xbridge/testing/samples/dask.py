@@ -80,7 +80,7 @@ def _laid(name: str) -> Way:
     return _way(lambda values: _whole(known.lay(values)), known.takes)
 
 
-ways = {
+ways: dict[str, Way] = {
     "one chunk": _way(partial(da.from_array, chunks=-1)),
     "several chunks": _way(_halves, _is_cut),
     "uneven chunks": _way(_uneven, _is_cut),

@@ -85,7 +85,7 @@ def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
     return Way(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
 
 
-ways = {
+ways: dict[str, Way] = {
     "its own": _way(_copied),
     "taken over": _way(_taken_over),
     "computed": _way(_computed),
