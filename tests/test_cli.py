@@ -243,6 +243,50 @@ def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_inter
     assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the signals and closed files of a POSIX shell")
+@pytest.mark.parametrize("before", ["trap '' HUP;", "exec >&-;", "export PYTHONIOENCODING=ascii;"])
+def test_what_the_shell_has_set_up_is_no_failure(tmp_path: Path, before: str) -> None:
+    np.savez(tmp_path / "a.npz", é=np.ones(2))
+    hang_up = "signal.raise_signal(signal.SIGHUP)" if "HUP" in before else "None"
+    code = f"""
+import signal
+from xbridge._cli import _convert, script
+run = _convert.run
+_convert.run = lambda asked: [{hang_up}, run(asked)][1]
+script()
+"""
+    done = subprocess.run(
+        ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-c", code, "convert", "a.npz", "b.npz"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "b.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "status"), [("stdout", ["info", "numpy"], 0), ("stderr", ["info", "x"], 2)]
+)
+def test_what_is_closed_is_written_to_nobody(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    words: list[str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["xbridge-array", *words])
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as left:
+        xbridge._cli.script()
+    getattr(sys, name).close()
+    assert left.value.code == status
+    assert capsys.readouterr() == ("", "")
+
+
 def test_info_tells_of_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(shell(capsys, "info", "--json"))
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))

@@ -12,13 +12,15 @@ import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from xbridge._cli._refused import one_line
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from io import TextIOWrapper
 
 COMMANDS = ("info", "matrix", "convert", "explain")
 
@@ -52,10 +54,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def script() -> None:
-    """What the shell calls. A request to end is an interrupt, so that nothing is left behind."""
+    """What the shell calls. A request to end is an interrupt, so that nothing is left behind.
+
+    A signal that the shell had ignored, as `nohup` does, stays ignored. What is closed is written to nobody,
+    and what an encoding has not is escaped: a file that is written is no failure.
+    """
     for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+        number = getattr(signal, name, None)  # not every system has it
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 -- until the end
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 
