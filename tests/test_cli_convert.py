@@ -204,6 +204,11 @@ def test_an_array_without_a_name_gets_numpys_and_loses_it_again(
         assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
 
 
+def test_an_empty_name_is_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", **{"": np.ones(2)})  # type: ignore[arg-type] # any name
+    assert "there are ''" in refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "a.npy")
+
+
 @pytest.mark.parametrize("names", [["w"], ["a", "b"], ["a", "b", "c", "d", "e", "f", "g"], []])
 def test_names_are_lost_only_where_one_array_was_picked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]

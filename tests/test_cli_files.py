@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,8 @@ def test_a_hostile_pickle_is_named_and_not_run(
     save_pt({"a": Evil()}, Path("a.pt"), _use_new_zipfile_serialization=not old)
     said = refused(capsys, "convert", "a.pt", "b.npz")
     assert f"it asks for {os.mkdir.__module__}.mkdir, which is no tensor and could run code" in said
+    Path("a.pt").write_bytes(b"junk" * 100)
+    assert "cannot read a.pt: KeyError(" in refused(capsys, "convert", "a.pt", "b.npz")
     Path("a.pt").write_bytes(pickle.dumps(Evil()))
     refused(capsys, "convert", "a.pt", "b.npz")
     assert listing(tmp_path) == {"a.pt"}
@@ -136,6 +139,7 @@ PT: dict[str, tuple[Callable[[Any], object], str]] = {
     "a number": (lambda torch: {"w": torch.ones(2), "epoch": 3}, "'epoch' is of type int, and no tensor"),
     "a list": (lambda torch: [torch.ones(2)], "it holds a list"),
     "a number for a name": (lambda torch: {1: torch.ones(2)}, "the name 1 is no string"),
+    "None for a name": (lambda torch: {None: torch.ones(2)}, "the name None is no string"),
     "shared memory": (lambda _: _alias(), "'a' and 'b' share memory, and would be two arrays"),
     "sparse": (
         lambda torch: {"s": torch.eye(2).to_sparse()},
@@ -247,6 +251,7 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
         (npy("<f8", (1,), bytes(8), version=3), "no header of version (3, 0) is read here; try numpy.load"),
         (npy("<f8", (1,), bytes(8), version=9), "no header of version (9, 0) is read here; try numpy.load"),
         (b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[['}", "EOF in multi-line statement"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4294967295 bytes, and NumPy reads 10000"),
     ],
 )
 def test_a_header_that_cannot_be_is_refused(
@@ -258,6 +263,18 @@ def test_a_header_that_cannot_be_is_refused(
         archive.writestr("x.npy", content)
     refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
     assert listing(tmp_path) == {"a.npy", "a.npz"}
+
+
+def test_a_header_that_is_a_bomb_is_not_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 32 << 20) + bytes(32 << 20))
+    tracemalloc.start()
+    said = refused(capsys, "convert", path, tmp_path / "b.npz")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "its header has 33554432 bytes" in said
+    assert most < 4 << 20
 
 
 def test_a_header_of_the_second_version_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._cli._files import format_of
+from xbridge._cli._files import UNNAMED, format_of
 from xbridge._cli._output import print_json
-from xbridge._cli._refused import RefusedError, check_source, printable
+from xbridge._cli._refused import RefusedError, check_source, printable, unreadable
+from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -41,9 +43,11 @@ def run(asked: Namespace) -> int:
     options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}
     with ExitStack() as stack:
         arrays = format_of(asked.file).read(asked.file, stack).arrays
-        wanted = [x for x in arrays if asked.array in (None, x.name)]
-        plans = [(x.name, explain(x.like(), asked.to, copy=_COPY.get(asked.copy), **options)) for x in wanted]
-    if not plans:
+        wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
+        with Chained(partial(unreadable, asked.file)):  # a header may tell of arrays that cannot be
+            likes = [(x.name, x.like()) for x in wanted]
+        plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
+    if not plans and asked.array is not None:
         why = "it has no such array"
         raise RefusedError.because(f"find {asked.array!r} in {asked.file}", why, "another name")
     if asked.json:

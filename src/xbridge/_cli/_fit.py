@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from xbridge._cli._files import Content
+from xbridge._cli._files import UNNAMED, Content
 from xbridge._cli._files._stored import Cast, Relaid, name_of
 from xbridge._cli._refused import RefusedError
 from xbridge._dtypes import DTYPES, category
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from xbridge._cli._files import Format
     from xbridge._cli._files._stored import Stored
-
-UNNAMED = "arr_0"
-"""NumPy's name for an array that was given none."""
 
 
 class Allowed(NamedTuple):
@@ -50,7 +47,7 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
 def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
     """The arrays to write; one of them where the format has no names."""
     arrays = list(content.arrays)
-    names = [x.name or UNNAMED for x in arrays]
+    names = [UNNAMED if x.name is None else x.name for x in arrays]
     if allowed.array is not None:
         if allowed.array not in names:
             raise RefusedError.because(

@@ -19,7 +19,8 @@ class RefusedError(XBridgeError):
 
 def unreadable(path: Path, why: object, do: str = "another copy of the file") -> RefusedError:
     """A file that cannot be read; what a library has to say of it is cut to its first sentence."""
-    said = str(why).partition("\n")[0].partition(". ")[0] or type(why).__name__
+    words = repr(why) if isinstance(why, KeyError) else str(why)  # which says the key, and nothing else
+    said = words.partition("\n")[0].partition(". ")[0] or type(why).__name__
     return RefusedError.because(f"read {path}", said, do)
 
 

@@ -37,6 +37,9 @@ SUFFIXES = {
 }
 """The end of a name, the module of the format, and what to type when its library is missing."""
 
+UNNAMED = "arr_0"
+"""NumPy's name for an array that was given none."""
+
 
 class Content(NamedTuple):
     """What is in a file."""

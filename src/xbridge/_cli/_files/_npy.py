@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -24,7 +25,14 @@ metadata = False
 orders = ("C", "F")
 swaps = True
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {
+    (1, 0): (2, np.lib.format.read_array_header_1_0),
+    (2, 0): (4, np.lib.format.read_array_header_2_0),
+}
+"""How many bytes say how long a header is, and who reads it."""
+
+_LONGEST = 10_000
+"""What NumPy takes for a header; it says so when it has read it, and a bomb unpacks to 4 GiB."""
 
 
 class Header(NamedTuple):
@@ -68,8 +76,13 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise unreadable(path, f"{inside}no header of version {version} is read here", "numpy.load")
+    width, parse = _HEADERS[version]
     with Chained(ours):
-        shape, fortran, dtype = _HEADERS[version](file)
+        size = file.read(width)
+        length = int.from_bytes(size, "little")
+        if length > _LONGEST:
+            raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
+        shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
     if dtype.hasobject:
         why = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
         raise unreadable(path, why, "saving its numbers with a dtype")

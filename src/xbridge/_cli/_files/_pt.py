@@ -47,18 +47,17 @@ def lacks(dtype: np.dtype[Any]) -> str:
 
 def read(path: Path, stack: ExitStack) -> Content:
     loaded = _load(path)
-    tensors = {None: loaded} if isinstance(loaded, torch.Tensor) else loaded
-    if not isinstance(tensors, dict):
-        raise unreadable(
-            path, f"it holds a {type(tensors).__name__}", "saving a tensor, or a dict of tensors"
-        )
-    for name, tensor in tensors.items():
-        if name is not None and not isinstance(name, str):
+    if isinstance(loaded, torch.Tensor):
+        return Content([_stored(path, None, loaded)], {})
+    if not isinstance(loaded, dict):
+        raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
+    for name, tensor in loaded.items():
+        if not isinstance(name, str):
             raise unreadable(path, f"the name {name!r} is no string", "saving the dict with strings as keys")
         if not isinstance(tensor, torch.Tensor):
             why = f"{name!r} is of type {type(tensor).__name__}, and no tensor"
             raise unreadable(path, why, "saving a flat dict of tensors alone")
-    arrays = [_stored(path, name, tensor) for name, tensor in tensors.items()]
+    arrays = [_stored(path, name, tensor) for name, tensor in loaded.items()]
     _refuse_overlaps(path, arrays)
     return Content(arrays, {})
 
