@@ -215,6 +215,19 @@ def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with record() as seen:
+        exec(compile("convert(x, copy=True)", "$a_{$.py", "exec"), {"convert": xbridge.to_numpy, "x": HOST})
+    seen.plot(tmp_path / "crossings.svg")
+
+
+def test_a_record_that_never_began_cannot_end() -> None:
+    with pytest.raises(ValueError, match="not in"):
+        record().__exit__()
+    assert not _registry.watchers
+
+
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

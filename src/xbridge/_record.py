@@ -101,10 +101,10 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     def __exit__(self, *_: object) -> None:
         """Collect no more; what there is can be read."""
         global _open  # noqa: PLW0603 -- one for the process
-        _registry.watch(-1)
         with _changing:
             last = len(_open) - 1 - _open[::-1].index(self)
             _open = _open[:last] + _open[last + 1 :]
+        _registry.watch(-1)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -194,7 +194,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         left.barh(places, copied, label="copied")
         left.barh(places, moved, left=copied, label="moved between devices")
         left.set_xlabel("MB")
-        left.set_yticks(places, [f"{row.where}\n{row.source} to {row.target}" for row in rows])
+        names = [f"{row.where}\n{row.source} to {row.target}" for row in rows]
+        left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
         right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
         right.set_xlabel("ms")
         right.margins(x=0.2)  # for the words behind the bars
