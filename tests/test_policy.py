@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +78,21 @@ def test_to_copy_an_empty_array_copies_nothing() -> None:
 def test_to_stack_a_list_of_arrays_is_a_copy() -> None:
     with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list lie apart"):
         xbridge.asarray([np.ones(2), np.ones(2)])
+
+
+@pytest.mark.parametrize("tracked_first", [True, False])
+def test_a_history_in_a_list_ends_once(tracked_first: bool) -> None:
+    torch = pytest.importorskip("torch")
+    parts = [torch.ones(2, requires_grad=True), torch.ones(2)][:: 1 if tracked_first else -1]
+    with policy(detaches="warn"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        xbridge.asarray(parts, backend="numpy")
+        assert [str(one.message).partition(" array ")[0] for one in caught] == ["a torch float32"]
+        xbridge.asarray(parts)
+        assert len(caught) == 1, "within torch it goes on"
+        with torch.no_grad():
+            xbridge.asarray(parts)
+        assert len(caught) == 2
 
 
 def test_the_end_of_a_history_without_a_detach_is_one() -> None:
@@ -218,6 +234,24 @@ def test_an_async_function_is_held_to_it_while_it_runs() -> None:
         asyncio.run(strict())
 
 
+def test_an_object_that_is_called_like_an_async_function_is_held_to_it() -> None:
+    class Step:
+        async def __call__(self) -> None:
+            copy_one()
+
+    with pytest.raises(PolicyError):
+        asyncio.run(policy(copies="raise")(Step())())
+
+
+def test_what_is_no_function_cannot_be_held_to_it() -> None:
+    things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
+    for each in things:
+        with pytest.raises(
+            xbridge.OptionError, match="it is no function; try its methods, below @classmethod"
+        ):
+            policy(copies="raise")(each)
+
+
 def test_a_generator_cannot_be_held_to_it() -> None:
     def numbers() -> Iterator[int]:
         yield 1
@@ -225,7 +259,7 @@ def test_a_generator_cannot_be_held_to_it() -> None:
     async def more() -> AsyncIterator[int]:
         yield 1
 
-    for each in (numbers, more):
+    for each in (numbers, more, partial(numbers)):
         with pytest.raises(xbridge.OptionError, match="runs in whoever consumes it; try a with block"):
             policy(copies="raise")(each)
 

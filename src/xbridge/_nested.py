@@ -87,7 +87,8 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
         whole = category(guest.facts().dtype) == "int"
         left = guest._replace(foreign=guest.foreign or stacker.host_only)
         parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole or narrow))))
-    whole_of = strong[0]._replace(dtype=dtype, shape=shape)
+    tracked = any(one.history for one in facts) and any(stacker.describe(one).history for one in parts)
+    whole_of = strong[0]._replace(dtype=dtype, shape=shape, history=tracked)
     route = Route(stacker, stacker, whole_of, part, dtype, place)
     stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
     stacked = run(parts, Plan(route, (stack,)))

@@ -79,7 +79,8 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     Raises
     ------
     OptionError
-        Another word is given, or what is decorated is a generator, whose body runs in its consumer.
+        Another word is given, or what is decorated is no function, or is a generator, whose body runs in
+        its consumer.
     PolicyError
         By a conversion in the block, before it does anything that is forbidden.
 
@@ -144,12 +145,13 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     def __call__(self, fn: F, /) -> F:
         """The function, in a block of this policy for each call."""
+        why, do = "", "a with block around the loop that does"
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            raise OptionError.because(
-                f"put {fn.__qualname__} under a policy",
-                "the body of a generator runs in whoever consumes it",
-                "a with block around the loop that does",
-            )
+            why = "the body of a generator runs in whoever consumes it"
+        elif isinstance(fn, type) or not callable(fn):
+            why, do = "it is no function", "its methods, below @classmethod and @staticmethod"
+        if why:
+            raise OptionError.because(f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", why, do)
 
         @wraps(fn)
         async def awaited(*args: Any, **options: Any) -> object:
@@ -161,7 +163,8 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
             with policy(**self._said):
                 return fn(*args, **options)
 
-        return cast("F", awaited if iscoroutinefunction(fn) else called)
+        late = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
+        return cast("F", awaited if late else called)
 
 
 def unsafe_share(x: Array, backend: str, /) -> Array:
