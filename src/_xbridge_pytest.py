@@ -9,7 +9,7 @@ them then. What to run with is thought out in `xbridge.testing._matrix`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
 """What held before the run."""
+_WORKER = "xbridge_record"
+"""The name under which a process of pytest-xdist tells what it has converted."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,10 +89,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     stash = session.config.stash
     if _RECORD in stash:
         stash[_RECORD].__exit__()
+        if hasattr(session.config, "workeroutput"):  # this process is one of pytest-xdist's
+            session.config.workeroutput[_WORKER] = stash[_RECORD].to_json()
     if _RULES in stash:
         from xbridge import _policy
 
         _policy.everywhere(stash[_RULES])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a process of pytest-xdist has converted. One that was killed has told nothing."""
+    told = getattr(node, "workeroutput", {})
+    if _WORKER in told:
+        from xbridge import _record
+
+        _record.merge(node.config.stash[_RECORD], told[_WORKER])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from xbridge import _policy, _registry
+import _xbridge_pytest
+import xbridge
+from xbridge import _policy, _registry, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +55,24 @@ def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
             "all * 16 kB *",
         ]
     )
+
+
+def test_what_the_processes_of_a_run_have_converted_is_told_together() -> None:
+    """As pytest-xdist calls it: a process has an output, and a node that was killed has handed in none."""
+    seen = record()
+    told: dict[str, Any] = {}
+    config = SimpleNamespace(stash=pytest.Stash(), workeroutput=told)
+    with record() as ours:
+        config.stash[_xbridge_pytest._RECORD] = record().__enter__()
+        xbridge.to_numpy(np.ones(1000), copy=True)
+        _xbridge_pytest.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    main = SimpleNamespace(stash=pytest.Stash())
+    main.stash[_xbridge_pytest._RECORD] = seen
+    outputs: list[dict[str, Any]] = [{"workeroutput": output} for output in (told, told, {})]
+    for output in [*outputs, {}]:
+        _xbridge_pytest.pytest_testnodedown(SimpleNamespace(config=main, **output))
+    (row,), (once,) = seen.rows, ours.rows
+    assert (row.where, row.calls, row.copied) == (once.where, 2, 16_000)
 
 
 def test_a_run_that_is_not_recorded_says_nothing(run: Run) -> None:

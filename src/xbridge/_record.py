@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import _registry
 from xbridge.errors import MissingLibraryError
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from xbridge._plan import Plan
 
 _MOST_ROWS = 10_000
+_ELSEWHERE: dict[str, Any] = {
+    "file": "elsewhere",
+    "line": 0,
+    "function": "",
+    "avoid": "",
+    "source": "anything",
+    "target": "anything",
+}
 _TO_AVOID = {
     "copy=True": "leave out copy=True",
     "its bytes are": "native byte order from the start",
@@ -206,26 +214,15 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         figure.legend(loc="outside upper right", ncols=2, frameon=False)
         figure.savefig(path)
 
-    def _add(self, plan: Plan, caller: FrameType, seconds: float) -> None:
-        code, route = caller.f_code, plan.route
-        source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
-        target = f"{route.target.name} {route.dtype} on {route.device}"
-        avoid = to_avoid(plan)
-        key = (code.co_filename, caller.f_lineno, source, target, avoid)
-        copied, moved = _bytes(plan)
+    def _add(self, row: Row) -> None:
+        """Into the row of its line and route, or into one for all, when there are too many."""
+        key = (row.file, row.line, row.source, row.target, row.avoid)
         with self._lock:
-            row = self._rows.get(key)
-            if row is None and len(self._rows) >= _MOST_ROWS:
-                key = ("elsewhere", 0, "", "", "")
-                row = self._rows.get(key, Row(*key[:2], "", "anything", "anything", 0, 0, 0, 0.0, ""))
-            elif row is None:
-                row = Row(*key[:2], code.co_qualname, source, target, 0, 0, 0, 0.0, avoid)
-            self._rows[key] = row._replace(
-                calls=row.calls + 1,
-                copied=row.copied + copied,
-                moved=row.moved + moved,
-                seconds=row.seconds + seconds,
-            )
+            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
+                row = row._replace(**_ELSEWHERE)
+                key = (row.file, row.line, row.source, row.target, row.avoid)
+            known = self._rows.get(key)
+            self._rows[key] = row if known is None else _together(known, row)
 
 
 _open: tuple[record, ...] = ()
@@ -234,8 +231,19 @@ _changing = Lock()
 
 def tell(plan: Plan, caller: FrameType, seconds: float) -> None:
     """Tell every open record what was done."""
+    code, route = caller.f_code, plan.route
+    source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
+    target = f"{route.target.name} {route.dtype} on {route.device}"
+    place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
+    row = Row(*place, 1, *_bytes(plan), seconds, to_avoid(plan))
     for each in _open:
-        each._add(plan, caller, seconds)  # noqa: SLF001 -- within this module
+        each._add(row)  # noqa: SLF001 -- within this module
+
+
+def merge(seen: record, rows: str) -> None:
+    """Add what another process has collected: the JSON of its record."""
+    for row in json.loads(rows):
+        seen._add(Row(**row))  # noqa: SLF001 -- within this module
 
 
 def to_avoid(plan: Plan) -> str:
@@ -243,6 +251,16 @@ def to_avoid(plan: Plan) -> str:
     reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
     ways = [next((do for words, do in _TO_AVOID.items() if words in why), why) for why in reasons]
     return "; ".join(dict.fromkeys(ways))
+
+
+def _together(one: Row, other: Row) -> Row:
+    """Two rows of one line and route as one."""
+    return one._replace(
+        calls=one.calls + other.calls,
+        copied=one.copied + other.copied,
+        moved=one.moved + other.moved,
+        seconds=one.seconds + other.seconds,
+    )
 
 
 def _bytes(plan: Plan) -> tuple[int, int]:
