@@ -15,6 +15,7 @@ import pytest
 from shell import listing, refused, shell
 
 from xbridge._cli._files import _npy, _npz, _sink
+from xbridge._cli._replace import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,16 +234,29 @@ def test_a_new_file_has_the_usual_mode_and_a_replaced_one_keeps_its_own(
 
 
 @posix
+def test_what_replaces_a_private_file_is_never_another_users_to_read(tmp_path: Path) -> None:
+    target = tmp_path / "a.npy"
+    target.touch(0o600)
+    with replacing(target, force=True) as (_, part):
+        assert stat.S_IMODE(part.stat().st_mode) == 0o600
+    target.chmod(0o640)
+    with replacing(target, force=True):
+        pass
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@posix
 def test_a_folder_that_may_not_be_written_is_said(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forbidden(path: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    real = os.open
 
-    real = Path.open
-    monkeypatch.setattr(
-        Path, "open", lambda path, mode="r", *a: (forbidden if mode == "xb" else real)(path, mode, *a)
-    )
+    def forbidden(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", forbidden)
     said = refused(capsys, "convert", source, source.with_name("new.npz"))
     assert "Permission denied, and nothing was left behind" in said
 

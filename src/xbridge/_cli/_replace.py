@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from xbridge._cli._refused import RefusedError
@@ -46,8 +47,9 @@ def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Pa
     """A new file, and its name until it takes the target's, when the block ends without an exception."""
     part = target.with_name(f".xbridge-{secrets.token_hex(4)}.part")
     as_it_was = f"{target} is as it was" if target.exists() else "nothing was left behind"
+    mode = 0o600 if target.exists() else 0o666  # what was private stays so while it is written
     try:
-        with part.open("xb") as file:
+        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file, part
             file.flush()
             os.fsync(file.fileno())
