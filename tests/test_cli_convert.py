@@ -12,6 +12,7 @@ import pytest
 from shell import bits, every_dtype, listing, refused, shell
 
 import xbridge
+from xbridge._cli._files._stored import in_range
 
 pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
@@ -133,6 +134,18 @@ def test_a_nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixtu
     np.save(tmp_path / "a.npy", values)
     shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float16")
     assert str(np.load(tmp_path / "b.npy").tolist()) == "[nan, -0.0, inf, 1.5]"
+
+
+@pytest.mark.parametrize(
+    ("whole", "real"), [("int64", 2.0**63), ("uint64", 2.0**64), ("int32", 2.0**31), ("int8", 128.0)]
+)
+def test_a_float_at_the_end_of_an_integer_dtype_is_beyond_it_whatever_the_machine_makes_of_it(
+    whole: str, real: float
+) -> None:
+    ends = np.array([0, np.iinfo(whole).max], whole)
+    assert np.all(in_range(ends, np.array([np.nextafter(real, 0), -real])))
+    assert not np.any(in_range(ends, np.array([real, np.inf])))
+    assert in_range(ends, ends)
 
 
 @pytest.mark.parametrize("cast", ["float32", "float32=half", "=float32"])

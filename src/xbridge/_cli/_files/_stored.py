@@ -181,6 +181,7 @@ class Cast(Stored):
                 back = there.astype(values.dtype)
             same = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes tell -0.0 from 0.0
             same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
+            same &= in_range(values, there) & in_range(there, values)
             if not same.all():
                 at = int(np.argmin(same))
                 raise RefusedError.because(
@@ -200,6 +201,15 @@ def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
         if len(block) < min(stored.step, left + len(block)):
             raise unreadable(path, f"it ends {left} bytes before the last value of {stored.label}")
         yield block
+
+
+def in_range(whole: HostArray, real: HostArray) -> HostArray | bool:
+    """Whether floats lie below the end of an integer dtype, for which some machines take what is beyond."""
+    if whole.dtype.kind not in "iu" or real.dtype.kind in "biu":
+        return True
+    end = float(np.iinfo(whole.dtype).max)  # which rounds up to the power of two where it rounds
+    below: HostArray = real.real.astype(np.float64) < (end if end >= 2.0**53 else end + 1)
+    return below
 
 
 def _bytes_of(line: HostArray) -> HostArray:
