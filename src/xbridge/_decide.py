@@ -290,5 +290,7 @@ def _plan(route: Route, steps: list[Step]) -> Plan:
     if route.request.copy is False:
         why = next((step.copies for step in steps if step.copies), "")
         if why and 0 not in route.facts.shape:
-            raise CopyError.because(f"{route.asked()} with copy=False", why, "copy=None")
+            unsafe = route.request.unsafe
+            how, do = ("without a copy", "to_backend") if unsafe else ("with copy=False", "copy=None")
+            raise CopyError.because(f"{route.asked()} {how}", why, do)
     return Plan(route, tuple(steps))
