@@ -89,8 +89,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     stash = session.config.stash
     if _RECORD in stash:
         stash[_RECORD].__exit__()
-        if hasattr(session.config, "workeroutput"):  # this process is one of pytest-xdist's
-            session.config.workeroutput[_WORKER] = stash[_RECORD].to_json()
+        output: dict[str, str] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:  # this process is one of pytest-xdist's
+            output[_WORKER] = stash[_RECORD].to_json()
     if _RULES in stash:
         from xbridge import _policy
 

@@ -208,7 +208,7 @@ def in_range(whole: HostArray, real: HostArray) -> HostArray | bool:
     if whole.dtype.kind not in "iu" or real.dtype.kind in "biu":
         return True
     end = float(np.iinfo(whole.dtype).max)  # which rounds up to the power of two where it rounds
-    below: HostArray = real.real.astype(np.float64) < (end if end >= 2.0**53 else end + 1)
+    below: HostArray = np.real(real).astype(np.float64) < (end if end >= 2.0**53 else end + 1)
     return below
 
 
