@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,11 +103,13 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
 
 
 def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = threading.Barrier(4)
+    begin, between = threading.Barrier(4), threading.Barrier(2)
     replace = _record.Row._replace
 
-    def yielding(row: _record.Row, **changes: Any) -> _record.Row:
-        time.sleep(0)  # so that another thread has its turn between a look at a row and its change
+    def together(row: _record.Row, **changes: Any) -> _record.Row:
+        """Two threads that get here at once have both looked at the row, and one change would be lost."""
+        with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
+            between.wait(0.2)
         return replace(row, **changes)
 
     def work() -> None:
@@ -115,7 +117,7 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
         for _ in range(100):
             copy_one()
 
-    monkeypatch.setattr(_record.Row, "_replace", yielding)
+    monkeypatch.setattr(_record.Row, "_replace", together)
     with record() as seen:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
