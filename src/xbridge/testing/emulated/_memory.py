@@ -111,7 +111,8 @@ def pin(x: torch.Tensor) -> torch.Tensor:
 def is_pinned(x: torch.Tensor) -> bool:
     """Whether the memory of a host tensor is pinned, whoever made the tensor of it."""
     address = x.untyped_storage().data_ptr()
-    return any(start <= address < start + max(size, 1) for start, size in tuple(_pinned.items()))
+    now = _pinned.copy()  # a garbage collection may change it at any moment
+    return any(start <= address < start + max(size, 1) for start, size in now.items())
 
 
 def _allocate(size: int) -> torch.UntypedStorage:
@@ -120,7 +121,8 @@ def _allocate(size: int) -> torch.UntypedStorage:
     try:
         block = _freed[home, size].pop()
     except IndexError:
-        data = torch.full((size,), POISON, dtype=torch.uint8)
+        with torch.inference_mode(mode=False):  # others will write it too
+            data = torch.full((size,), POISON, dtype=torch.uint8)
         block = _Block(next(_addresses), data, home)
     device = torch.device("privateuseone", 0)
     storage = torch._C._construct_storage_from_data_pointer(block.address, device, size)
