@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,20 @@ def test_the_protocol_and_its_list_of_verbs_agree() -> None:
     facts = [node.name for node in methods if node.decorator_list]
     verbs = [node.name for node in methods if not node.decorator_list]
     assert (facts, verbs) == (list(_protocol.FACTS), list(_protocol.VERBS))
+
+
+def test_the_protocol_names_the_verbs_that_a_backend_may_lack() -> None:
+    found = [name for name in vars(_protocol.Queued) if inspect.isfunction(vars(_protocol.Queued)[name])]
+    assert [name for name in found if not name.startswith("_")] == list(_protocol.OPTIONAL)
+
+
+def test_no_backend_has_an_optional_verb_by_halves() -> None:
+    rooms = [import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)]
+    for room in rooms:
+        for verb in _protocol.OPTIONAL:
+            mine = getattr(room, verb, None)
+            theirs = list(inspect.signature(getattr(_protocol.Queued, verb)).parameters)
+            assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=short)

@@ -153,6 +153,7 @@ def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[.
     [
         ("settle=None, lacks=None", "has no lacks, settle"),
         ("layout=3", "says layout = 3, which is no function"),
+        ("aside=3", "says aside = 3, which is no function"),
         ("plain=[list]", "says plain = [<class 'list'>], which is no tuple"),
         ("gaps=()", "says gaps = (), which is no Mapping"),
         ("readonly='no'", "says readonly = 'no', which is no bool"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from xbridge._plan import Plan
     from xbridge._policy import policy, unsafe_share
     from xbridge._record import record
+    from xbridge._transfer import Transfer, prefetch, transfer
 else:
 
     def __getattr__(name: str) -> object:
@@ -54,9 +55,12 @@ else:
 
 _LATE = {
     "Plan": "xbridge._plan",
+    "Transfer": "xbridge._transfer",
     "explain": "xbridge._explain",
     "policy": "xbridge._policy",
+    "prefetch": "xbridge._transfer",
     "record": "xbridge._record",
+    "transfer": "xbridge._transfer",
     "unsafe_share": "xbridge._policy",
 }
 
@@ -74,6 +78,7 @@ __all__ = [
     "OptionError",
     "Plan",
     "PolicyError",
+    "Transfer",
     "TransferWarning",
     "UnknownBackendError",
     "UnsupportedArrayError",
@@ -89,12 +94,14 @@ __all__ = [
     "is_available",
     "known_backends",
     "policy",
+    "prefetch",
     "record",
     "register_backend",
     "shares_memory",
     "to_backend",
     "to_list",
     "to_numpy",
+    "transfer",
     "unsafe_share",
 ]
 

@@ -1,19 +1,26 @@
-"""One array, one conversion: find its backend, have the steps planned, run them."""
+"""One array, one conversion: find its backend, have the steps planned, run them. Or many at once."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
 from xbridge._decide import across, within
-from xbridge._plan import in_words
+from xbridge._dtypes import DTYPES
+from xbridge._plan import Plan, Request, in_words
 from xbridge._registry import backend_for, get
-from xbridge._run import run
+from xbridge._run import is_watched, perform, run, watched
 from xbridge.backends import HOST
 
 if TYPE_CHECKING:
-    from xbridge._plan import Plan, Request
+    from collections.abc import Iterable, Iterator
+
+    from xbridge._plan import Step
     from xbridge._protocol import Array, Backend, Facts
+
+SMALL = 1 << 18
+"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
 class Guest(NamedTuple):
@@ -61,6 +68,58 @@ def enter(
 def convert(guest: Guest, target: Backend, request: Request) -> Array:
     """The array in the target's library, as requested."""
     return run(guest.array, plan(guest, target, request))
+
+
+def convert_all(guests: Iterable[Guest], target: Backend, request: Request) -> list[Array]:
+    """Each as `convert` would; small ones that make the same move make it together."""
+    if not is_watched(target):
+        return _together(_begun(guests, target, request))
+    known = list(guests)
+    arrays, plans = [guest.array for guest in known], [plan(guest, target, request) for guest in known]
+    return watched(arrays, plans, lambda: _together(map(_up_to_the_move, arrays, plans)))
+
+
+def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan]]:
+    """Each as far as it comes alone, and what is left to do.
+
+    Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
+    """
+    plain = get(HOST).plain if request == Request(request.device) else ()
+    alike: dict[object, Plan] = {}
+    for guest in guests:
+        x = guest.array
+        rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
+        adopted = None if rest is None else target.adopt(x)
+        if rest is None or adopted is None:
+            adopted, rest = _up_to_the_move(x, plan(guest, target, request))
+            if len(rest.steps) == 1 and type(x) in plain:
+                alike[x.dtype] = rest
+        yield adopted, rest
+
+
+def _up_to_the_move(x: Array, plan: Plan) -> tuple[Array, Plan]:
+    """The array as it is before the move that others may share, and what is left to do then."""
+    facts = plan.route.facts
+    size = math.prod(facts.shape) * DTYPES[facts.dtype].bits // 8 if facts.dtype in DTYPES else SMALL + 1
+    moves = [i for i, step in enumerate(plan.steps) if step.verb == "move" and hasattr(step.room, "move_all")]
+    at = moves[0] if moves and size <= SMALL else len(plan.steps)
+    return perform(x, plan._replace(steps=plan.steps[:at])), plan._replace(steps=plan.steps[at:])
+
+
+def _together(begun: Iterable[tuple[Array, Plan]]) -> list[Array]:
+    """What is left to do, the same move of many at once."""
+    arrays: list[Array] = []
+    waiting: dict[Step, list[tuple[int, Plan]]] = {}
+    for i, (x, rest) in enumerate(begun):
+        arrays.append(x)
+        if rest.steps:
+            waiting.setdefault(rest.steps[0], []).append((i, rest))
+    for step, rests in waiting.items():
+        together = Plan(rests[0][1].route, (step._replace(verb="move_all"),))
+        moved = perform([arrays[i] for i, _ in rests], together)
+        for (i, rest), x in zip(rests, moved, strict=True):
+            arrays[i] = perform(x, rest._replace(steps=rest.steps[1:]))
+    return arrays
 
 
 def plan(guest: Guest, target: Backend, request: Request) -> Plan:

@@ -47,7 +47,7 @@ def check(name: str, module: Backend, entry: Entry) -> None:
 
 def _faults(name: str, module: Backend) -> Iterator[str]:
     """What keeps a module from being a backend. Of its facts the tables are made that all backends share."""
-    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
+    from xbridge._protocol import FACTS, OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
 
     missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
     if missing:
@@ -55,7 +55,7 @@ def _faults(name: str, module: Backend) -> Iterator[str]:
     for word, kind in FACTS.items():
         if not isinstance(getattr(module, word), kind):
             yield f"says {word} = {getattr(module, word)!r}, which is no {kind.__name__}"
-    for word in VERBS:
+    for word in (*VERBS, *(word for word in OPTIONAL if hasattr(module, word))):
         if not callable(getattr(module, word)):
             yield f"says {word} = {getattr(module, word)!r}, which is no function"
     if not all(isinstance(cls, type) for cls in (*module.plain, *module.scalars)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host, _registry
-from xbridge._conversion import convert, enter, plan
+from xbridge._conversion import convert, convert_all, enter, plan
 from xbridge._decide import destination
 from xbridge._devices import CPU, SHARDED
 from xbridge._dtypes import DTYPES
@@ -40,6 +40,27 @@ def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, 
     request = read_request((target, source), **options)
     fetch = target.host_only or request.device == CPU
     return convert(enter(x, target, must_share=request.copy is False, fetch=fetch), target, request)
+
+
+def to_backend_all(xs: list[object], name: str, **options: object) -> list[Array]:
+    """`to_backend` for each of many, which cross together where they are small."""
+    target, owners = get(name), [_owner(x) for x in xs]
+    made: dict[int, Array] = {}
+    for own in (True, False):
+        chosen = [i for i, owner in enumerate(owners) if (owner is target) is own]
+        rooms, asked = [owners[i] for i in chosen], dict(options)
+        all_of_them = _apart(_to_backend_all, rooms, target, asked)
+        made.update(zip(chosen, all_of_them([xs[i] for i in chosen], target, rooms, asked), strict=True))
+    return [made[i] for i in range(len(xs))]
+
+
+def _to_backend_all(
+    xs: list[object], target: Backend, sources: list[Backend], options: dict[str, Any]
+) -> list[Array]:
+    request = read_request((target, *dict.fromkeys(sources)), **options)
+    fetch = target.host_only or request.device == CPU
+    guests = (enter(x, target, must_share=request.copy is False, fetch=fetch) for x in xs)
+    return convert_all(guests, target, request)
 
 
 def asarray(

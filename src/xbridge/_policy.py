@@ -28,11 +28,11 @@ from xbridge.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
-    from types import FrameType
     from typing import Self
 
     from xbridge._plan import Plan
     from xbridge._protocol import Array
+    from xbridge._run import Caller
     from xbridge.errors import CrossingWarning
 
 Rule: TypeAlias = Literal["allow", "warn", "raise"]
@@ -239,7 +239,7 @@ def forbid(plan: Plan) -> None:
         )
 
 
-def warn(plan: Plan, caller: FrameType) -> None:
+def warn(plan: Plan, caller: Caller) -> None:
     """Warn of what the plan does, in the name of who called for it."""
     for word, why in _crossings(plan, "warn"):
         warn_explicit(

@@ -7,6 +7,7 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Look* verbs touch no data, and answer for arrays that cannot be converted too.
 - *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
 - *Steps* are what plans are made of. Each does one thing or raises.
+- *Optional* verbs are for devices that work through a queue; a backend without such devices has none.
 """
 
 # pyright: reportReturnType=false
@@ -249,6 +250,23 @@ class Backend(Protocol):
         """An array over device memory that somebody shows, in the order of the current stream there."""
 
 
+class Queued(Backend, Protocol):
+    """What a backend may offer besides, where its devices do what they are asked for later."""
+
+    def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
+        """`move` for many small arrays at once, whose new memory may be one piece."""
+
+    def aside(
+        self, fn: Callable[[list[object]], list[object]], device: Device, /
+    ) -> Callable[[list[object]], list[object]]:
+        """`fn`, from arrays to arrays, for another thread: it sees the modes of this one.
+
+        Where it uses the device, it does so after what this thread has asked for so far, if it is given
+        arrays that lie there, and not after what this thread asks for next. It is complete on return, and
+        this thread may use what it returns.
+        """
+
+
 FACTS: dict[str, type] = {
     "name": str,
     "plain": tuple,
@@ -269,3 +287,5 @@ VERBS = (
     *("detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
     *("to_host", "from_host", "export", "import_"),
 )
+
+OPTIONAL = ("move_all", "aside")

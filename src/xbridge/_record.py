@@ -17,10 +17,10 @@ from xbridge.errors import MissingLibraryError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
-    from types import FrameType
     from typing import Self
 
     from xbridge._plan import Plan
+    from xbridge._run import Caller
 
 _MOST_ROWS = 10_000
 _ELSEWHERE: dict[str, Any] = {
@@ -229,7 +229,7 @@ _open: tuple[record, ...] = ()
 _changing = Lock()
 
 
-def tell(plan: Plan, caller: FrameType, seconds: float) -> None:
+def tell(plan: Plan, caller: Caller, seconds: float) -> None:
     """Tell every open record what was done."""
     code, route = caller.f_code, plan.route
     source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"

@@ -19,6 +19,7 @@ from xbridge._dtypes import DTYPES, instead
 from xbridge._exchange import Shown
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
+from xbridge.backends.torch import _crossing
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
 from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of
@@ -230,7 +231,7 @@ def copy(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return readable(x).to(torch.device(device))
+    return _crossing.move(x, device)
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
@@ -263,6 +264,9 @@ def export(x: torch.Tensor, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
+
+
+move_all, aside = _crossing.move_all, _crossing.aside
 
 
 def _covers(x: torch.Tensor, host: HostArray) -> bool:

@@ -50,7 +50,10 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
 
 def not_there(x: torch.Tensor) -> tuple[str, str] | None:
     """Whether the storage still reaches as far as the elements lie."""
-    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    if x.is_contiguous():
+        reach = x.numel()
+    else:
+        reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     need = (x.storage_offset() + reach) * x.itemsize
     if x.numel() and not x._is_zerotensor() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
         return "its storage was freed or shrunk", "restoring the storage first"

@@ -1,0 +1,43 @@
+"""The transfer engine with buffers of a few bytes, so that a small array goes the way of a large one.
+
+Each of its waits stands on a line of its own, so that a test can leave it out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from xbridge.backends import torch as room
+from xbridge.backends.torch import _crossing, _staging
+
+if TYPE_CHECKING:
+    import pytest
+
+CHUNK = 64
+SIZES = _staging.Sizes(chunk=CHUNK, lanes=2, least=1)
+
+
+def use_small_buffers(
+    monkeypatch: pytest.MonkeyPatch, *, staging: str = "", crossing: str = "", instead: str = ""
+) -> ModuleType:
+    """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
+    ring = changed(_staging, staging, instead).Ring if staging else _staging.Ring
+    engine = changed(_crossing, crossing, instead if crossing else "")
+    engine.__dict__.update(Ring=ring, sizes=lambda: SIZES)
+    monkeypatch.setattr(room, "_crossing", engine)
+    monkeypatch.setattr(room, "move_all", engine.move_all)
+    monkeypatch.setattr(room, "aside", engine.aside)
+    return engine
+
+
+def changed(module: ModuleType, right: str, wrong: str) -> ModuleType:
+    """A copy of a module with one piece of its text exchanged."""
+    source = inspect.getsource(module)
+    assert not right or source.count(right) == 1, f"{right!r} stands there {source.count(right)} times"
+    if right:
+        source = source.replace(right, wrong)
+    copy = ModuleType(module.__name__)
+    exec(compile(source, f"{module.__file__}{' changed' * bool(right)}", "exec"), copy.__dict__)
+    return copy

@@ -1,0 +1,430 @@
+"""Large arrays and packs of small ones arrive bit by bit, whatever their dtype, layout and stream."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import CHUNK, use_small_buffers
+from emulated.there import DEVICE, KIND, PACES, api, paced
+from torch_modes import Passes
+
+import xbridge
+from xbridge.backends import torch as room
+from xbridge.backends.torch import _crossing, _staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Buffers so small that every array is large."""
+    return use_small_buffers(monkeypatch)
+
+
+@pytest.fixture(params=PACES.values(), ids=list(PACES))
+def pace(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is complete when the call returns is so at every pace."""
+    with paced(request.param):
+        yield
+
+
+at_every_pace = pytest.mark.usefixtures("pace")
+
+
+def bits(x: torch.Tensor) -> bytes:
+    """The bytes of its elements in C order, by torch's own way to the host."""
+    flat = x.cpu().flatten()
+    return flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
+
+
+def numbered(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Bytes that count, below what would be special, as elements of a dtype."""
+    size = dtype.itemsize * int(np.prod(shape))
+    raw = (torch.arange(size) * 7 % 2 if dtype is torch.bool else torch.arange(size) * 7 % 59).to(torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+DTYPES = sorted(_staging.ITEMS, key=str)
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "in one piece": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 2),
+    "a view that begins later": lambda x: x[1:],
+    "every second element": lambda x: x[:, ::2, ::3],
+    "one row repeated": lambda x: x[:1].expand(5, *x.shape[1:]),
+    "channels last": lambda x: x[None].to(memory_format=torch.channels_last),
+    "windows that overlap": lambda x: x.flatten()[:40].unfold(0, 8, 4),
+    "a single element": lambda x: x[0, 0, 0],
+    "an axis of one": lambda x: x[:, :1].transpose(0, 1),
+    "rows longer than a buffer": lambda x: x.reshape(3, -1).repeat(1, 3)[:, 1:],
+    "nothing": lambda x: x[:0],
+}
+
+
+@at_every_pace
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_crosses_bit_by_bit(dtype: torch.dtype) -> None:
+    x = numbered(dtype, 3, 7, 9)
+
+    there = xbridge.to_backend(x, "torch", device=KIND)
+    back = xbridge.to_backend(there, "torch", device="cpu")
+
+    assert there.device == torch.device(DEVICE)
+    assert there.dtype == back.dtype == dtype
+    assert bits(there) == bits(back) == bits(x)
+
+
+@at_every_pace
+@pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
+def test_every_layout_crosses_as_torch_would_lay_it(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = lay(numbered(torch.float32, 3, 7, 9))
+    y = lay(numbered(torch.float32, 3, 7, 9).to(KIND))
+
+    there = xbridge.to_backend(x, "torch", device=KIND)
+    back = xbridge.to_backend(y, "torch", device="cpu")
+
+    assert there.stride() == x.to(KIND).stride()
+    assert back.stride() == y.to("cpu").stride()
+    assert bits(there) == bits(back) == bits(x)
+
+
+@at_every_pace
+def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
+    with torch.inference_mode():
+        x = numbered(torch.int32, 50)
+        there = xbridge.to_backend(x, "torch", device=KIND) + 1
+        back = xbridge.to_backend(there, "torch", device="cpu")
+
+    assert there.is_inference()
+    assert (back == x + 1).all()
+
+
+def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
+    there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
+    packed = _crossing.move_all([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
+
+    assert not there._is_view()
+    assert not any(x._is_view() for x in packed)
+    kept = packed[0].requires_grad_() ** 2
+    packed[1].add_(1)  # which must not look like a change of what the graph has saved
+    kept.sum().backward()  # type: ignore[no-untyped-call] # theirs
+    assert packed[0].grad is not None
+    assert packed[0].grad.tolist() == [2, 2, 2]
+
+
+# -- the plain way ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine without buffers."""
+    monkeypatch.setattr(_staging.Ring, "send", None)
+    monkeypatch.setattr(_staging.Ring, "fetch", None)
+    monkeypatch.setattr(_staging.Ring, "use", None)
+
+
+@pytest.mark.usefixtures("no_staging")
+def test_what_torch_has_to_take_part_in_goes_the_plain_way(engine: ModuleType) -> None:
+    leaf = torch.ones(50, requires_grad=True)
+    pending = torch.ones(50, dtype=torch.complex64).conj()
+    pinned = torch.ones(50).pin_memory()
+    for x in (leaf, pending, pinned, torch.ones(0)):
+        there = engine.move(x, xbridge.Device(DEVICE))
+        assert there.device == torch.device(DEVICE)
+        assert there.cpu().eq(1).all()
+    for x in (leaf, pending, torch.ones(0)):
+        (there,) = engine.move_all([x], xbridge.Device(DEVICE))
+        assert there.requires_grad is x.requires_grad
+
+
+class Marked(torch.Tensor):
+    """A tensor that means more than its bytes."""
+
+
+@pytest.mark.usefixtures("no_staging")
+def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engine: ModuleType) -> None:
+    marked = torch.ones(50).as_subclass(Marked)
+    mapped = torch.func.vmap(lambda x: engine.move(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
+    with Passes():  # type: ignore[no-untyped-call] # theirs
+        watched = engine.move(torch.ones(50), xbridge.Device(DEVICE))
+
+    assert type(engine.move(marked, xbridge.Device(DEVICE))) is Marked
+    assert mapped.shape == (2, 50)
+    assert mapped.eq(1).all().item()
+    assert watched.eq(1).all().item()
+
+
+@pytest.mark.usefixtures("no_staging")
+def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> None:
+    (there,) = engine.move_all([torch.ones(50)], xbridge.Device("meta"))
+
+    assert there.is_meta
+
+
+@pytest.mark.usefixtures("no_staging")
+def test_within_the_host_or_the_device_nothing_is_staged(engine: ModuleType) -> None:
+    x = torch.ones(50)
+
+    assert engine.move(x, xbridge.Device("cpu")) is x
+    assert len(engine.move_all([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
+
+
+# -- the buffers -----------------------------------------------------------------------------------
+
+
+def test_the_callers_memory_is_never_pinned_and_buffers_are_made_once(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    real = torch.empty
+
+    def watched(*args: object, **options: object) -> torch.Tensor:
+        if options.get("pin_memory"):
+            made.append(args)
+        return real(*args, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(torch, "empty", watched)
+    a = np.arange(100.0)
+
+    for _ in range(3):
+        back = xbridge.to_numpy(xbridge.to_backend(a, "torch", device=KIND))
+
+    assert made == [(CHUNK,), (CHUNK,)]
+    assert not torch.from_numpy(a).is_pinned()
+    assert not torch.from_numpy(back).is_pinned()
+
+
+def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.arange(100.0).tofile(tmp_path / "numbers")
+    mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
+    seen = []
+    send = _staging.Lane.send
+
+    def watched(lane: _staging.Lane, host: np.ndarray, there: torch.Tensor) -> None:
+        seen.append((np.shares_memory(host, mapped), host.nbytes))
+        send(lane, host, there)
+
+    monkeypatch.setattr(_staging.Lane, "send", watched)
+    there = xbridge.to_backend(mapped, "torch", device=KIND)
+
+    assert there.tolist() == list(range(100))
+    assert sum(size for _, size in seen) == 800
+    assert all(shares and size <= CHUNK for shares, size in seen)
+
+
+@at_every_pace
+def test_threads_share_the_buffers() -> None:
+    def there_and_back(i: int) -> bool:
+        a = np.arange(100.0) + i
+        return bool((xbridge.to_numpy(xbridge.to_backend(a, "torch", device=KIND)) == a).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(there_and_back, range(12)))
+
+
+def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(_staging.Lane, "send", lambda *args: 1 / 0)
+        with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
+            xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Stream, "synchronize", lambda stream: 1 / 0)
+        for _ in range(3):
+            with pytest.raises(xbridge.DeviceError):
+                xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+
+    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+
+
+# -- packs -----------------------------------------------------------------------------------------
+
+
+@at_every_pace
+def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
+    engine: ModuleType,
+) -> None:
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1024, lanes=2, least=1 << 20))
+    xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
+
+    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    back = engine.move_all([x.clone() for x in there], xbridge.Device("cpu"))
+
+    for x, y, z in zip(xs, there, back, strict=True):
+        assert bits(x) == bits(y) == bits(z)
+        assert (y.dtype, y.shape, z.dtype, z.shape) == (x.dtype, x.shape) * 2
+        assert y.stride() == z.stride() == x.to(KIND).stride()
+    starts = [y.storage_offset() * y.itemsize for y in there]
+    assert all(start % 256 == 0 for start in starts)
+    assert starts[:4] == [0, 256, 512, 768]
+    assert len({y.untyped_storage().data_ptr() for y in there[:4]}) == 1
+
+
+def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
+    xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
+
+    there = engine.move_all(xs, xbridge.Device(DEVICE))
+
+    assert [x.tolist() for x in there] == [x.tolist() for x in xs]
+
+
+def test_the_core_moves_small_arrays_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    move_all = room.move_all
+
+    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+        seen.append(len(xs))
+        return move_all(xs, device)
+
+    monkeypatch.setattr(room, "move_all", watched)
+    large = np.zeros(1 << 16)
+    batch = [large, np.arange(4), np.arange(4.0), large + 1, np.arange(4, dtype="f2"), np.ones(3)]
+
+    for dtype in (None, "float32"):
+        there = xbridge.transfer(batch, "torch", device=KIND, dtype=dtype).result()
+
+        assert [x.dtype for x in there] == [getattr(torch, dtype or a.dtype.name) for a in batch]
+        assert all(x.device == torch.device(DEVICE) for x in there)
+        assert [x.tolist() for x in there] == [a.tolist() for a in batch]
+    assert seen == [4, 4]
+
+
+def test_what_follows_the_first_of_its_dtype_is_what_it_would_be_alone() -> None:
+    first = np.arange(6.0)
+    read_only = np.arange(6.0) + 1
+    read_only.flags.writeable = False
+    followers = [
+        read_only,
+        np.arange(6.0)[::-1],
+        np.arange(12.0)[::2],
+        np.arange(6.0).reshape(2, 3).T,
+        np.broadcast_to(np.float64(3), (2, 2)),
+        np.arange(6.0).astype(">f8"),
+        np.zeros((0, 3)),
+        np.array(2.5),
+        np.ones(6, np.float32),
+        torch.arange(6.0, dtype=torch.float64),
+    ]
+
+    there = xbridge.transfer([first, *followers], "torch", device=KIND).result()
+
+    for x, y in zip([first, *followers], there, strict=True):
+        alone = xbridge.to_backend(x, "torch", device=KIND)
+        assert (y.dtype, y.shape, y.stride(), y.device) == (
+            alone.dtype,
+            alone.shape,
+            alone.stride(),
+            alone.device,
+        )
+        assert bits(y) == bits(alone)
+
+
+def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
+    batch = [np.full(5, i) for i in range(20)]
+
+    there = xbridge.transfer(batch, "torch", device=KIND).result()
+    for a in batch:
+        a[:] = -1
+
+    assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
+
+
+def test_a_pack_that_fails_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(xs: list[torch.Tensor], device: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(room, "move_all", failing)
+
+    with pytest.raises(xbridge.DeviceError, match="out of memory"):
+        xbridge.transfer([np.ones(2)], "torch", device=KIND).result()
+
+
+def test_gradients_flow_through_a_transfer() -> None:
+    w = [torch.ones(3, requires_grad=True), torch.ones(50, requires_grad=True)]
+
+    there = xbridge.transfer(w, "torch", device=KIND, grad="keep").result()
+    sum((x * 2).sum() for x in there).backward()
+
+    assert all(x.grad is not None and x.grad.eq(2).all() for x in w)
+
+
+def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
+    freed = torch.ones(5)
+    freed.untyped_storage().resize_(0)
+
+    with pytest.raises(xbridge.UnsupportedArrayError, match="freed"):
+        xbridge.transfer([torch.ones(5), freed], "torch", device=KIND).result()
+
+
+# -- the setting -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _staging.Sizes]]:
+    """What a value of the setting means."""
+
+    def read(said: str) -> _staging.Sizes:
+        monkeypatch.setenv(_staging.SETTING, said)
+        _staging.sizes.cache_clear()
+        return _staging.sizes()
+
+    yield read
+    _staging.sizes.cache_clear()
+
+
+@pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
+def test_no_more_is_pinned_than_the_setting_says(
+    mebibytes: int, setting: Callable[[str], _staging.Sizes]
+) -> None:
+    chunk, lanes, _ = setting(str(mebibytes))
+
+    assert chunk.bit_count() == 1
+    assert mebibytes / 2 < chunk * lanes / 2**20 <= mebibytes
+
+
+def test_at_zero_nothing_is_staged(
+    setting: Callable[[str], _staging.Sizes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = setting("0")
+    monkeypatch.setattr(_crossing, "Ring", None)
+
+    assert off.least > 1 << 60
+    there = _crossing.move_all([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
+    assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("said", ["", "much", "-1", "1.5"])
+def test_a_setting_that_is_no_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
+    with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
+        setting(said)
+
+
+def test_what_arrives_belongs_to_no_stream_but_the_current_one() -> None:
+    side = api.Stream()
+    with api.stream(side):
+        there = xbridge.to_backend(np.ones(100), "torch", device=KIND)
+        later = there + 0
+        del there
+        other = xbridge.to_backend(np.zeros(100), "torch", device=KIND)
+
+        assert later.eq(1).all().item()
+        assert other.eq(0).all().item()

@@ -1,0 +1,82 @@
+"""A pack is seen as what it carries: each array has its plan, and is asked for before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from emulated.engine import use_small_buffers
+from emulated.there import DEVICE, KIND
+
+import xbridge
+from xbridge import explain, policy, record
+from xbridge.backends import torch as room
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Buffers so small that a pack has few arrays in it."""
+    return use_small_buffers(monkeypatch)
+
+
+BATCH = [np.full(2, float(i)) for i in range(5)] + [np.arange(3)]
+
+
+def test_every_array_of_a_pack_is_counted_with_its_bytes() -> None:
+    with record() as seen:
+        there = xbridge.transfer(BATCH, "torch", device=KIND).result()
+        back = xbridge.transfer(there, "numpy").result()
+
+    assert [x.tolist() for x in back] == [x.tolist() for x in BATCH]
+    counted = {(row.source, row.target): (row.calls, row.copied, row.moved) for row in seen.rows}
+    assert counted == {
+        ("numpy float64 on cpu", f"torch float64 on {DEVICE}"): (5, 0, 80),
+        ("numpy int64 on cpu", f"torch int64 on {DEVICE}"): (1, 0, 24),
+        (f"torch float64 on {DEVICE}", "numpy float64 on cpu"): (5, 0, 80),
+        (f"torch int64 on {DEVICE}", "numpy int64 on cpu"): (1, 0, 24),
+    }
+
+
+def test_what_is_counted_is_what_was_foretold() -> None:
+    foretold = [explain(x, "torch", device=KIND) for x in BATCH]
+    with record() as seen:
+        xbridge.transfer(BATCH, "torch", device=KIND).result()
+    assert sum(row.moved for row in seen.rows) == sum(step.nbytes or 0 for p in foretold for step in p.steps)
+
+
+def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs: list[int] = []
+    move_all = room.move_all
+
+    def counting(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+        packs.append(len(xs))
+        return move_all(xs, device)
+
+    monkeypatch.setattr(room, "move_all", counting)
+    xbridge.transfer(BATCH, "torch", device=KIND).result()
+    with record():
+        xbridge.transfer(BATCH, "torch", device=KIND).result()
+
+    assert packs == [len(BATCH)] * 2
+
+
+def test_nothing_is_sent_where_a_policy_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(room, "move_all", lambda *args: sent.append(args))
+    monkeypatch.setattr(room, "move", lambda *args: sent.append(args))
+
+    with policy(transfers="raise"):
+        under_way = xbridge.transfer(BATCH, "torch", device=KIND)
+        ahead = xbridge.prefetch([BATCH], "torch", device=KIND)
+        with pytest.raises(xbridge.PolicyError, match="transfers"):
+            next(ahead)
+    with pytest.raises(xbridge.PolicyError, match="transfers"):
+        under_way.result()
+
+    assert not sent
