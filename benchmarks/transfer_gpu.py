@@ -1,0 +1,213 @@
+"""Measure transfers between the host and a GPU, beside torch's own, and print the tables.
+
+    python benchmarks/transfer_gpu.py            # on a machine with CUDA: a minute or two, 6 GB of memory
+    python benchmarks/transfer_gpu.py --sweep    # which sizes of buffers pay, too
+    python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the pretend accelerator
+
+Statements run in turns, as `harness.py` tells. Each ends when everything is done on the device. A rate counts
+the bytes that cross. What is meant by hidden: of the time that the transfers take alone, the share by which
+a loop with `prefetch` is not longer than the computation alone.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from harness import interleave
+
+import xbridge
+from xbridge.backends.torch import _crossing, _staging
+
+
+class Row(NamedTuple):
+    """A statement, the bytes that cross in it, and what it should reach beside or beyond another."""
+
+    what: str
+    ours: str
+    plain: str
+    target: str = ""
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sweep", action="store_true", help="try several sizes and numbers of buffers")
+    parser.add_argument("--try", dest="trial", action="store_true", help="see whether it runs, anywhere")
+    asked = parser.parse_args()
+    if asked.trial:
+        from xbridge.testing import emulated  # noqa: PLC0415 -- it stays for the rest of the process
+
+        emulated.install()
+    elif not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here; try --try")
+    kind = "emu" if asked.trial else "cuda"
+    size = 1 << 20 if asked.trial else 1 << 30
+    if asked.trial:
+        _crossing.__dict__["sizes"] = lambda: _staging.Sizes(1 << 16, 2, 1 << 18)
+    machine = "the pretend accelerator" if asked.trial else torch.cuda.get_device_name()
+    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_crossing.sizes()}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        names = arrays(kind, size, Path(folder))
+        for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192)):
+            show(rows, names, nbytes, rounds=2 if asked.trial else 9)
+        ahead(names, rounds=1 if asked.trial else 5, batches=3 if asked.trial else 20)
+        thresholds(names, [1 << 14] if asked.trial else [1 << n for n in range(20, 28)])
+        if asked.sweep:
+            sweep(names, size)
+
+
+def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
+    """What the statements see."""
+    api = getattr(torch, kind)
+    a = np.random.default_rng(0).random(size // 8)
+    a.tofile(folder / "numbers")
+    t = torch.from_numpy(a).to(kind)
+    api.synchronize()
+    return {
+        "np": np,
+        "torch": torch,
+        "xbridge": xbridge,
+        "kind": kind,
+        "api": api,
+        "a": a,
+        "t": t,
+        "mapped": np.memmap(folder / "numbers", dtype=np.float64, mode="c"),
+        "pinned": torch.from_numpy(a).pin_memory(),
+        "small": [np.full(2048, float(i), np.float32) for i in range(1000)],
+        "batch": a[: size // 8 // 4],
+    }
+
+
+SYNC = "; api.synchronize()"
+BULK = [
+    Row(
+        "host to device",
+        "x = xbridge.to_backend(a, 'torch', device=kind)",
+        "x = torch.from_numpy(a).to(kind)",
+        "at least 40 GB/s",
+    ),
+    Row("device to host", "x = xbridge.to_numpy(t)", "x = t.cpu().numpy()", "at least 35 GB/s"),
+    Row(
+        "the same from pinned memory",
+        "x = xbridge.to_backend(pinned, 'torch', device=kind)",
+        "x = pinned.to(kind)",
+    ),
+    Row(
+        "a memmap",
+        "x = xbridge.to_backend(mapped, 'torch', device=kind)",
+        "x = torch.from_numpy(mapped).to(kind)",
+    ),
+    Row(
+        "float64 becomes float32",
+        "x = xbridge.to_backend(a, 'torch', device=kind, dtype='float32')",
+        "x = torch.from_numpy(a).to(kind, torch.float32)",
+    ),
+]
+TREE = [
+    Row(
+        "1,000 arrays of 8 KB, there",
+        "x = xbridge.transfer(small, 'torch', device=kind).result()",
+        "x = [torch.from_numpy(a).to(kind) for a in small]",
+        "at least 10 times the loop",
+    ),
+    Row(
+        "1,000 arrays of 8 KB, there, beside our own loop",
+        "x = xbridge.transfer(small, 'torch', device=kind).result()",
+        "x = [xbridge.to_backend(a, 'torch', device=kind) for a in small]",
+    ),
+]
+
+
+def show(rows: list[Row], names: dict[str, Any], nbytes: int, rounds: int) -> None:
+    """Measure and print one table."""
+    table(["what", "call", "takes", "rate", "beside", "takes", "times as fast", "target"])
+    for row in rows:
+        asked = [row.ours + SYNC, row.plain + SYNC]
+        ours, plain = (median(times) for times in interleave(asked, names, rounds=rounds, block=0).values())
+        rate, ratio = f"{nbytes / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
+        cells = [row.what, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
+        table([*cells, f"`{row.plain}`", f"{plain * 1e3:.2f} ms", ratio, row.target], head=False)
+    print()
+
+
+def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
+    """How much of the transfers `prefetch` hides behind a computation that takes as long."""
+    weight = torch.ones(2048 if names["kind"] == "cuda" else 4, device=names["kind"]).diag()
+    names |= {"weight": weight, "n": batches, "move": move, "compute": compute, "times": 1}
+    moving = f"move(xbridge, batch, kind, n){SYNC}"
+    computing = f"compute(range(n), weight, times){SYNC}"
+    both = f"compute(xbridge.prefetch((batch for _ in range(n)), 'torch', device=kind), weight, times){SYNC}"
+    alone, one = (median(t) for t in interleave([moving, computing], names, rounds=rounds, block=0).values())
+    names["times"] = max(1, round(alone / one))
+    found = interleave([moving, computing, both], names, rounds=rounds, block=0).values()
+    transfers, computation, together = (median(times) for times in found)
+    hidden = 1 - (together - computation) / transfers
+    table(["batches", "transfers alone", "computation alone", "with prefetch", "hidden", "target"])
+    takes = [f"{seconds * 1e3:.1f} ms" for seconds in (transfers, computation, together)]
+    table([f"{batches}", *takes, f"{hidden:.0%}", "at least 90 %"], head=False)
+    print()
+
+
+def move(library: Any, batch: Any, kind: str, n: int) -> None:
+    """Nothing but the transfers."""
+    for _ in range(n):
+        library.to_backend(batch, "torch", device=kind)
+
+
+def compute(batches: Iterable[Any], weight: torch.Tensor, times: int) -> None:
+    """Nothing but work for the device, in the time in which the batches come."""
+    for _ in batches:
+        for _ in range(times):
+            weight = weight @ weight
+
+
+def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
+    """From which size on threads pay: `LEAST` is to lie there."""
+    table(["size", "through the buffers", "plain"])
+    real = _crossing.sizes
+    for size in sizes:
+        names["part"] = names["a"][: size // 8]
+        statement = f"x = xbridge.to_backend(part, 'torch', device=kind){SYNC}"
+        takes = []
+        for least in (1, sys.maxsize):
+            _crossing.__dict__["sizes"] = lambda least=least: real()._replace(least=least)
+            takes.append(median(interleave([statement], names, rounds=7, block=0.01)[statement]))
+        _crossing.__dict__["sizes"] = real
+        table([f"{size >> 10} KiB", *(f"{seconds * 1e6:.0f} us" for seconds in takes)], head=False)
+    print()
+
+
+def sweep(names: dict[str, Any], size: int) -> None:
+    """Which sizes and numbers of buffers pay."""
+    table(["chunk", "lanes", "host to device", "device to host"])
+    there, back = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbridge.to_numpy(t)"
+    for chosen in shapes():
+        _crossing.__dict__["sizes"] = lambda chosen=chosen: chosen
+        _crossing._rings.clear()  # noqa: SLF001 -- other buffers
+        times = interleave([there, back], names, rounds=3, block=0)
+        rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (there, back)]
+        table([f"{chosen.chunk >> 20} MiB", str(chosen.lanes), *rates], head=False)
+
+
+def shapes() -> Iterator[_staging.Sizes]:
+    """What is tried."""
+    for lanes in (2, 4, 8, 12, 16):
+        for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
+            yield _staging.Sizes(chunk, lanes, _staging.LEAST)
+
+
+def table(cells: list[str], *, head: bool = True) -> None:
+    """Print a row of a table, or its first two."""
+    print("|", " | ".join(cells), "|", flush=True)
+    if head:
+        print("|", " | ".join(["---"] * len(cells)), "|")
+
+
+if __name__ == "__main__":
+    main()
