@@ -44,6 +44,15 @@ class Stream:
         self.work: list[Callable[[], None]] = []
         self.waits = 0
         self._lock = threading.Lock()
+        self._before: list[Stream] = []
+
+    def __enter__(self) -> Self:
+        self._before.append(state.stream)
+        state.stream = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        state.stream = self._before.pop()
 
     def synchronize(self) -> None:
         self.waits += 1
@@ -56,12 +65,22 @@ class Stream:
 
 
 class State:
-    """The driver: which device is current, and the stream of each."""
+    """The driver: which device is current, and the stream of each, unless a thread has chosen another."""
 
     def __init__(self) -> None:
         self._here = threading.local()
         self.streams = [Stream(100 + index) for index in range(COUNT)]
         self.to_host = self.to_device = 0
+
+    @property
+    def stream(self) -> Stream:
+        """The current one of this thread, on the current device."""
+        chosen: Stream = vars(self._here).get(f"stream {self.current}", self.streams[self.current])
+        return chosen
+
+    @stream.setter
+    def stream(self, stream: Stream) -> None:
+        vars(self._here)[f"stream {self.current}"] = stream
 
     @property
     def current(self) -> int:
@@ -130,7 +149,7 @@ class ndarray:  # noqa: N801 -- its name
         if state.current != self._device:
             message = f"The device {state.current} is current, and the array is on {self._device}"
             raise ValueError(message)
-        state.streams[self._device].drain()
+        state.stream.drain()
         return self._memory
 
     def _like(self, memory: Any, owner: object = None) -> ndarray:
@@ -210,7 +229,7 @@ def _sent(values: Any, order: str) -> ndarray:
     """New memory on the current device, filled when its stream gets there."""
     fresh = np.empty_like(values, order=order)  # type: ignore[call-overload] # any order
     fresh.reshape(-1, order="A").view(np.uint8)[...] = JUNK if values.dtype != bool else 0
-    state.streams[state.current].work.append(lambda: np.copyto(fresh, values))
+    state.stream.work.append(lambda: np.copyto(fresh, values))
     return ndarray(fresh, state.current)
 
 
@@ -221,7 +240,7 @@ def asarray(a: Any, *, order: str = "K", blocking: bool = False) -> ndarray:
         sent = _sent(native, "F" if a.flags.fnc and order == "K" else "C")
         state.to_device += 1
         if blocking:
-            state.streams[state.current].synchronize()
+            state.stream.synchronize()
         return sent
     shown = dict(a.__cuda_array_interface__)
     shown.pop("stream", None)
@@ -236,7 +255,7 @@ def from_dlpack(x: Any) -> ndarray:
         message = f"Unsupported array type: {kind}"
         raise TypeError(message)
     with Device(number):
-        stream = state.streams[number].ptr
+        stream = state.stream.ptr
         try:
             taken = x.__dlpack__(stream=stream, max_version=(1, 0), copy=None)
         except TypeError:
@@ -319,8 +338,9 @@ def module(count: int | RuntimeError = COUNT, version: str = "14.2.0", *, hip: b
     made.__version__ = version  # type: ignore[attr-defined] # as CuPy has it
     made.cuda = SimpleNamespace(  # type: ignore[attr-defined] # as CuPy has it
         Device=Device,
+        Stream=Stream,
         runtime=SimpleNamespace(getDeviceCount=devices, getDevice=lambda: state.current, is_hip=hip),
-        get_current_stream=lambda: state.streams[state.current],
+        get_current_stream=lambda: state.stream,
     )
     return made
 

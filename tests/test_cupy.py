@@ -127,6 +127,25 @@ def test_a_transfer_is_complete_when_the_call_returns(cupy: ModuleType) -> None:
     assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
 
 
+def test_another_thread_uses_the_device_and_the_stream_of_the_caller(cupy: ModuleType) -> None:
+    with cupy.cuda.Device(1), cupy.cuda.Stream(7) as mine:
+        late = cupy.asarray(np.arange(3.0))
+        there, back = (xbridge.transfer(x, to) for x, to in ((np.ones(2), "cupy"), (late, "numpy")))
+        assert back.result().tolist() == [0.0, 1.0, 2.0]
+        assert there.result().device.id == 1
+        waited = mine.waits
+        (ahead,) = xbridge.prefetch([[late, np.ones(2)]], "cupy", dtype="float32")
+    assert [x._memory.tolist() for x in ahead] == [[0.0, 1.0, 2.0], [1.0, 1.0]]
+    assert {x.device.id for x in ahead} == {1}
+    assert mine.waits > waited
+
+
+def test_another_thread_uses_the_device_that_is_named(cupy: ModuleType) -> None:
+    assert xbridge.transfer(np.ones(2), "cupy", device="cuda:1").result().device.id == 1
+    with pytest.raises(xbridge.DeviceError, match="device='gpu'"):
+        xbridge.transfer(np.ones(2), "cupy", device="cpu")
+
+
 def test_every_layout_crosses(cupy: ModuleType) -> None:
     a = np.arange(24, dtype="f4").reshape(2, 3, 4)
     for view in (

@@ -178,6 +178,19 @@ def test_memory_is_handed_over_in_the_order_of_both_streams(way: str) -> None:
         assert total == 3.0 * (1 << 20)
 
 
+def test_another_thread_reads_after_the_stream_of_the_caller() -> None:
+    for _ in range(5):
+        with cupy.cuda.Stream(non_blocking=True):
+            x = cupy.zeros(1 << 20, "f4")
+            for _ in range(200):
+                x += 0.015625
+            x[...] = 3
+            tensor, array = (xbridge.transfer([x], to) for to in ("torch", "numpy"))
+            (there,) = xbridge.transfer([np.full(1 << 20, 3, "f4")], "cupy").result()
+            assert float(there.sum()) == array.result()[0].sum() == 3.0 * (1 << 20)
+        assert float(tensor.result()[0].sum()) == 3.0 * (1 << 20)
+
+
 def test_a_copy_does_not_see_what_is_written_after_the_call() -> None:
     with torch.cuda.stream(torch.cuda.Stream()), cupy.cuda.Stream(non_blocking=True):
         for options in ({"copy": True}, {"dtype": "float64"}):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from xbridge._devices import Device
     from xbridge._protocol import Array, Exporter, HostArray
 
+    Work = Callable[[list[object]], list[object]]
+
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
     _why = "CuPy is installed, and its driver finds no GPU"
@@ -207,6 +209,21 @@ def export(x: Array, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
+
+
+def aside(fn: Work, device: Device, /) -> Work:
+    # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
+    number = _DEVICES.get(device)
+    with cupy.cuda.Device(number) as here:
+        stream = cupy.cuda.get_current_stream()
+
+    def apart(xs: list[object]) -> list[object]:
+        with cupy.cuda.Device(here.id), stream:
+            made = fn(xs)
+            stream.synchronize()
+        return made
+
+    return apart
 
 
 def _sent(x: Array, device: Device) -> Array:
