@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import xbridge
-from xbridge import _record, _registry, explain, record
+from xbridge import _record, _registry, _table, explain, record
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
@@ -182,14 +182,14 @@ def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
 
 
 def test_amounts_are_written_for_people() -> None:
-    assert [_record._short(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**15)] == [
+    assert [_table.short(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**15)] == [
         "0 B",
         "999 B",
         "1 kB",
         "1.23 MB",
         "5e+03 TB",
     ]
-    assert [_record._time(s) for s in (0.0000123, 0.5, 12.0)] == ["0.0123 ms", "500 ms", "12 s"]
+    assert [_table.time(s) for s in (0.0000123, 0.5, 12.0)] == ["0.0123 ms", "500 ms", "12 s"]
 
 
 def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

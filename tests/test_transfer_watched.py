@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge import policy, record
+from xbridge import _record, policy, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,3 +157,73 @@ def test_a_warning_names_the_line_that_began_it() -> None:
         (__file__, line_of(begin)),
         (__file__, line_of(ahead)),
     }
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+def test_a_record_tells_how_full_the_queue_was() -> None:
+    slow = Gate()
+
+    def batches() -> Iterator[object]:
+        yield np.zeros(1)
+        yield slow
+        yield np.zeros(3)
+
+    with record() as seen:
+        loop = xbridge.prefetch(batches(), "numpy")
+        next(loop)
+        assert slow.reading.wait(PATIENCE)
+        slow.opened.set()
+        assert len(next(loop)) == 2
+        assert len(list(loop)) == 1
+    (queue,) = seen.queues
+    assert (queue.file, queue.function) == (__file__, "test_a_record_tells_how_full_the_queue_was")
+    assert (queue.depth, queue.batches) == (2, 3)
+    assert queue.waited > 0
+
+
+def test_batches_that_are_ready_are_counted_when_one_is_asked_for() -> None:
+    loaded = threading.Event()
+
+    class Last(Gate):
+        """Whoever converts it has converted all before it."""
+
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            loaded.set()
+            return super().__array__()
+
+    last = Last()
+    with record() as seen:
+        loop = xbridge.prefetch([np.zeros(1), np.zeros(1), np.zeros(1), last], "numpy", depth=3)
+        next(loop)
+        before = seen.queues[0].ready
+        assert loaded.wait(PATIENCE)
+        next(loop)
+        assert seen.queues[0].ready - before == 2  # and the last one is under way
+        last.opened.set()
+        list(loop)
+
+
+def test_the_summary_ends_with_the_queues() -> None:
+    with record() as seen:
+        list(ahead())
+    last = seen.summary().splitlines()[-1]
+    assert f"test_transfer_watched.py:{line_of(ahead)}  prefetch  2 batches" in last
+    assert "of 2 ready  waited" in last
+
+
+def test_without_prefetching_there_is_no_queue() -> None:
+    with record() as seen:
+        begin().result()
+    assert seen.queues == ()
+
+
+def test_queues_of_endless_lines_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_record, "_MOST_ROWS", 1)
+    with record() as seen:
+        for _ in range(2):
+            list(ahead())
+        list(xbridge.prefetch([BATCH], "numpy"))
+    (queue,) = seen.queues
+    assert (queue.line, queue.batches) == (line_of(ahead), 4)

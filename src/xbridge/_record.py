@@ -7,15 +7,14 @@ there are too many of them. It sees all threads, because a hidden transfer is of
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import _registry
+from xbridge._table import aligned, named_place, short, time
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from os import PathLike
     from typing import Self
 
@@ -70,15 +69,35 @@ class Row(NamedTuple):
     @property
     def where(self) -> str:
         """File and line, from here if the file is below here."""
-        path = Path(self.file)
-        return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{self.line}"
+        return f"{named_place(self.file)}:{self.line}"
+
+
+class Queue(NamedTuple):
+    """How far ahead of its use a line of code had its batches, with `prefetch`."""
+
+    file: str
+    line: int
+    function: str
+    depth: int
+    batches: int
+    ready: int
+    """Batches that were ready when one was asked for, all such counts added up."""
+    waited: float
+    """Seconds in which the program waited for a batch that was not."""
+
+    def __str__(self) -> str:
+        """In one line: full on average means that the program is what takes time."""
+        where = f"{named_place(self.file)}:{self.line}"
+        full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
+        return f"{where}  prefetch  {self.batches:,} batches  {full}  waited {time(self.waited)}"
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect what is converted in a `with` block, in all threads of the process.
 
     `rows` has one row for each line of code and route; `summary()` is a table of them, `to_json()` a list,
-    and `plot(path)` a picture.
+    and `plot(path)` a picture. `queues` has one entry for each line with a `prefetch` from which batches
+    were taken.
 
     Conversions of the block are planned one by one, so each takes microseconds longer. Those that a
     compiler has traced within its library run without anybody's knowledge.
@@ -96,6 +115,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int, str, str, str], Row] = {}
+        self._queues: dict[tuple[str, int, int], Queue] = {}
         self._lock = Lock()
 
     def __enter__(self) -> Self:
@@ -121,6 +141,13 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
             rows = list(self._rows.values())
         return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
 
+    @property
+    def queues(self) -> tuple[Queue, ...]:
+        """How full the queue of each `prefetch` was, the one that was waited for longest first."""
+        with self._lock:
+            queues = list(self._queues.values())
+        return tuple(sorted(queues, key=lambda queue: queue.waited, reverse=True))
+
     def summary(self, most: int = 20) -> str:
         """What was collected, as a table.
 
@@ -132,7 +159,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Returns
         -------
         str
-            Calls, bytes copied, bytes moved between devices, time, and what would avoid it.
+            Calls, bytes copied, bytes moved between devices, time, and what would avoid it; then the
+            queues, a line for each.
 
         Examples
         --------
@@ -149,8 +177,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         total = (sum(row.calls for row in rows), sum(row.copied for row in rows))
         moved, seconds = sum(row.moved for row in rows), sum(row.seconds for row in rows)
         count = f"all {len(rows)}" if len(rows) > 1 else "all"
-        cells.append((count, "", "", f"{total[0]:,}", *map(_short, (total[1], moved)), _time(seconds), ""))
-        return "\n".join(_aligned(cells))
+        cells.append((count, "", "", f"{total[0]:,}", *map(short, (total[1], moved)), time(seconds), ""))
+        return "\n".join([*aligned(cells), *map(str, self.queues)])
 
     def to_json(self) -> str:
         """What was collected, as a JSON list of objects, one for each row.
@@ -224,6 +252,14 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
             known = self._rows.get(key)
             self._rows[key] = row if known is None else _together(known, row)
 
+    def _wait(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        key = (caller.f_code.co_filename, caller.f_lineno, depth)
+        with self._lock:
+            if key in self._queues or len(self._queues) < _MOST_ROWS:
+                fresh = Queue(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
+                old = self._queues.get(key, fresh)
+                self._queues[key] = Queue(*old[:4], old.batches + 1, old.ready + ready, old.waited + seconds)
+
 
 _open: tuple[record, ...] = ()
 _changing = Lock()
@@ -244,6 +280,12 @@ def merge(seen: record, rows: str) -> None:
     """Add what another process has collected: the JSON of its record."""
     for row in json.loads(rows):
         seen._add(Row(**row))  # noqa: SLF001 -- within this module
+
+
+def tell_wait(caller: Caller, depth: int, ready: int, seconds: float) -> None:
+    """Tell every open record that a batch was asked for, and how many were there."""
+    for each in _open:
+        each._wait(caller, depth, ready, seconds)  # noqa: SLF001 -- within this module
 
 
 def to_avoid(plan: Plan) -> str:
@@ -270,28 +312,5 @@ def _bytes(plan: Plan) -> tuple[int, int]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    amounts = (f"{row.calls:,}", _short(row.copied), _short(row.moved), _time(row.seconds))
+    amounts = (f"{row.calls:,}", short(row.copied), short(row.moved), time(row.seconds))
     return (row.where, row.source, row.target, *amounts, row.avoid)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Words to the left, amounts to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if 3 <= column <= 6 else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _short(nbytes: int) -> str:
-    amount, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while amount >= 1000 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"

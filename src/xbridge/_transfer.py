@@ -12,8 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from xbridge import _registry
 from xbridge._devices import CPU
 from xbridge._leaves import flatten, is_array
 from xbridge._planned import to_backend_all
@@ -222,12 +224,23 @@ def _ahead(
     try:
         for _ in range(depth):
             ask()
-        while (batch := under_way.popleft().result()) is not _END:
+        while (batch := _first(under_way, by, depth)) is not _END:
             ask()
             yield batch
     finally:
         for pool in (loader, carrier):  # a garbage collection in one of its threads cannot wait for it
             pool.shutdown(wait=get_ident() == home, cancel_futures=True)
+
+
+def _first(under_way: deque[Future[Any]], by: Caller, depth: int) -> Any:
+    """The next batch. The records are told how many were there, and how long it took to come."""
+    ready, begin = sum(batch.done() for batch in under_way), perf_counter()
+    batch = under_way.popleft().result()
+    if _registry.watchers and batch is not _END:
+        from xbridge import _record  # noqa: PLC0415 -- only while somebody watches
+
+        _record.tell_wait(by, depth, ready, perf_counter() - begin)
+    return batch
 
 
 def _carried(carry: Work, loaded: Future[Any]) -> Any:
