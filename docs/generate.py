@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
     sys.exit(f"cannot measure what is supported: {error.name} is not installed; try make docs")
 
 PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
-FIELD = re.compile(r"\n*^(Parameters|Attributes|Returns|Raises|Warns|Examples)\n-+\n", re.MULTILINE)
+FIELDS = "Parameters|Attributes|Returns|Yields|Raises|Warns|Notes|Examples"
+FIELD = re.compile(rf"\n*^({FIELDS})\n-+\n", re.MULTILINE)
 RAISED = ("Error", "Warning")
 
 
@@ -73,7 +74,8 @@ def section(name: str, thing: Any) -> str:
     summary, *fields = FIELD.split(inspect.getdoc(thing) or "")
     parts = [f"## {name}", f"```\n{name}{call}\n```", summary]
     for field, text in zip(fields[::2], fields[1::2], strict=True):
-        parts += [f"**{field}**", f"```pycon\n{text}\n```" if field == "Examples" else entries(text)]
+        shown = {"Examples": f"```pycon\n{text}\n```", "Notes": text}.get(field) or entries(text)
+        parts += [f"**{field}**", shown]
     return "\n\n".join(parts)
 
 
