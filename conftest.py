@@ -15,8 +15,10 @@ NEEDING = {
         "src/xbridge/_cli/_files/_pt.py",
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
+        "src/xbridge/_back.py",
         "src/xbridge/_convert.py",
         "src/xbridge/_policy.py",
+        "src/xbridge/tree/_convert.py",
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [
@@ -26,6 +28,9 @@ NEEDING = {
     "dask": [
         "src/xbridge/backends/dask.py",
         "src/xbridge/testing/samples/dask.py",
+    ],
+    "optree": [
+        "src/xbridge/tree",
     ],
     "safetensors": ["src/xbridge/_cli/_files/_safetensors.py"],
     "array_api_strict": [

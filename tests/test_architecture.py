@@ -86,17 +86,17 @@ def test_every_backend_has_the_same_verbs_in_the_same_order(path: Path) -> None:
 
 
 def test_the_protocol_and_its_list_of_verbs_agree() -> None:
-    tree = ast.parse((ROOT / "_protocol.py").read_text(encoding="utf-8"))
-    backend = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Backend")
-    methods = [node for node in backend.body if isinstance(node, ast.FunctionDef)]
+    methods = methods_of("Backend")
     facts = [node.name for node in methods if node.decorator_list]
     verbs = [node.name for node in methods if not node.decorator_list]
     assert (facts, verbs) == (list(_protocol.FACTS), list(_protocol.VERBS))
+    assert [node.name for node in methods_of("Extras")] == list(_protocol.OPTIONAL)
 
 
-def test_the_protocol_names_the_verbs_that_a_backend_may_lack() -> None:
-    found = [name for name in vars(_protocol.Queued) if inspect.isfunction(vars(_protocol.Queued)[name])]
-    assert [name for name in found if not name.startswith("_")] == list(_protocol.OPTIONAL)
+def methods_of(protocol: str) -> list[ast.FunctionDef]:
+    tree = ast.parse((ROOT / "_protocol.py").read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == protocol)
+    return [node for node in found.body if isinstance(node, ast.FunctionDef)]
 
 
 def test_no_backend_has_an_optional_verb_by_halves() -> None:
@@ -104,7 +104,7 @@ def test_no_backend_has_an_optional_verb_by_halves() -> None:
     for room in rooms:
         for verb in _protocol.OPTIONAL:
             mine = getattr(room, verb, None)
-            theirs = list(inspect.signature(getattr(_protocol.Queued, verb)).parameters)
+            theirs = list(inspect.signature(getattr(_protocol.Extras, verb)).parameters)
             assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
 
 

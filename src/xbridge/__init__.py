@@ -37,6 +37,7 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xbridge import tree as tree
     from xbridge._explain import explain
     from xbridge._plan import Plan
     from xbridge._policy import policy, unsafe_share
@@ -46,6 +47,8 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import what is asked for late, and once."""
+        if name == "tree":  # not listed, because whoever asks for all that is listed may have no optree
+            return import_module("xbridge.tree")
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found: object = getattr(import_module(_LATE[name]), name)

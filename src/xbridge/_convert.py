@@ -238,12 +238,12 @@ def align(
 
     Parameters
     ----------
-    *xs : array or number
-        Arrays as for `to_backend`. Python numbers pass through: they adapt to any array.
+    *xs : array, number or list
+        Arrays as for `to_backend`. Numbers pass through, for they adapt to any array; lists become arrays.
     like : array, optional
         Gives the backend, and the device if that backend is the target.
     backend : str, optional
-        The target library; wins over `like`. With neither, the first array decides.
+        The target library; wins over `like`. With neither, the first array decides, never a list.
     device : str or device object, optional
         The device for all. None takes that of `like` or of the first array that is the target's.
     copy, grad

@@ -168,6 +168,11 @@ def is_number(x: object) -> bool:
     return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
 
 
+def are_arrays(cls: type) -> bool:
+    """Whether instances of a class are some backend's arrays, and no strings: NumPy has scalars that are."""
+    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
+
+
 def _owner(x: Array) -> Backend:
     room = backend_for(type(x))
     if room is None:

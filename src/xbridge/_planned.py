@@ -96,13 +96,39 @@ def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str,
 
 def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    arrays = [x for x in xs if not is_number(x)]
+    arrays = [x for x in xs if not _host.is_literal(x)]
+    target = meet(arrays, like, name, options)
+    return tuple(_brought(x, target.name, options) for x in xs)
+
+
+def meet(arrays: list[object], like: object, name: str | None, options: dict[str, Any]) -> Backend:
+    """The backend for all of these arrays; `options` gets the device for all.
+
+    An explicit name or device goes before `like`, and `like` before the first array. A device counts only
+    with the library that it is a device of.
+    """
     models = arrays if like is None else [like]
     target = get(name) if name is not None else _owner(models[0]) if models else get(HOST)
     read_request((target,), **options)
     if options["device"] is None and models and not target.host_only:
         options["device"] = destination(target, None, _common_device(models + arrays, target))
-    return tuple(x if is_number(x) else to_backend(x, target.name, **options) for x in xs)
+    return target
+
+
+def home(x: object) -> tuple[str, Device, str] | None:
+    """Where an array came from: its backend, device and dtype. None for what is no array."""
+    if _host.is_literal(x):
+        return None
+    guest = enter(x)
+    facts = guest.facts()
+    return guest.room.name, facts.device, facts.dtype
+
+
+def _brought(x: object, name: str, options: dict[str, Any]) -> Array:
+    """An array or a list as an array of that backend. A number adapts to any array as it is."""
+    if not _host.is_literal(x):
+        return to_backend(x, name, **options)
+    return x if is_number(x) else asarray(x, None, name, requires_grad=None, **options)
 
 
 def _common_device(models: list[object], target: Backend) -> Device:

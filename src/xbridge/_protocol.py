@@ -7,7 +7,7 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Look* verbs touch no data, and answer for arrays that cannot be converted too.
 - *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
 - *Steps* are what plans are made of. Each does one thing or raises.
-- *Optional* verbs are for devices that work through a queue; a backend without such devices has none.
+- *Optional* verbs take many arrays at once, or know the queue of a device. A backend may have none.
 """
 
 # pyright: reportReturnType=false
@@ -250,8 +250,11 @@ class Backend(Protocol):
         """An array over device memory that somebody shows, in the order of the current stream there."""
 
 
-class Queued(Backend, Protocol):
-    """What a backend may offer besides, where its devices do what they are asked for later."""
+class Extras(Backend, Protocol):
+    """What a backend may offer besides."""
+
+    def adopt_all(self, hosts: list[HostArray], /) -> list[Array] | None:
+        """`adopt` for each of these arrays; None when in doubt about one."""
 
     def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
         """`move` for many small arrays at once, whose new memory may be one piece."""
@@ -288,4 +291,4 @@ VERBS = (
     *("to_host", "from_host", "export", "import_"),
 )
 
-OPTIONAL = ("move_all", "aside")
+OPTIONAL = ("adopt_all", "move_all", "aside")

@@ -1,0 +1,43 @@
+"""Trees of JAX's: what JAX was told of a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("optree")
+
+import jax
+
+from xbridge import tree
+
+
+@dataclass
+class State:
+    """A dataclass of which JAX knows that `name` is no child."""
+
+    x: Any
+    name: Any
+
+
+def test_what_jax_was_told_of_a_class_holds() -> None:
+    jax.tree_util.register_dataclass(State, ["x"], ["name"])
+    names = np.array(["text"])  # which no library but NumPy could hold
+    made = tree.to_backend({"state": State([np.ones(2, "f4"), None], names)}, "jax")["state"]
+    assert type(made) is State
+    assert isinstance(made.x[0], jax.Array)
+    assert made.x[1] is None
+    assert made.name is names
+    back = tree.to_numpy(made)
+    assert back.x[0].tolist() == [1, 1]
+    assert type(back.x[0]) is np.ndarray
+
+
+def test_a_partial_of_jax_is_a_container() -> None:
+    made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs
+    assert type(made) is jax.tree_util.Partial
+    assert type(made.args[0]) is np.ndarray
