@@ -38,6 +38,7 @@ from xbridge.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
+    from xbridge._back import align_back, aligned
     from xbridge._explain import explain
     from xbridge._plan import Plan
     from xbridge._policy import policy, unsafe_share
@@ -59,6 +60,8 @@ else:
 _LATE = {
     "Plan": "xbridge._plan",
     "Transfer": "xbridge._transfer",
+    "align_back": "xbridge._back",
+    "aligned": "xbridge._back",
     "explain": "xbridge._explain",
     "policy": "xbridge._policy",
     "prefetch": "xbridge._transfer",
@@ -88,6 +91,8 @@ __all__ = [
     "ValueLossError",
     "XBridgeError",
     "align",
+    "align_back",
+    "aligned",
     "array_namespace",
     "asarray",
     "backend_of",

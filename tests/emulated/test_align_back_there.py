@@ -1,0 +1,68 @@
+"""Who decides on which device arrays meet, and where results go from there."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import xbridge
+
+
+def inputs() -> dict[str, Any]:
+    return {
+        "numpy": np.arange(3, dtype="f4"),
+        "torch": torch.arange(3.0),
+        "there": torch.arange(3.0).to("emu"),
+        "number": 2,
+        "list": [0.0, 1.0, 2.0],
+    }
+
+
+@pytest.mark.parametrize("order", list(permutations(inputs())), ids=" ".join)
+def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]) -> None:
+    given = inputs()
+    first = next(name for name in order if name in ("numpy", "torch", "there"))
+    own = next(name for name in order if name in ("torch", "there"))
+    there = {"numpy": "cpu", "torch": "cpu", "there": "emu:0"}
+    for options, backend, device in (
+        ({}, "numpy" if first == "numpy" else "torch", there[first]),
+        ({"backend": "torch"}, "torch", there[own]),
+        ({"like": given["there"]}, "torch", "emu:0"),
+        ({"like": given["torch"]}, "torch", "cpu"),
+        ({"like": given["there"], "device": "cpu"}, "torch", "cpu"),
+        ({"like": given["there"], "backend": "numpy"}, "numpy", "cpu"),
+    ):
+        arrays, restore = xbridge.align_back(*(given[name] for name in order), **options)
+        for name, x in zip(order, arrays, strict=True):
+            if name != "number":
+                assert (xbridge.backend_of(x), xbridge.device_of(x)) == (backend, device)
+                assert xbridge.to_list(x) == [0, 1, 2]
+        for name in ("numpy", "torch", "there"):
+            back = restore(arrays[order.index("list")], to=order.index(name))
+            assert xbridge.device_of(back) == there[name]
+            assert xbridge.to_list(back) == [0, 1, 2]
+
+
+def test_a_tree_goes_there_and_back() -> None:
+    pytest.importorskip("optree")
+    from xbridge import tree
+
+    a = np.arange(3.0)
+    made = tree.to_backend({"a": [a, a, "s"]}, "torch", device="emu")
+    assert made["a"][0].device == torch.device("emu:0")
+    assert made["a"][0] is made["a"][1]
+    assert tree.to_numpy(made)["a"][0].tolist() == [0, 1, 2]
+
+
+def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+    pytest.importorskip("optree")
+    from xbridge import tree
+
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+    made = tree.to_backend([packed], "torch", device="emu")[0]
+    devices = [str(x.device) for x in made]
+    assert devices == ["emu:0", "cpu", "emu:0", "emu:0"]

@@ -1,0 +1,221 @@
+"""There and back: who decides where arrays meet, and where results go from there."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from fresh import run
+from toylib import Toy, make_backend
+
+import xbridge
+
+A = np.arange(3.0, dtype="f4")
+
+
+@pytest.fixture(autouse=True)
+def toys(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+
+
+@pytest.mark.parametrize("order", list(permutations(["toy", "numpy", "number", "list"])))
+def test_the_first_array_decides_and_no_number_or_list(order: tuple[str, ...]) -> None:
+    inputs: dict[str, Any] = {"toy": Toy(A), "numpy": A, "number": 2.5, "list": [1, 2]}
+    first = "toylib" if order.index("toy") < order.index("numpy") else "numpy"
+    for options, winner in (
+        ({}, first),
+        ({"like": Toy(A)}, "toylib"),
+        ({"like": A}, "numpy"),
+        ({"like": A, "backend": "toylib"}, "toylib"),
+        ({"backend": "numpy"}, "numpy"),
+    ):
+        arrays, restore = xbridge.align_back(*(inputs[name] for name in order), **options)
+        kinds = dict(zip(order, arrays, strict=True))
+        kind = {"toylib": Toy, "numpy": np.ndarray}[winner]
+        assert [type(kinds[name]) for name in ("toy", "numpy", "list")] == [kind] * 3
+        assert kinds["number"] is inputs["number"]
+        assert arrays == xbridge.align(*arrays)  # nothing is to change any more
+        assert type(restore(kinds["numpy"])) is type(inputs[first.removesuffix("lib")])
+        assert type(restore(kinds["numpy"], to=order.index("toy"))) is Toy
+        assert type(restore(kinds["toy"], to=order.index("numpy"))) is np.ndarray
+
+
+def test_a_result_gets_the_dtype_back_only_where_somebody_says_so() -> None:
+    (_, _), restore = xbridge.align_back(A, Toy(A.astype("f8")))
+    assert restore(np.ones(2, "f8")).dtype == "f8"
+    assert restore(np.ones(2, "f8"), dtype=True).dtype == "f4"
+    assert restore(A, to=1, dtype=True).data.dtype == "f8"
+
+
+def test_what_is_no_array_comes_back_as_it_is() -> None:
+    _, restore = xbridge.align_back(Toy(A), A)
+    for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text")):
+        assert restore(x) is x
+
+
+def test_a_tree_of_results_is_restored() -> None:
+    pytest.importorskip("optree")
+    _, restore = xbridge.align_back(Toy(A), A)
+    made = restore({"x": [A, 3], "y": (A, None)})
+    assert [type(x) for x in (made["x"][0], made["y"][0])] == [Toy, Toy]
+    assert (made["x"][1], made["y"][1]) == (3, None)
+
+
+@pytest.mark.parametrize("to", [1, 3, -1, 9, -9, "x"])
+def test_a_result_goes_to_an_array_or_nowhere(to: Any) -> None:
+    _, restore = xbridge.align_back(A, 2, A, [1])
+    with pytest.raises(xbridge.OptionError, match=r"the arguments that were arrays are \[0, 2\]; try to=0"):
+        restore(A, to=to)
+
+
+def test_without_an_array_there_is_no_way_back() -> None:
+    arrays, restore = xbridge.align_back(2, [1, 2])
+    assert arrays[0] == 2
+    assert arrays[1].tolist() == [1, 2]
+    with pytest.raises(xbridge.OptionError, match="no argument was an array; try align_back with an array"):
+        restore(A)
+
+
+def test_the_way_back_keeps_no_array() -> None:
+    import weakref
+
+    x = np.ones(3)
+    _, restore = xbridge.align_back(x)
+    gone = weakref.ref(x)
+    del x, _
+    assert gone() is None
+    assert callable(restore)
+
+
+def test_a_refusal_of_align_is_a_refusal_here() -> None:
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.align_back(Toy(A), np.array(["text"]))
+    with pytest.raises(xbridge.CopyError):
+        xbridge.align_back(Toy(A), [1], copy=False)
+
+
+def kinds(*xs: object, **named: object) -> list[type]:
+    """The types of what a function sees."""
+    return [type(x) for x in (*xs, *named.values())]
+
+
+def test_a_function_sees_one_library_and_everything_else_as_it_is() -> None:
+    seen: list[list[type]] = []
+
+    @xbridge.aligned
+    def f(x: Any, y: Any, *rest: Any, z: Any = None, **more: Any) -> Any:
+        seen.append(kinds(x, y, *rest, z=z, **more))
+        return y
+
+    assert type(f(Toy(A), A)) is Toy
+    assert type(f(A, Toy(A), 3, [A], "s", z=Toy(A), w=A, v=(1,))) is np.ndarray
+    assert type(f(1, y=A, z=Toy(A))) is np.ndarray
+    assert f(1, "s") == "s"
+    array = np.ndarray
+    assert seen == [
+        [Toy, Toy, type(None)],
+        [array, array, int, list, str, array, array, tuple],
+        [int, array, array],
+        [int, str, type(None)],
+    ]
+
+
+def test_a_function_may_have_a_library_of_its_own() -> None:
+    @xbridge.aligned(backend="toylib")
+    def f(x: Any, /) -> Any:
+        assert type(x) is Toy
+        return x
+
+    assert type(f(A)) is np.ndarray
+    assert type(f(Toy(A))) is Toy
+
+    @xbridge.aligned(like=Toy(A), copy=True)
+    def g(x: Any) -> Any:
+        return type(x)
+
+    assert g.__wrapped__(A) is np.ndarray  # type: ignore[attr-defined]
+
+
+def test_results_go_back_to_the_first_array_in_containers_too() -> None:
+    pytest.importorskip("optree")
+
+    @xbridge.aligned(backend="numpy")
+    def f(x: Any, y: Any) -> dict[str, Any]:
+        return {"sum": x + y, "both": (x, y), "n": 3}
+
+    made = f(Toy(A), A)
+    assert kinds(made["sum"], *made["both"], made["n"]) == [Toy, Toy, Toy, int]
+
+
+def test_a_method_of_any_kind_can_be_aligned() -> None:
+    class Model:
+        @xbridge.aligned(backend="toylib")
+        def method(self, x: Any) -> Any:
+            assert isinstance(self, Model)
+            assert type(x) is Toy
+            return x
+
+        @classmethod
+        @xbridge.aligned(backend="toylib")
+        def of_class(cls, x: Any) -> Any:
+            assert cls is Model
+            assert type(x) is Toy
+            return x
+
+        @staticmethod
+        @xbridge.aligned
+        def static(x: Any, y: Any) -> Any:
+            return y
+
+    assert type(Model().method(A)) is np.ndarray
+    assert type(Model.of_class(x=A)) is np.ndarray
+    assert type(Model.static(Toy(A), A)) is Toy
+
+
+def test_an_aligned_function_looks_like_the_function() -> None:
+    @xbridge.aligned
+    def f(x: int, *, y: str = "s") -> float:
+        """What it does."""
+        return 1.0
+
+    assert (f.__name__, f.__doc__) == ("f", "What it does.")
+    assert str(inspect.signature(f)) == "(x: 'int', *, y: 'str' = 's') -> 'float'"
+    assert xbridge.aligned(f) is not f
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Any:
+    yield
+
+
+async def asynchronous() -> Any:
+    yield
+
+
+@pytest.mark.parametrize("fn", [coroutine, generator, asynchronous])
+def test_a_function_whose_results_come_later_is_refused(fn: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match=f"cannot align {fn.__name__}: .* try align_back inside it"):
+        xbridge.aligned(fn)
+    with pytest.raises(xbridge.OptionError):
+        xbridge.aligned(backend="numpy")(fn)
+
+
+def test_arrays_alone_need_no_optree() -> None:
+    code = """
+    import sys
+    sys.modules["optree"] = None
+    import numpy as np, xbridge
+    f = xbridge.aligned(lambda x: x + 1)
+    print(f(np.ones(1)))
+    try:
+        xbridge.align_back(np.ones(1))[1]([np.ones(1)])
+    except xbridge.MissingLibraryError as error:
+        print(error)
+    """
+    missing = "cannot convert trees: optree is not installed; try pip install 'xbridge-array[tree]'"
+    assert run(code) == (0, ["[2.]", missing])

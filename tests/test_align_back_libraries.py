@@ -1,0 +1,74 @@
+"""Who decides where arrays of NumPy, torch and JAX meet, in every order."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+NAMES = [name for name in ("numpy", "torch", "jax") if xbridge.is_available(name)]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+def inputs(device: str) -> dict[str, Any]:
+    """One of each, torch's on a device."""
+    a = np.arange(3, dtype="f4")
+    found = {name: xbridge.asarray(a, backend=name) for name in NAMES}
+    found["torch"] = torch.from_numpy(a.copy()).to(device)
+    return {**found, "number": 2, "list": [1.0, 2.0, 3.0]}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("order", list(permutations([*NAMES, "number", "list"])), ids=" ".join)
+def test_explicit_goes_before_like_and_like_before_the_first_array(
+    order: tuple[str, ...], device: str
+) -> None:
+    given = inputs(device)
+    first = next(name for name in order if name in NAMES)
+    for options, winner in [
+        ({}, first),
+        *(({"like": given[name]}, name) for name in NAMES),
+        *(({"like": given[first], "backend": name}, name) for name in NAMES),
+    ]:
+        arrays, restore = xbridge.align_back(*(given[name] for name in order), **options)
+        for name, x in zip(order, arrays, strict=True):
+            if name == "number":
+                assert x == 2
+                continue
+            assert xbridge.backend_of(x) == winner
+            assert xbridge.device_of(x) == (device if winner == "torch" else "cpu")
+            assert xbridge.to_list(x) == [[0, 1, 2], [1, 2, 3]][name == "list"]
+        result = arrays[order.index(first)]
+        for name in NAMES:
+            back = restore(result, to=order.index(name), dtype=True)
+            assert xbridge.backend_of(back) == name
+            assert xbridge.device_of(back) == xbridge.device_of(given[name])
+            assert xbridge.dtype_of(back) == "float32"
+        assert xbridge.backend_of(restore(result)) == first
+
+
+def test_a_function_written_in_torch_serves_all() -> None:
+    @xbridge.aligned(backend="torch")
+    def norm(x: Any, y: Any) -> Any:
+        return torch.dist(x, y)
+
+    for name in NAMES:
+        x = xbridge.asarray(np.array([3.0, 0.0], "f4"), backend=name)
+        made = norm(x, np.array([0.0, 4.0], "f4"))
+        assert xbridge.backend_of(made) == name
+        assert xbridge.to_list(made) == 5.0
+
+
+def test_a_graph_goes_through_an_aligned_function_of_torch() -> None:
+    w = torch.ones(2, requires_grad=True)
+    xbridge.aligned(lambda x, y: (x * y).sum())(w, np.array([2.0, 3.0], "f4")).backward()
+    assert w.grad.tolist() == [2, 3]
