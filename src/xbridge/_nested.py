@@ -7,6 +7,7 @@ does it, every element is read once.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from xbridge import _host
@@ -16,7 +17,7 @@ from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
 from xbridge._plan import Plan, Request, Route, Step
 from xbridge._protocol import Facts
-from xbridge._registry import get
+from xbridge._registry import backend_for, get, hot
 from xbridge._run import run
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from xbridge._devices import Device
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend, HostArray
+
+_dtype_and_shape = attrgetter("dtype", "shape")
 
 
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
@@ -41,6 +44,9 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
 
 def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     """The arrays of a list side by side in one array."""
+    whole = _at_once(nest, target, request)
+    if whole is not None:
+        return convert(whole, target, request._replace(copy=None))
     fetch = target.host_only or request.device == CPU
     guests = [
         Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
@@ -83,16 +89,61 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     if dtype in DTYPES:  # or it would be computed to be refused
         foretell(stacker, target, Facts(dtype, where, shape), request)
     parts = []
-    for guest, weak in zip(guests, nest.weak, strict=True):
-        whole = category(guest.facts().dtype) == "int"
-        left = guest._replace(foreign=guest.foreign or stacker.host_only)
-        parts.append(convert(left, stacker, part._replace(exact=not named and (weak or whole or narrow))))
+    for guest, one, weak in zip(guests, facts, nest.weak, strict=True):
+        array = None
+        if one.dtype == dtype and one.native and not guest.foreign:
+            array = _as_it_is(guest, one, stacker, part)
+        if array is None:
+            exact = not named and (weak or narrow or category(one.dtype) == "int")
+            left = guest._replace(foreign=guest.foreign or stacker.host_only)
+            array = convert(left, stacker, part._replace(exact=exact))
+        parts.append(array)
     tracked = any(one.history for one in facts) and any(stacker.describe(one).history for one in parts)
     whole_of = strong[0]._replace(dtype=dtype, shape=shape, history=tracked)
     route = Route(stacker, stacker, whole_of, part, dtype, place)
     stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
     stacked = run(parts, Plan(route, (stack,)))
     return convert(Guest(stacked, stacker), target, request._replace(copy=None))
+
+
+def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
+    """Plain arrays of one type, dtype and shape, stacked without a look at each; None in doubt.
+
+    Their own library does it, if it can tell whether they are alike; else the host, from its views of them.
+    """
+    kinds = set(map(type, nest.leaves))
+    direct = hot[HOST].get(*kinds) if len(kinds) == 1 else None
+    room = backend_for(*kinds) if direct else None
+    if direct is None or room is None or request.grad == "keep":
+        return None
+    if hasattr(room, "stack_all"):
+        row = room.stack_all(nest.leaves)
+        if row is None:
+            return None
+        _refuse_sharing(request, (*nest.shape, *row.shape[1:]))
+        whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
+        return Guest(whole if room is target else room.detach(whole), room)  # nobody else's to guard
+    if room is target and not room.host_only:
+        return None
+    hosts = list(map(direct, nest.leaves))
+    if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
+        return None
+    dtype, shape = _dtype_and_shape(hosts[0])
+    if not dtype.isnative or dtype.name not in DTYPES:
+        return None
+    _refuse_sharing(request, (*nest.shape, *shape))
+    return Guest(get(HOST).stack(hosts, nest.shape), get(HOST))
+
+
+def _as_it_is(guest: Guest, facts: Facts, stacker: Backend, part: Request) -> Array | None:
+    """The array for the stacker to read, where that takes no plan; None in doubt, or if somebody watches."""
+    direct = hot.get(stacker.name, {}).get(type(guest.array))
+    if direct is None:
+        return None
+    if guest.room is stacker and not stacker.host_only:
+        stays = facts.device == part.device and not (facts.history and part.grad == "detach")
+        return guest.array if stays else None
+    return direct(guest.array) if stacker.host_only and part.grad != "keep" else None
 
 
 def _together(guests: list[Guest]) -> Backend | None:

@@ -80,8 +80,9 @@ def asarray(
     if nest is None:
         target = get(HOST if name is None else name)
         return _apart(_from_numbers, [get(HOST)], target, options)(obj, target, options)
-    sources = [get(HOST) if weak else _owner(x) for x, weak in zip(nest.leaves, nest.weak, strict=True)]
-    first = sources[nest.weak.index(False)]
+    strong = (x for x, weak in zip(nest.leaves, nest.weak, strict=True) if not weak)
+    sources = [backend_for(cls) or get(HOST) for cls in dict.fromkeys(map(type, strong))]
+    first = sources[0]
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
 

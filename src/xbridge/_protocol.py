@@ -256,6 +256,9 @@ class Extras(Backend, Protocol):
     def adopt_all(self, hosts: list[HostArray], /) -> list[Array] | None:
         """`adopt` for each of these arrays; None when in doubt about one."""
 
+    def stack_all(self, xs: list[Array], /) -> Array | None:
+        """`stack` in one row, for plain arrays that may be unlike; None if they are, or in doubt."""
+
     def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
         """`move` for many small arrays at once, whose new memory may be one piece."""
 
@@ -291,4 +294,4 @@ VERBS = (
     *("to_host", "from_host", "export", "import_"),
 )
 
-OPTIONAL = ("adopt_all", "move_all", "aside")
+OPTIONAL = ("adopt_all", "stack_all", "move_all", "aside")

@@ -24,6 +24,7 @@ Nested: TypeAlias = Any
 
 _SEQUENCES = (list, tuple, range)
 _NUMBERS = (bool, int, float, complex)
+_NO_ARRAYS = (*_NUMBERS, *_SEQUENCES, str, type(None))
 _DEEPEST = 64
 
 
@@ -43,6 +44,9 @@ def is_literal(x: object) -> bool:
 
 def nest(x: Nested) -> Nest | None:
     """Lay out the arrays in `x`; None if there are none."""
+    kinds = set(map(type, x)) if isinstance(x, (list, tuple)) else set()
+    if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
+        return Nest((len(x),), list(x), [False] * len(x))
     depth = _depth(x, 0)
     if depth < 0:
         return None

@@ -21,6 +21,7 @@ from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends.torch import _crossing
 from xbridge.backends.torch._bulk import adopt_all as adopt_all
+from xbridge.backends.torch._bulk import stack_all as stack_all
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
 from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils import _python_dispatch
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
 
 _is_dense = attrgetter("flags.carray")
 """Whether an array has C order, is aligned and may be written: less than `adopt` takes, and sooner asked."""
+
+_dtype = attrgetter("dtype")
+_offset = torch.Tensor.storage_offset
+_storage = methodcaller("untyped_storage")
 
 
 def adopt_all(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
@@ -23,4 +28,22 @@ def adopt_all(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     try:
         return list(map(torch.from_numpy, hosts))
     except (TypeError, ValueError):
+        return None
+
+
+def stack_all(xs: list[torch.Tensor], /) -> torch.Tensor | None:
+    """`stack` in one row, for plain tensors that may be unlike; None if they are, or in doubt.
+
+    torch makes one dtype of several, and reads storage that is gone, without a word.
+    """
+    if torch.compiler.is_dynamo_compiling() or _python_dispatch._is_in_torch_dispatch_mode:
+        return None
+    if len(set(map(_dtype, xs))) > 1 or any(map(_offset, xs)):
+        return None
+    try:
+        dense = all(map(torch.Tensor.is_contiguous, xs))
+        if not dense or set(map(len, map(_storage, xs))) != {xs[0].nbytes}:
+            return None
+        return torch.stack(xs)
+    except (RuntimeError, TypeError):
         return None
