@@ -18,6 +18,7 @@ from harness import MS, SHARE, Figure, best, figure, interleave
 from report import Result, Table, document
 from rows import BULK, IMPORT, STACK, No, Row, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
+from rows_tree import names_of_trees, sections_of_trees
 
 README = Path(__file__).with_name("README.md")
 
@@ -40,6 +41,8 @@ def main() -> None:
             tables += [timed(section, known) for section in its.sections(quick=quick)]
         else:
             progress(f"{library} is not installed: no rows of it")
+    of_trees = {**space, **names_of_trees()}
+    tables += [timed(section, of_trees) for section in sections_of_trees(quick=quick)]
     tables += [timed(section_of_kit(quick=quick), {**space, **names_of_kit()})]
     tables += [memory(space, quick=quick), imports(quick=quick), plugin(quick=quick)]
     text = document(tables, quick=quick)

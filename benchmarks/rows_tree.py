@@ -1,0 +1,111 @@
+"""What is measured of trees and lists: a thousand small arrays, beside what one would write for them.
+
+The bare comprehension knows that all are arrays and where they are; a tree has to find that out. The other
+walks find it out too: torch's, Gymnasium's, and what MONAI's `convert_to_tensor` does, written down here so
+that MONAI need not be installed.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from harness import SPEED, TIME
+from rows import No, Row, Section
+
+__all__ = ["LISTS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
+
+_APART = (No("has a row of its own, or has no such call"),) * 3
+_ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
+_TENSORS = "a = [torch.arange(1024.0) + i for i in range(n)]"
+_DICT = f"{_ARRAYS}; t = {{f'k{{i}}': x for i, x in enumerate(a)}}"
+_NESTED = f"{_ARRAYS}; t = {{f'k{{i}}': a[i : i + 10] for i in range(0, n, 10)}}"
+_SAMPLES = f"{_ARRAYS}; t = [{{'image': a[i], 'label': a[i + 1]}} for i in range(0, n, 2)]"
+_OURS = "xbridge.tree.to_backend(t, 'torch')"
+
+TREES = tuple(
+    Row(setup, _OURS, ("[torch.from_numpy(x) for x in a]",), target, _APART)
+    for setup, target in (
+        (f"{_ARRAYS}; t = a", 1.15),
+        (_DICT, 1.15),
+        (_NESTED, 1.15),
+        (_SAMPLES, None),
+    )
+)
+
+WALKS = tuple(
+    Row(setup, ours, (other,), 3, _APART)
+    for setup in (_NESTED, _SAMPLES)
+    for ours, other in (
+        ("xbridge.tree.map(id, t)", "pytree.tree_map(id, t)"),
+        (_OURS, "numpy_to_torch(t)"),
+        (_OURS, "convert_to_tensor(t)"),
+    )
+)
+
+LISTS = (
+    Row(
+        f"{_ARRAYS.replace('8.0', '1024.0')}",
+        "xbridge.asarray(a, backend='torch')",
+        ("torch.tensor(a)",),
+        20,
+        _APART,
+    ),
+    Row(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _APART),
+    Row(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _APART),
+)
+
+
+def names_of_trees() -> dict[str, Any]:
+    """Return what the statements see."""
+    import_module("xbridge.tree")
+    return {
+        "pytree": import_module("torch.utils._pytree"),
+        "convert_to_tensor": _converter(),
+    }
+
+
+def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
+    """Return what is timed in this process.
+
+    Parameters
+    ----------
+    quick : bool
+        Whether to do just enough to see that it works.
+
+    Returns
+    -------
+    tuple of Section
+        For the report, after the calls.
+    """
+    n, trials, rounds = (100, 1, 5) if quick else (1000, 5, 20)
+    time, speed = (f"{what}, as a multiple of the reference's" for what in ("Time", "Speed"))
+    return (
+        Section("Trees", f"{time}; {n} arrays of 64 bytes.", TIME, TREES, n, trials, rounds, 5e-3),
+        Section("Other walks", f"{speed}; {n} arrays of 64 bytes.", SPEED, WALKS, n, trials, rounds, 5e-3),
+        Section("Long lists", f"{speed}; {n} arrays of 1,024 items.", SPEED, LISTS, n, trials, rounds, 5e-3),
+    )
+
+
+def _converter() -> Callable[[Any], Any]:
+    """Return what MONAI 1.5 does with the arrays of a tree in `convert_to_tensor`."""
+    np, torch, re = (import_module(name) for name in ("numpy", "torch", "re"))
+
+    def convert_to_tensor(data: Any) -> Any:
+        if isinstance(data, torch.Tensor):
+            return data.to(dtype=None, device=None, memory_format=torch.contiguous_format)
+        if isinstance(data, np.ndarray):
+            if re.search(r"[SaUO]", data.dtype.str) is None:
+                if data.ndim > 0:
+                    data = np.ascontiguousarray(data)
+                return torch.as_tensor(data, dtype=None, device=None)
+        elif isinstance(data, (float, int, bool)):
+            return torch.as_tensor(data)
+        elif isinstance(data, list):
+            return [convert_to_tensor(x) for x in data]
+        elif isinstance(data, tuple):
+            return tuple(convert_to_tensor(x) for x in data)
+        elif isinstance(data, dict):
+            return {key: convert_to_tensor(x) for key, x in data.items()}
+        return data
+
+    return convert_to_tensor
