@@ -34,6 +34,7 @@ LISTS: dict[str, Callable[[], list[Any]]] = {
     "parameters": lambda: [torch.nn.Parameter(torch.ones(2)) for _ in range(N)],
     "unlike dtypes": lambda: [torch.ones(2), torch.ones(2, dtype=torch.float64)],
     "whole and real": lambda: [torch.ones(2), torch.ones(2, dtype=torch.int16)],
+    "wide and real": lambda: [torch.ones(2), torch.ones(2, dtype=torch.int32)],
     "empty": lambda: [torch.ones(0, 3) for _ in range(N)],
     "arrays": lambda: [np.full(2, i) for i in range(N)],
     "arrays backwards": lambda: [np.arange(3)[::-1] for _ in range(N)],

@@ -76,23 +76,23 @@ class Walk:
     def _take(self, x: Any) -> None:
         """Note the leaves, which containers hold nothing else, and what those are that are not plain."""
         kind = type(x)
-        children = x
         if kind is dict:
             children = x.values()
-        elif kind is not list and kind is not tuple:
+        elif kind is list or kind is tuple:
+            children = x
+        else:
             opened = _apart(self._nodes[kind], x)
             self._opened.append(opened)
             children = opened[0]
-        kinds = set(map(type, children))
-        flat = kinds <= self.kinds or self._are_leaves(kinds)
-        self._flat.append(flat)
-        if flat:
+        if self.kinds.issuperset(map(type, children)) or self._are_leaves(set(map(type, children))):
+            self._flat.append(True)
             self.leaves.extend(children)
             return
-        nodes, append = self._nodes, self.leaves.append
+        self._flat.append(False)
+        nodes, take, append = self._nodes, self._take, self.leaves.append
         for child in children:
             if type(child) in nodes:
-                self._take(child)
+                take(child)
             else:
                 append(child)
 
@@ -112,13 +112,17 @@ def _build(
 ) -> Any:
     """A container like `x`, of the leaves that come next."""
     kind = type(x)
-    children = known = x
+    whole = next(flat)
     if kind is dict:
+        if whole:
+            return dict(zip(x, leaves))  # noqa: B905 -- it takes as many leaves as there are keys
         children = x.values()
-    elif kind is not list and kind is not tuple:
+    elif kind is list or kind is tuple:
+        children = known = x
+    else:
         children, known, _ = next(opened)
     parts: Any
-    if next(flat):
+    if whole:
         parts = islice(leaves, len(children))
     else:
         parts = []
@@ -126,7 +130,7 @@ def _build(
             within = type(child) in nodes
             parts.append(_build(child, nodes, leaves, flat, opened) if within else next(leaves))
     if kind is dict:
-        return dict(zip(x, parts))  # noqa: B905 -- as long as each other; to say so takes time
+        return dict(zip(x, parts, strict=True))
     if kind is list:
         return list(parts)
     return tuple(parts) if kind is tuple else _together(nodes[kind], known, list(parts))
