@@ -45,7 +45,9 @@ _FAILURES: dict[str, type[XBridgeError]] = {
     "detach": GradientError,
     "track": GradientError,
 }
-_ENTRANCES = ("xbridge._convert", "xbridge._policy", "xbridge._transfer")
+_ENTRANCES = (
+    *("xbridge._convert", "xbridge._back", "xbridge._policy", "xbridge._transfer", "xbridge.tree._convert"),
+)
 """The modules whose functions users call to convert."""
 
 
@@ -116,7 +118,7 @@ def caller() -> Caller:
     frame = sys._getframe()  # noqa: SLF001 -- warnings and tracebacks use it likewise
     while frame.f_back and frame.f_globals.get("__name__") not in _ENTRANCES:
         frame = frame.f_back
-    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("xbridge._"):
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(("xbridge._", "xbridge.tree.")):
         frame = frame.f_back
     return Caller(frame.f_code, frame.f_lineno, frame.f_globals)
 
