@@ -90,7 +90,7 @@ def test_an_array_that_is_there_twice_comes_out_once() -> None:
     assert first is not second
 
 
-@pytest.mark.parametrize("leaf", ["text", b"bytes", None, 3, 2.5, np.float32(1), object()])
+@pytest.mark.parametrize("leaf", ["text", b"bytes", None, 3, 2.5, np.str_("text"), object()])
 def test_other_leaves_stay_as_they_are(leaf: object) -> None:
     assert xbridge.transfer([leaf, np.ones(1)], "numpy").result()[0] is leaf
 
@@ -178,21 +178,11 @@ def test_what_is_no_container_has_to_be_an_array(alone: object) -> None:
         xbridge.transfer(alone, "numpy").result()
 
 
-def test_a_container_of_another_kind_is_refused_if_it_holds_an_array() -> None:
-    class Mine(dict[str, object]):
-        """A dict that may mean more."""
-
-    with pytest.raises(xbridge.UnsupportedArrayError, match="Mine"):
-        xbridge.transfer(Mine(x=np.ones(1)), "numpy")
-    plain = Mine(x=1)
-    assert xbridge.transfer([plain, np.ones(1)], "numpy").result()[0] is plain
-
-
 def test_a_batch_that_holds_itself_is_refused() -> None:
     endless: list[object] = [np.ones(1)]
     endless.append(endless)
 
-    with pytest.raises(xbridge.OptionError, match="never ends"):
+    with pytest.raises(xbridge.OptionError, match="no end"):
         xbridge.transfer(endless, "numpy")
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import _registry
 from xbridge._devices import CPU
-from xbridge._leaves import flatten, is_array
-from xbridge._planned import to_backend_all
+from xbridge._leaves import Plain, converted, crosses, together, walker
+from xbridge._look import are_arrays
 from xbridge._registry import backend_for, get
 from xbridge._request import read_request
 from xbridge._run import begun_by, caller
@@ -104,9 +104,9 @@ def transfer(
 
     Parameters
     ----------
-    tree : array, or nested lists, tuples and dicts of arrays
-        The arrays of any libraries; other leaves stay as they are, and an array that is there twice comes
-        out once, in both places. Do not write the arrays before the transfer is done.
+    tree : tree
+        As for `xbridge.tree.to_backend`; without optree, nested plain lists, tuples, named tuples and dicts.
+        Do not write the arrays before the transfer is done.
     backend, device, dtype, copy, grad
         As for `to_backend`.
 
@@ -255,9 +255,10 @@ class _Batch:
     """A tree, and the arrays in it, each once; what is no container has to be an array."""
 
     def __init__(self, tree: object) -> None:
-        self.leaves, self.rebuild = flatten(tree)
-        alone = len(self.leaves) == 1 and self.leaves[0] is tree
-        self.arrays = list({id(x): x for x in self.leaves if alone or is_array(x)}.values())
+        self.walk = (Plain if are_arrays(type(tree)) else walker())(tree)
+        leaves = self.walk.leaves
+        self.alone = len(leaves) == 1 and leaves[0] is tree
+        self.arrays = list({id(x): x for x in leaves if self.alone or crosses(type(x))}.values())
 
     def after(self, carry: Work) -> Work:
         """What converts them, after what this thread has asked to be done to them."""
@@ -268,8 +269,9 @@ class _Batch:
 
     def carried(self, carry: Work) -> Any:
         """The tree with arrays in place of arrays."""
-        made = dict(zip(map(id, self.arrays), carry(self.arrays), strict=True))
-        return self.rebuild([made.get(id(x), x) for x in self.leaves])
+        done = carry(self.arrays) if self.alone else together(self.walk, carry, self.arrays)
+        made = dict(zip(map(id, self.arrays), done, strict=True))
+        return self.walk.rebuilt([made.get(id(x), x) for x in self.walk.leaves])
 
 
 def _carrier(name: str, **options: Any) -> Work:
@@ -281,7 +283,7 @@ def _carrier(name: str, **options: Any) -> Work:
         raise DeviceError.because(
             f"transfer arrays to {name} on {place}", f"its devices are {', '.join(here)}", "device='cpu'"
         )
-    return _aside(partial(to_backend_all, name=name, **options), target, place)
+    return _aside(partial(converted, name=name, **options), target, place)
 
 
 def _aside(fn: Work, room: Backend, place: Device) -> Work:

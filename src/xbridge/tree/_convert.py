@@ -7,18 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _planned
+from xbridge._leaves import converted, crosses, each, together
 from xbridge._look import are_arrays
 from xbridge._registry import get, hot
 from xbridge._request import read_request
 from xbridge.backends import HOST
-from xbridge.errors import XBridgeError
-from xbridge.tree._nodes import NUMBERS, Fixture
+from xbridge.tree._nodes import NUMBERS
 from xbridge.tree._walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self, TypeAlias
+    from typing import TypeAlias
 
     from xbridge._convert import Grad
     from xbridge._protocol import Array, Backend
@@ -59,7 +58,8 @@ def to_backend(
     tree
         New containers of the same types, with their keys in the same order, and all other leaves as they
         are. An array that stands in several places is converted once. Views that share memory share it
-        still where nothing is copied; each copy is its own memory.
+        still where nothing is copied; each copy is its own memory, but for small ones that cross to or
+        from a device: they lie side by side in one piece.
 
     Raises
     ------
@@ -190,10 +190,10 @@ def map(  # noqa: A001 -- what others call it too
     """
     walk = Walk(tree)
     ways: dict[type, Way] = {
-        kind: partial(_once, partial(_each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
+        kind: partial(_once, partial(each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
     }
     if scalars:
-        ways |= {kind: partial(_each, walk, fn) for kind in walk.kinds.intersection(NUMBERS)}
+        ways |= {kind: partial(each, walk, fn) for kind in walk.kinds.intersection(NUMBERS)}
     return walk.rebuilt(_all(walk, ways))
 
 
@@ -203,16 +203,14 @@ def _converted(walk: Walk, target: Backend, options: dict[str, Any], *, scalars:
         read_request((target,), **options)
     ways: dict[type, Way] = {}
     for kind in walk.kinds:
-        if kind is Fixture:
-            ways[kind] = partial(_each, walk, partial(_fixed, target.name, options))
-        elif are_arrays(kind):
+        if crosses(kind):
             direct = hot.get(target.name, {}).get(kind) if idle else None
             many = getattr(target, "adopt_all", None) if direct is target.adopt else None
-            planned = partial(_planned.to_backend, name=target.name, **options)
+            planned = partial(converted, name=target.name, **options)
             ways[kind] = partial(_once, partial(_arrays, walk, direct, many, planned))
         elif scalars and kind in NUMBERS:
             number = partial(_planned.asarray, like=None, name=target.name, requires_grad=None, **options)
-            ways[kind] = partial(_each, walk, number)
+            ways[kind] = partial(each, walk, number)
     return walk.rebuilt(_all(walk, ways))
 
 
@@ -240,57 +238,16 @@ def _arrays(
     walk: Walk,
     direct: Callable[[Array], Array | None] | None,
     many: Bulk | None,
-    planned: Callable[[Array], Array],
+    planned: Way,
     xs: list[Array],
 ) -> list[Array]:
-    """Arrays of one type, converted at once if all are plain."""
+    """Arrays of one type, converted at once if all are plain; those that are not cross together."""
     if direct is None:
-        return _each(walk, planned, xs)
+        return together(walk, planned, xs)
     done = many(xs) if many else None
     if done is not None:
         return done
-
-    def convert(x: Array) -> Array:
-        y = direct(x)
-        return planned(x) if y is None else y
-
-    return _each(walk, convert, xs)
-
-
-def _fixed(name: str, options: dict[str, Any], fixture: Fixture) -> Array:
-    """An array of somebody's form: in the library, but never of another dtype."""
-    place = "cpu" if fixture.on_host else options["device"]
-    return _planned.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
-
-
-def _each(walk: Walk, fn: Callable[[Any], Any], xs: list[Any]) -> list[Any]:
-    done = []
-    with _Place(walk) as place:
-        for x in xs:
-            place.leaf = x
-            done.append(fn(x))
-    return done
-
-
-class _Place:
-    """Says of an error at which leaf it was raised: in the message of ours, in a note to others."""
-
-    leaf: Any = None
-
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-
-    def __enter__(self) -> Self:
-        """Where the leaf is told."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Tell the error."""
-        if error is None:
-            return
-        name = self._walk.name_of(self.leaf)
-        if isinstance(error, XBridgeError):
-            raise type(error)(f"at {name}: {error}") from error
-        error.add_note(f"at {name}")
+    made = list(_map(direct, xs))
+    doubtful = [x for x, y in zip(xs, made, strict=True) if y is None]
+    found = iter(together(walk, planned, doubtful) if doubtful else ())
+    return [next(found) if y is None else y for y in made]

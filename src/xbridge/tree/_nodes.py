@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import optree
 
+from xbridge._leaves import Fixture
 from xbridge._registry import backend_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from xbridge._protocol import Array
 
 NUMBERS = (bool, int, float, complex)
 _PACKED = "torch.nn.utils.rnn"
@@ -37,16 +36,6 @@ class Node(NamedTuple):
     """A container like it, of what else was known and new children."""
     entry: type[optree.PyTreeEntry] = optree.SequenceEntry
     """How optree writes the way to a child."""
-
-
-class Fixture:
-    """An array that belongs to the form of its container: its dtype is not for the caller to choose."""
-
-    __slots__ = ("array", "on_host")
-
-    def __init__(self, array: Array, *, on_host: bool) -> None:
-        self.array = array
-        self.on_host = on_host
 
 
 PLAIN: dict[type, Node] = {

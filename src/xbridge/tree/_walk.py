@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from optree import PyTreeKind
 
+from xbridge._leaves import Fixture
 from xbridge.errors import FOREIGN_ERRORS, OptionError, UnsupportedArrayError, XBridgeError
-from xbridge.tree._nodes import PLAIN, Fixture, find
+from xbridge.tree._nodes import PLAIN, find
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -65,13 +66,14 @@ class Walk:
 
     def name_of(self, leaf: Any) -> str:
         """The way to the first place where a leaf stands, as Python would write it."""
+        wanted = leaf.array if type(leaf) is Fixture else leaf
         todo = [("tree", self._tree)]
         while todo:
             name, x = todo.pop()
-            if x is leaf or (type(x) is Fixture and x.array is leaf):
-                break
+            if x is wanted or (type(x) is Fixture and x.array is wanted):
+                return name
             todo += reversed(_named_children(x, name))
-        return name
+        return "tree"  # it was taken out of it since
 
     def _take(self, x: Any) -> None:
         """Note the leaves, which containers hold nothing else, and what those are that are not plain."""

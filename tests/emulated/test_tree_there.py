@@ -1,0 +1,81 @@
+"""Trees on their way to a device: small arrays cross together, and each is what it would be alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.there import DEVICE, KIND
+
+import xbridge
+from xbridge.backends import torch as room
+
+pytest.importorskip("optree")
+
+from xbridge import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH = {"x": np.arange(4.0), "y": [np.ones(3), "text", np.arange(2)], "large": np.zeros(1 << 16)}
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many arrays crossed together, pack by pack."""
+    seen: list[int] = []
+    move_all = room.move_all
+
+    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
+        seen.append(len(xs))
+        return move_all(xs, device)
+
+    monkeypatch.setattr(room, "move_all", watched)
+    return seen
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "to_backend": lambda batch: tree.to_backend(batch, "torch", device=KIND),
+    "align": lambda batch: tree.align(batch, backend="torch", device=KIND)[0],
+    "aligned": lambda batch: xbridge.aligned(lambda x: batch)(torch.ones(1, device=DEVICE)),
+    "transfer": lambda batch: xbridge.transfer(batch, "torch", device=KIND).result(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_small_arrays_of_a_tree_cross_together(way: Callable[[Any], Any], packs: list[int]) -> None:
+    there = way(BATCH)
+
+    assert packs == [3]
+    arrays = [there["x"], there["y"][0], there["y"][2], there["large"]]
+    assert [x.device for x in arrays] == [torch.device(DEVICE)] * 4
+    assert [x.tolist() for x in arrays[:3]] == [[0, 1, 2, 3], [1, 1, 1], [0, 1]]
+    assert there["y"][1] == "text"
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_small_arrays_of_a_tree_come_back_together(idle: bool, packs: list[int]) -> None:
+    there = [torch.full((3,), i, device=DEVICE) for i in range(4)]
+
+    made = tree.to_numpy([*there, torch.ones(2)], copy=None if idle else True)
+
+    assert packs == [4]
+    assert [x.tolist() for x in made] == [[i] * 3 for i in range(4)] + [[1, 1]]
+
+
+def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
+    for made in (
+        tree.to_backend([packed], "torch", device=KIND, dtype="float16"),
+        xbridge.transfer([packed], "torch", device=KIND, dtype="float16").result(),
+    ):
+        assert [x.device.type for x in made[0]] == [KIND, "cpu", KIND, KIND]
+        assert [x.dtype for x in made[0]] == [torch.float16, *[torch.int64] * 3]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_array_that_cannot_cross_is_named(way: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"at tree(\[0\])?\['y'\]\[1\]: cannot convert"):
+        way({"x": np.ones(1), "y": [np.ones(2), np.array(["a"])]})

@@ -1,0 +1,183 @@
+"""What a batch is to `transfer` and `prefetch`: with optree what it is to `xbridge.tree`, without it less."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque, namedtuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from fresh import run
+
+import xbridge
+from xbridge import _leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A, TEXT = np.arange(3.0), np.array(["a"])
+Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A batch as an object."""
+
+    x: Any
+    name: str
+
+
+class Mine(dict[str, Any]):
+    """A dict that may mean more."""
+
+
+@pytest.fixture(params=["with optree", "without"])
+def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What walks the batches."""
+    if request.param == "without":
+        monkeypatch.setattr("xbridge._transfer.walker", lambda: _leaves.Plain)
+        return _leaves.Plain
+    pytest.importorskip("optree")
+    return _leaves.walker()
+
+
+def transferred(batch: Any) -> Any:
+    return xbridge.transfer(batch, "numpy", dtype="float32").result()
+
+
+def prefetched(batch: Any) -> Any:
+    (made,) = xbridge.prefetch([batch], "numpy", dtype="float32")
+    return made
+
+
+both = pytest.mark.parametrize("carried", [transferred, prefetched])
+
+
+@both
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Sample(x, "a"),
+        lambda x: Mine(x=x),
+        lambda x: deque([x, 3], maxlen=4),
+        lambda x: OrderedDict(b=x, a=None),
+        lambda x: [Sample(Mine(x=[x]), "b")],
+    ],
+)
+def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: Callable[[Any], Any]) -> None:
+    tree = pytest.importorskip("xbridge.tree", exc_type=ImportError)
+    made = carried(make(A))
+
+    assert type(made) is type(make(A))
+    found: list[Any] = []
+    tree.map(found.append, made)
+    assert [(x.dtype, x.tolist()) for x in found] == [(np.float32, A.tolist())]
+
+
+@both
+@pytest.mark.usefixtures("walker")
+@pytest.mark.parametrize(
+    ("batch", "way"),
+    [
+        ([A, TEXT], r"tree\[1\]"),
+        ({"a": A, "b": (A, {3: TEXT})}, r"tree\['b'\]\[1\]\[3\]"),
+        ([A, [A], TEXT, TEXT], r"tree\[2\]"),
+        (Point(A, [TEXT]), r"tree(\.y|\[1\])\[0\]"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy <U1") as told:
+        carried(batch)
+    assert isinstance(told.value.__cause__, xbridge.DTypeError)
+
+
+@both
+@pytest.mark.usefixtures("walker")
+def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy <U1"):
+        carried(TEXT)
+
+
+def test_an_array_that_was_taken_out_meanwhile_was_somewhere_in_the_tree(walker: Any) -> None:
+    batch = {"a": [TEXT]}
+    walk = walker(batch)
+    assert walk.name_of(TEXT) == "tree['a'][0]"
+    batch["a"].clear()
+    assert walk.name_of(TEXT) == "tree"
+
+
+@pytest.mark.usefixtures("walker")
+def test_what_fails_only_together_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xbridge import _planned
+
+    convert = _planned.to_backend_all
+
+    def failing(xs: list[object], name: str, **options: object) -> list[object]:
+        if len(xs) > 1:
+            raise xbridge.DeviceError("no memory for both")
+        return convert(xs, name, **options)
+
+    monkeypatch.setattr(_planned, "to_backend_all", failing)
+    with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
+        transferred([A, A + 1])
+
+
+@pytest.mark.usefixtures("walker")
+def test_a_batch_that_holds_itself_has_no_end() -> None:
+    endless: list[object] = [A]
+    endless.append(endless)
+    with pytest.raises(xbridge.OptionError, match="no end"):
+        transferred(endless)
+
+
+@pytest.mark.usefixtures("walker")
+def test_plain_containers_keep_their_form() -> None:
+    made = transferred({"a": [A, "text"], 3: (A, None), "p": Point(A, 1), "none": []})
+    assert [type(part) for part in made.values()] == [list, tuple, Point, list]
+    assert (made["a"][1], made[3][1], made["p"].y) == ("text", None, 1)
+    assert made["a"][0] is made[3][0] is made["p"].x
+    assert made["a"][0].dtype == np.float32
+
+
+@pytest.mark.parametrize("mine", [Mine(x=A), type("Row", (list,), {})([A])], ids=["dict", "list"])
+def test_without_optree_another_container_is_refused_if_it_holds_an_array(
+    mine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xbridge._transfer.walker", lambda: _leaves.Plain)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"optree is not installed.*pip install"):
+        transferred(mine)
+    plain = Mine(x=1)
+    assert transferred([plain, A])[0] is plain
+
+
+def test_without_optree_the_walk_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("xbridge.tree")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optree", None)
+    assert _leaves.walker.__wrapped__() is _leaves.Plain
+
+
+def test_without_optree_batches_are_walked_all_the_same() -> None:
+    code = """
+    import sys
+    sys.modules["optree"] = None
+    import numpy as np, xbridge
+    print(xbridge.transfer({"x": [np.ones(1)]}, "numpy").result())
+    """
+    assert run(code) == (0, ["{'x': [array([1.])]}"])
+
+
+def test_the_lengths_of_a_packed_sequence_keep_their_dtype() -> None:
+    pytest.importorskip("optree")
+    torch = pytest.importorskip("torch")
+    from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+
+    packed = pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
+    made = xbridge.transfer([packed], "torch", dtype="float64").result()[0]
+
+    assert made.data.dtype == torch.float64
+    assert [x.dtype for x in made[1:]] == [torch.int64] * 3
+    assert pad_packed_sequence(made)[1].tolist() == [2, 4]
