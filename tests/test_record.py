@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import xbridge
-from xbridge import _record, _registry, _table, explain, record
+from xbridge import _record, _registry, _rows, _table, explain, record
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
 
 def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, between = threading.Barrier(4), threading.Barrier(2)
-    replace = _record.Row._replace
+    replace = _rows.Row._replace
 
-    def together(row: _record.Row, **changes: Any) -> _record.Row:
+    def together(row: _rows.Row, **changes: Any) -> _rows.Row:
         """Two threads that get here at once have both looked at the row, and one change would be lost."""
         with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
             between.wait(0.2)
@@ -117,7 +117,7 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
         for _ in range(100):
             copy_one()
 
-    monkeypatch.setattr(_record.Row, "_replace", together)
+    monkeypatch.setattr(_rows.Row, "_replace", together)
     with record() as seen:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -193,7 +193,7 @@ def test_amounts_are_written_for_people() -> None:
 
 
 def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = _record.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    row = _rows.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"

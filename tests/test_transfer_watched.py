@@ -213,6 +213,14 @@ def test_the_summary_ends_with_the_queues() -> None:
     assert "of 2 ready  waited" in last
 
 
+def test_the_queue_of_batches_without_arrays_is_shown_too() -> None:
+    with record() as seen:
+        list(xbridge.prefetch([{"i": 1}, {"i": 2}], "numpy"))
+    said, queue = seen.summary().splitlines()
+    assert said == "nothing was converted"
+    assert "2 batches" in queue
+
+
 def test_without_prefetching_there_is_no_queue() -> None:
     with record() as seen:
         begin().result()

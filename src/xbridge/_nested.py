@@ -8,7 +8,7 @@ does it, every element is read once.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 _dtype_and_shape = attrgetter("dtype", "shape")
 
 
+class _Element(NamedTuple):
+    """An array of a list, or a number beside arrays, whose dtype gives way to theirs."""
+
+    guest: Guest
+    facts: Facts
+    weak: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is rounded only by who names a dtype: a number, or an integer."""
+        return self.weak or category(self.facts.dtype) == "int"
+
+
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     """Numbers, in the target's default dtypes unless one was asked for."""
     named = _named(request)
@@ -44,38 +57,22 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
 
 def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     """The arrays of a list side by side in one array."""
-    whole = _at_once(nest, target, request)
-    if whole is not None:
-        return convert(whole, target, request._replace(copy=None))
-    fetch = target.host_only or request.device == CPU
-    guests = [
-        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
-        for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
-    ]
-    facts = [guest.facts() for guest in guests]
-    _refuse_ragged(facts)
-    shape = (*nest.shape, *facts[0].shape)
+    whole = _at_once(nest, target, request) or _one_by_one(nest, target, request)
+    return convert(whole, target, request._replace(copy=None))
+
+
+def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
+    """Stacked after a look at each, and after a conversion of those that need one."""
+    elements = _elements(nest, target, request)
+    _refuse_ragged(elements)
+    shape = (*nest.shape, *elements[0].facts.shape)
     _refuse_sharing(request, shape)
-    strong = [one for one, weak in zip(facts, nest.weak, strict=True) if not weak]
-    place = _one_place(strong, request)
-    _refuse_to_cut(facts, target, request)
-
+    place = _one_place(elements, request)
+    _refuse_to_cut(elements, target, request)
     named = _named(request)
-    mixed = len({one.dtype for one in facts}) > 1
-    if mixed and named:
-        dtype = named
-    elif mixed or len(strong) < len(facts):
-        numbers = [guest.array for guest, weak in zip(guests, nest.weak, strict=True) if weak]
-        dtype = _host.promote([one.dtype for one in strong], numbers)
-    else:
-        dtype = strong[0].dtype
-    for guest, weak in zip(guests, nest.weak, strict=True):
-        if weak:
-            _refuse_overflow(guest.array, dtype)
-    own = any(guest.room is target for guest in guests)
-    there = CPU not in (strong[0].device, request.device) and strong[0].device in target.devices()
-    stacker = target if own or there or (mixed and named) else _together(guests) or get(HOST)
+    dtype = _common_dtype(elements, named)
 
+    stacker = _stacker(elements, target, request)
     if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
         spot = None if request.device is None else CPU
     else:
@@ -85,25 +82,74 @@ def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
     narrow = request.dtype == "default" and dtype in DTYPES and stacker.lacks(dtype, where) is not None
     if narrow:
         dtype = no_wider(dtype, stacker.default_dtype(category(dtype), where))
-    part = Request(spot, dtype, grad=request.grad)
     if dtype in DTYPES:  # or it would be computed to be refused
         foretell(stacker, target, Facts(dtype, where, shape), request)
-    parts = []
-    for guest, one, weak in zip(guests, facts, nest.weak, strict=True):
-        array = None
-        if one.dtype == dtype and one.native and not guest.foreign:
-            array = _as_it_is(guest, one, stacker, part)
-        if array is None:
-            exact = not named and (weak or narrow or category(one.dtype) == "int")
-            left = guest._replace(foreign=guest.foreign or stacker.host_only)
-            array = convert(left, stacker, part._replace(exact=exact))
-        parts.append(array)
-    tracked = any(one.history for one in facts) and any(stacker.describe(one).history for one in parts)
-    whole_of = strong[0]._replace(dtype=dtype, shape=shape, history=tracked)
-    route = Route(stacker, stacker, whole_of, part, dtype, place)
+    part = Request(spot, dtype, grad=request.grad)
+    parts = [
+        _part(element, stacker, part._replace(exact=not named and (narrow or element.exact)))
+        for element in elements
+    ]
+
+    tracked = any(element.facts.history for element in elements)
+    history = tracked and any(stacker.describe(one).history for one in parts)
+    facts = _strong(elements)[0].facts._replace(dtype=dtype, shape=shape, history=history)
     stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
-    stacked = run(parts, Plan(route, (stack,)))
-    return convert(Guest(stacked, stacker), target, request._replace(copy=None))
+    plan = Plan(Route(stacker, stacker, facts, part, dtype, place), (stack,))
+    return Guest(run(parts, plan), stacker)
+
+
+def _elements(nest: Nest, target: Backend, request: Request) -> list[_Element]:
+    fetch = target.host_only or request.device == CPU
+    guests = [
+        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
+        for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
+    ]
+    return [_Element(guest, guest.facts(), weak) for guest, weak in zip(guests, nest.weak, strict=True)]
+
+
+def _strong(elements: list[_Element]) -> list[_Element]:
+    """Those that decide on dtype and device. There is one at least, or it would be a list of numbers."""
+    return [element for element in elements if not element.weak]
+
+
+def _common_dtype(elements: list[_Element], named: str | None) -> str:
+    """The dtype to stack in, into which every integer among them fits."""
+    strong = [element.facts.dtype for element in _strong(elements)]
+    numbers = [element.guest.array for element in elements if element.weak]
+    mixed = _is_mixed(elements)
+    if mixed and named:
+        dtype = named
+    elif mixed or numbers:
+        dtype = _host.promote(strong, numbers)
+    else:
+        dtype = strong[0]
+    for number in numbers:
+        _refuse_overflow(number, dtype)
+    return dtype
+
+
+def _is_mixed(elements: list[_Element]) -> bool:
+    return len({element.facts.dtype for element in elements}) > 1
+
+
+def _stacker(elements: list[_Element], target: Backend, request: Request) -> Backend:
+    """Who puts them side by side."""
+    place = _strong(elements)[0].facts.device
+    own = any(element.guest.room is target for element in elements)
+    there = CPU not in (place, request.device) and place in target.devices()
+    if own or there or (_named(request) and _is_mixed(elements)):
+        return target
+    return _together([element.guest for element in elements]) or get(HOST)
+
+
+def _part(element: _Element, stacker: Backend, request: Request) -> Array:
+    """An element as the stacker can take it."""
+    guest, facts, _ = element
+    if facts.dtype == request.dtype and facts.native and not guest.foreign:
+        array = _as_it_is(guest, facts, stacker, request)
+        if array is not None:
+            return array
+    return convert(guest._replace(foreign=guest.foreign or stacker.host_only), stacker, request)
 
 
 def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
@@ -135,15 +181,15 @@ def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
     return Guest(get(HOST).stack(hosts, nest.shape), get(HOST))
 
 
-def _as_it_is(guest: Guest, facts: Facts, stacker: Backend, part: Request) -> Array | None:
+def _as_it_is(guest: Guest, facts: Facts, stacker: Backend, request: Request) -> Array | None:
     """The array for the stacker to read, where that takes no plan; None in doubt, or if somebody watches."""
     direct = hot.get(stacker.name, {}).get(type(guest.array))
     if direct is None:
         return None
     if guest.room is stacker and not stacker.host_only:
-        stays = facts.device == part.device and not (facts.history and part.grad == "detach")
+        stays = facts.device == request.device and not (facts.history and request.grad == "detach")
         return guest.array if stays else None
-    return direct(guest.array) if stacker.host_only and part.grad != "keep" else None
+    return direct(guest.array) if stacker.host_only and request.grad != "keep" else None
 
 
 def _together(guests: list[Guest]) -> Backend | None:
@@ -171,11 +217,8 @@ def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
             )
 
 
-def _one_place(facts: list[Facts], request: Request) -> Device:
-    places = []
-    for one in facts:
-        if one.device not in places:
-            places.append(one.device)
+def _one_place(elements: list[_Element], request: Request) -> Device:
+    places = list(dict.fromkeys(element.facts.device for element in _strong(elements)))
     if request.device is not None:
         return request.device
     if len(places) > 1:
@@ -185,8 +228,9 @@ def _one_place(facts: list[Facts], request: Request) -> Device:
     return places[0]
 
 
-def _refuse_to_cut(facts: list[Facts], target: Backend, request: Request) -> None:
-    if request.grad == "keep" and any(one.history for one in facts) and not target.recording():
+def _refuse_to_cut(elements: list[_Element], target: Backend, request: Request) -> None:
+    tracked = any(element.facts.history for element in elements)
+    if request.grad == "keep" and tracked and not target.recording():
         raise GradientError.because(
             "stack the arrays of this list with grad='keep'",
             f"{target.name} records no history now",
@@ -194,11 +238,8 @@ def _refuse_to_cut(facts: list[Facts], target: Backend, request: Request) -> Non
         )
 
 
-def _refuse_ragged(facts: list[Facts]) -> None:
-    shapes = []
-    for one in facts:
-        if one.shape not in shapes:
-            shapes.append(one.shape)
+def _refuse_ragged(elements: list[_Element]) -> None:
+    shapes = list(dict.fromkeys(element.facts.shape for element in elements))
     if len(shapes) > 1:
         raise OptionError.because(
             "make an array of this list",

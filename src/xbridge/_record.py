@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xbridge import _registry
-from xbridge._table import aligned, named_place, short, time
+from xbridge._rows import Queue, Row, table
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
@@ -30,66 +30,6 @@ _ELSEWHERE: dict[str, Any] = {
     "source": "anything",
     "target": "anything",
 }
-_TO_AVOID = {
-    "copy=True": "leave out copy=True",
-    "its bytes are": "native byte order from the start",
-    "not aligned": "aligned memory",
-    "no such strides": "a dense array, row by row",
-    "its memory is read-only": "a writable array, or unsafe_share",
-    "its elements may share": "an array that repeats nothing",
-    "it requires grad": "x.detach() first",
-    "its memory can change": "unsafe_share, if nobody writes it",
-    "a compiler would": "convert outside of compiled code",
-    "still pending": "compute it once, and keep that",
-    "still to be computed": "compute it once, and keep that",
-    "of a list lie apart": "one array from the start",
-    " becomes ": "that dtype from the start",
-    "it moves from": "keep it where it is, or move it once",
-}
-"""Words of a reason -> what makes the step needless."""
-
-
-class Row(NamedTuple):
-    """What one line of code had converted, on one route."""
-
-    file: str
-    line: int
-    function: str
-    source: str
-    target: str
-    calls: int
-    copied: int
-    """Bytes of new memory on the same device."""
-    moved: int
-    """Bytes that came from another device."""
-    seconds: float
-    avoid: str
-    """What it would take to have none of these bytes; empty where there are none."""
-
-    @property
-    def where(self) -> str:
-        """File and line, from here if the file is below here."""
-        return f"{named_place(self.file)}:{self.line}"
-
-
-class Queue(NamedTuple):
-    """How far ahead of its use a line of code had its batches, with `prefetch`."""
-
-    file: str
-    line: int
-    function: str
-    depth: int
-    batches: int
-    ready: int
-    """Batches that were ready when one was asked for, all such counts added up."""
-    waited: float
-    """Seconds in which the program waited for a batch that was not."""
-
-    def __str__(self) -> str:
-        """In one line: full on average means that the program is what takes time."""
-        where = f"{named_place(self.file)}:{self.line}"
-        full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
-        return f"{where}  prefetch  {self.batches:,} batches  {full}  waited {time(self.waited)}"
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -170,15 +110,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         nothing was converted
         """
         rows = self.rows
-        if not rows:
-            return "nothing was converted"
-        head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
-        cells = [head, *map(_cells, rows[:most])]
-        total = (sum(row.calls for row in rows), sum(row.copied for row in rows))
-        moved, seconds = sum(row.moved for row in rows), sum(row.seconds for row in rows)
-        count = f"all {len(rows)}" if len(rows) > 1 else "all"
-        cells.append((count, "", "", f"{total[0]:,}", *map(short, (total[1], moved)), time(seconds), ""))
-        return "\n".join([*aligned(cells), *map(str, self.queues)])
+        converted = table(rows, most) if rows else ["nothing was converted"]
+        return "\n".join([*converted, *map(str, self.queues)])
 
     def to_json(self) -> str:
         """What was collected, as a JSON list of objects, one for each row.
@@ -250,7 +183,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
                 row = row._replace(**_ELSEWHERE)
                 key = (row.file, row.line, row.source, row.target, row.avoid)
             known = self._rows.get(key)
-            self._rows[key] = row if known is None else _together(known, row)
+            self._rows[key] = row if known is None else known.plus(row)
 
     def _wait(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
@@ -267,11 +200,7 @@ _changing = Lock()
 
 def tell(plan: Plan, caller: Caller, seconds: float) -> None:
     """Tell every open record what was done."""
-    code, route = caller.f_code, plan.route
-    source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
-    target = f"{route.target.name} {route.dtype} on {route.device}"
-    place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
-    row = Row(*place, 1, *_bytes(plan), seconds, to_avoid(plan))
+    row = Row.of(plan, caller, seconds)
     for each in _open:
         each._add(row)  # noqa: SLF001 -- within this module
 
@@ -286,31 +215,3 @@ def tell_wait(caller: Caller, depth: int, ready: int, seconds: float) -> None:
     """Tell every open record that a batch was asked for, and how many were there."""
     for each in _open:
         each._wait(caller, depth, ready, seconds)  # noqa: SLF001 -- within this module
-
-
-def to_avoid(plan: Plan) -> str:
-    """What would spare each of the steps that make new memory."""
-    reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
-    ways = [next((do for words, do in _TO_AVOID.items() if words in why), why) for why in reasons]
-    return "; ".join(dict.fromkeys(ways))
-
-
-def _together(one: Row, other: Row) -> Row:
-    """Two rows of one line and route as one."""
-    return one._replace(
-        calls=one.calls + other.calls,
-        copied=one.copied + other.copied,
-        moved=one.moved + other.moved,
-        seconds=one.seconds + other.seconds,
-    )
-
-
-def _bytes(plan: Plan) -> tuple[int, int]:
-    """What it copies, and what it moves."""
-    moved = sum(step.nbytes or 0 for step in plan.steps if step.verb == "move")
-    return sum(step.nbytes or 0 for step in plan.steps) - moved, moved
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    amounts = (f"{row.calls:,}", short(row.copied), short(row.moved), time(row.seconds))
-    return (row.where, row.source, row.target, *amounts, row.avoid)
