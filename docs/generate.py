@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import xbridge
-from xbridge import testing
+from xbridge import testing, tree
 from xbridge.testing import strategies
 
 try:
@@ -52,6 +52,7 @@ def parts() -> dict[str, str]:
         sys.exit("\n".join(["backends declare what was measured otherwise:", *wrong]))
     texts = {
         "verbs": reference(xbridge),
+        "trees": reference(tree, "tree."),
         "errors": errors(),
         "assertions": reference(testing),
         "strategies": reference(strategies),
@@ -60,22 +61,31 @@ def parts() -> dict[str, str]:
     return {name: f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end -->" for name, text in texts.items()}
 
 
-def reference(module: ModuleType) -> str:
+def reference(module: ModuleType, prefix: str = "") -> str:
     """Every public name of a module that is no error and no warning, a section each."""
     names = [name for name in module.__all__ if not name.endswith(RAISED)]
-    return "\n\n".join(section(name, getattr(module, name)) for name in names)
+    return "\n\n".join(section(f"{prefix}{name}", getattr(module, name)) for name in names)
 
 
-def section(name: str, thing: Any) -> str:
-    """A public name: its signature without types, which the docstring says in words, and its docstring."""
+def section(name: str, thing: Any, level: str = "##") -> str:
+    """A public name: its signature without types, which the docstring says in words, and its docstring.
+
+    Of a class, the methods follow that have parameters, results or errors to tell of.
+    """
     signature = inspect.signature(thing)
-    untyped = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    untyped = [
+        one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "self"
+    ]
     call = signature.replace(parameters=untyped, return_annotation=signature.empty)
     summary, *fields = FIELD.split(inspect.getdoc(thing) or "")
-    parts = [f"## {name}", f"```\n{name}{call}\n```", summary]
+    parts = [f"{level} {name}", f"```\n{name}{call}\n```", summary]
     for field, text in zip(fields[::2], fields[1::2], strict=True):
         shown = {"Examples": f"```pycon\n{text}\n```", "Notes": text}.get(field) or entries(text)
         parts += [f"**{field}**", shown]
+    if inspect.isclass(thing):
+        methods = {word: part for word, part in vars(thing).items() if inspect.isfunction(part)}
+        told = {word: part for word, part in methods.items() if FIELD.search(inspect.getdoc(part) or "")}
+        parts += [section(f"{name}.{word}", part, f"{level}#") for word, part in told.items()]
     return "\n\n".join(parts)
 
 
