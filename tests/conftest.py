@@ -1,16 +1,18 @@
-"""A registry for tests that add to it."""
+"""A registry for tests that add to it, and CuPy's stub for those that stand in a GPU's place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+import stub_cupy
 
 from xbridge import _registry
 from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 collect_ignore = ["kit_projects.py"]  # a plugin of some tests, which pytest wants to import as such
 
@@ -26,3 +28,11 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     _registry._warm()
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """CuPy, for this test: a stub with two devices."""
+    made = stub_cupy.module()
+    stub_cupy.install(monkeypatch, made)
+    return made

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    made = stub_cupy.module()
-    stub_cupy.install(monkeypatch, made)
-    return made
-
-
 def sent(values: Any, **options: Any) -> Any:
     return xbridge.to_backend(np.asarray(values), "cupy", **options)
 

@@ -31,13 +31,6 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 CUDA = xbridge.Device("cuda:0")
 
 
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    made = stub_cupy.module()
-    stub_cupy.install(monkeypatch, made)
-    return made
-
-
 class Card(Toy):
     """A toy in the memory of a device: it holds one of the stub's arrays, and shows its memory."""
 
