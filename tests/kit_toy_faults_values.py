@@ -218,6 +218,10 @@ CASTS: Faults = {
             "cast": through(good.cast, flushed),
             "host_casts": frozenset({("float64", "float32")}),
         },
+        "the library says it casts as the host does, and does not": {
+            "cast": through(good.cast, flushed),
+            "agrees": lambda dtype, other, device: (dtype, other) == ("float32", "float16"),
+        },
     },
     "test_a_value_that_would_be_lost_unasked_is_noticed": {
         "no loss is noticed": {"check": lambda x, dtype: x},

@@ -197,6 +197,23 @@ def test_fewer_bytes_are_sent_where_numpy_casts_alike_and_else_cupy_casts(cupy: 
     steps.clear()
     assert xbridge.to_backend(x, "cupy", dtype="float32", device="cuda:1").dtype == "f4"
     assert steps == ["cast ndarray", "move float32"]
+    steps.clear()
+    assert xbridge.to_numpy(x, dtype="float32").dtype == "f4"
+    assert steps == ["cast ndarray", "move float32"]
+    steps.clear()
+    assert xbridge.to_numpy(x, dtype="float16").dtype == "f2"
+    assert steps == ["move float64"]
+
+
+def test_what_the_target_lacks_is_cast_where_cupy_has_arrays(cupy: ModuleType) -> None:
+    pytest.importorskip("array_api_strict")
+    x = sent(np.array([0.5, 2.0], "f2"))
+    plan = xbridge.explain(x, "array_api_strict", device="cpu", dtype="float32")
+    assert [step.action for step in plan.steps[:2]] == ["cast float32", "move cpu"]
+    assert xbridge.to_list(xbridge.to_backend(x, "array_api_strict", device="cpu", dtype="float32")) == [
+        0.5,
+        2.0,
+    ]
 
 
 # -- dtypes --------------------------------------------------------------------------------------

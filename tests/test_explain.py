@@ -142,6 +142,14 @@ def test_the_hot_path_does_what_the_plan_says(call: Conversion) -> None:
     history_is_as_told(plan, call, result)
 
 
+def test_bytes_in_foreign_order_are_put_right_once() -> None:
+    pytest.importorskip("torch")
+    x = np.arange(3, dtype=">f8")
+    plan = explain(x, "torch", dtype="float64")
+    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [("cast", 24)]
+    assert xbridge.to_backend(x, "torch", dtype="float64").tolist() == [0, 1, 2]
+
+
 # -- nothing is read -----------------------------------------------------------------------------
 
 

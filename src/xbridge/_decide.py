@@ -3,7 +3,7 @@
 Two libraries meet on the device where an array is, if both can be there, and else in host memory:
 
     source: detach, settle, check, cast, copy, export                    target: import_, cast, move, track
-    source: detach, settle, cast, move   host: check, cast, copy, freeze   target: cast, move, track
+    source: detach, settle, check, cast, move   host: check, cast, copy, freeze   target: cast, move, track
 
 Within one library nobody meets: every step is the library's own operation, so arrays that could never
 leave it (tracers, sparse, fake) pass. Nothing is decided by trying and catching.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
+from xbridge._casts import carry, cast, caster, check, order
 from xbridge._devices import CPU, GPU, SHARDED
 from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
 from xbridge._plan import Plan, Route, Step, in_words
@@ -21,7 +22,6 @@ from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
 
     from xbridge._devices import Device
     from xbridge._plan import Request
@@ -32,7 +32,7 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
     """The plan for a conversion inside one library."""
     route = _route(room, room, room.describe(x), request)
     facts = route.facts
-    changes = _in_order(route, room, [*_check(route, room), *_cast(route, room)], _move(route, room))
+    changes = carry(route, room, [*check(route, room), *cast(route, room)])
     detached = request.grad == "detach" and facts.history
     if not changes:
         if detached and not room.readonly:
@@ -50,7 +50,7 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
 def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan:
     """The plan for a conversion from one library to another."""
     route = _route(source, target, source.describe(x), request)
-    facts, dtype, device = route.facts, route.dtype, route.device
+    facts, device = route.facts, route.device
     if facts.history and request.grad == "keep":
         raise GradientError.because(
             route.asked(),
@@ -71,25 +71,16 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         steps.append(Step(source, "settle", copies=late))
     if CPU not in (facts.device, device) and facts.device in target.devices():
         return _plan(route, [*steps, *_on_device(route, layout, copied=not layout.settled), *_track(route)])
-    steps += _move(route, source, CPU)
-    lacking = dtype != facts.dtype and target.lacks(facts.dtype, CPU) is not None
-    at_source = lacking and source.lacks(dtype, CPU) is None
-    if at_source:
-        steps += [*_check(route, source), *_cast(route, source)]
+    room = caster(route)
+    checks, casts = check(route, source if room is source else _host), cast(route, room)
+    steps += carry(route, source, [*checks, *casts] if room is source else [], goal=CPU)
     steps.append(Step(source, "to_host"))
     taken = Step(target, "from_host", copies=_reads_in(target))
-    on_host, at_target = [], []
-    if not at_source:
-        on_host = _check(route, _host)
-        if lacking or target.host_only or (facts.dtype, dtype) in target.host_casts:
-            on_host += _cast(route, _host)
-        else:
-            at_target = _cast(route, target)
-    moves = _move(route, target, device, start=CPU)
-    later = [*moves, *at_target] if "host" in target.gaps else _in_order(route, target, at_target, moves)
+    on_host = [] if room is source else [*checks, *(casts if room is _host else [])]
+    later = carry(route, target, casts if room is target else [], start=CPU)
     if not any(step.copies for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
-        once = moves if target.immutable else later
+        once = device != CPU if target.immutable else later
         on_host += _share_or_copy(route, layout, will_copy=bool(taken.copies or once))
     elif source.readonly and not any(step.copies for step in on_host):
         on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
@@ -103,11 +94,11 @@ def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:
     would hold up the host.
     """
     source, target, facts = route.source, route.target, route.facts
-    before, casts, moves = _check(route, source), _cast(route, target), _move(route, target)
+    before, casts = check(route, source), cast(route, target)
     if casts and target.lacks(facts.dtype, facts.device) is not None:
         _refuse(route, source.lacks(route.dtype, facts.device))
-        before, casts, copied = [*before, *_cast(route, source)], [], True
-    later = _in_order(route, target, casts, moves)
+        before, casts, copied = [*before, *cast(route, source)], [], True
+    later = carry(route, target, casts)
     why = next(_obstacles(route, layout), "") or ("copy=True" if route.request.copy else "")
     if later:
         why = "" if source.immutable and target.holds(facts, layout) else later[0].copies
@@ -172,31 +163,6 @@ def _dtype(target: Backend, facts: Facts, request: Request, device: Device) -> s
     return no_wider(facts.dtype, target.default_dtype(kind, device)) if facts.dtype in DTYPES else facts.dtype
 
 
-def _check(route: Route, room: Backend | ModuleType) -> list[Step]:
-    """Look at the values, where a dtype is narrowed that nobody named."""
-    request = route.request
-    asked = (request.dtype == "default" or request.exact) and route.dtype != route.facts.dtype
-    return [Step(room, "check", (route.dtype,))] if asked else []
-
-
-def _cast(route: Route, room: Backend | ModuleType) -> list[Step]:
-    facts, dtype = route.facts, route.dtype
-    order = _order(route.target) if room is _host else ()
-    if dtype != facts.dtype:
-        return [Step(room, "cast", (dtype, *order), f"{facts.dtype} becomes {dtype}")]
-    if route.request.dtype is not None and not facts.native:
-        return [Step(room, "cast", (dtype, *order), f"its bytes are not in the order of {dtype}")]
-    return []
-
-
-def _move(
-    route: Route, room: Backend, device: Device | None = None, start: Device | None = None
-) -> list[Step]:
-    goal = route.device if device is None else device
-    begin = route.facts.device if start is None else start
-    return [] if goal == begin else [Step(room, "move", (goal,), f"it moves from {begin} to {goal}")]
-
-
 def _track(route: Route) -> list[Step]:
     """Begin a new history, where one was asked for and can begin."""
     if not route.request.track:
@@ -220,11 +186,11 @@ def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Ste
     target, facts = route.target, route.facts
     why = next(_obstacles(route, layout), "")
     if will_copy:
-        return [] if target.holds(facts, layout) else [Step(_host, "copy", _order(target), why)]
+        return [] if target.holds(facts, layout) else [Step(_host, "copy", order(target), why)]
     if route.request.copy and not why:
         why = "copy=True"
     if why:
-        return [Step(_host, "copy", _order(target), why)]
+        return [Step(_host, "copy", order(target), why)]
     return [Step(_host, "freeze")] if _is_guarded(facts, layout) else []
 
 
@@ -265,24 +231,8 @@ def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
         yield "a compiler would make its read-only array writable"
 
 
-def _order(target: Backend) -> tuple[str, ...]:
-    """The axis order to ask of the host, where the target would not keep another."""
-    return ("C",) if "order" in target.gaps else ()
-
-
 def _has_no_readonly(room: Backend) -> str:
     return f"{room.name} has no read-only arrays"
-
-
-def _in_order(route: Route, room: Backend, casts: list[Step], moves: list[Step]) -> list[Step]:
-    """The cast comes before the move where fewer bytes cross then, or none could before."""
-    if not (casts and moves):
-        return [*casts, *moves]
-    before, after = route.facts.dtype, route.dtype
-    narrows = before in DTYPES and after in DTYPES and DTYPES[after].bits < DTYPES[before].bits
-    if narrows or (before in DTYPES and room.lacks(before, route.device) is not None):
-        return [*casts, *moves]
-    return [*moves, *casts]
 
 
 def _plan(route: Route, steps: list[Step]) -> Plan:

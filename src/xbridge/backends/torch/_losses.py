@@ -1,10 +1,15 @@
-"""Would a cast lose a value? Asked of tensors, where they are."""
+"""What a cast does to values: whether it loses one, and whether NumPy's gives the same."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from xbridge._dtypes import exact_integers
+from xbridge._dtypes import category, exact_integers
+
+if TYPE_CHECKING:
+    from xbridge._devices import Device
 
 _SIGN = -(1 << 63)
 
@@ -23,3 +28,15 @@ def loses(x: torch.Tensor, dtype: str) -> bool:
         return False
     finite = x[x.isfinite()]
     return bool(finite.to(getattr(torch, dtype)).isinf().any())
+
+
+def agrees(dtype: str, other: str, device: Device, /) -> bool:
+    """Whether a cast is NumPy's but for the bits of a NaN: it is exact, wraps, or rounds as NumPy does.
+
+    Not so what does not fit an integer, the kinds of float8, and float64 to float16, which rounds twice. What
+    MPS does with large integers and subnormal numbers nobody has tried.
+    """
+    kinds = category(dtype), category(other)
+    apart = "float8" in dtype + other or (dtype, other) == ("float64", "float16")
+    cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
+    return not (cuts or apart or device.kind == "mps")

@@ -1,0 +1,262 @@
+"""A cast on the way between host and accelerator: the target's own numbers, and the fewest bytes that cross.
+
+What crosses is what torch is asked to copy between the two, whatever a plan says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import use_small_buffers
+from emulated.there import DEVICE, KIND, PACES, api, paced
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rawmemory import bits, same_bits, tensor_of
+from strategies import host_dtype
+from strategies_casts import castable, pairs_of
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import xbridge
+from xbridge._dtypes import DTYPES, category
+from xbridge.backends.torch import agrees
+from xbridge.testing.conformance.test_casts import same_values
+from xbridge.testing.strategies import host_arrays
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rawmemory import Host
+
+NAMES = [name for name in DTYPES if hasattr(torch, name)]
+EVERY = [(given, wanted) for given, wanted in pairs_of(NAMES) if given != wanted]
+PAIRS = [(one, other) for one, other in EVERY if np.can_cast(host_dtype(one), host_dtype(other), "unsafe")]
+"""The casts that torch has, and those of them that NumPy has."""
+
+
+class Crossings(TorchDispatchMode):
+    """The bytes of each copy between devices that torch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # theirs
+        self.nbytes: list[int] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **kwargs or {})
+        if op is torch.ops.aten._to_copy.default and made.device != args[0].device:
+            assert made.dtype == args[0].dtype, "torch may send the wider one of two dtypes"
+            self.nbytes.append(made.nbytes)
+        return made
+
+
+def crossing(x: object, target: str, **options: Any) -> tuple[Any, int]:
+    """The result of a conversion and the bytes that crossed, as torch was asked and as the plan told."""
+    told = [step.nbytes for step in xbridge.explain(x, target, **options).steps if step.verb == "move"]
+    with Crossings() as seen:
+        made = xbridge.to_backend(x, target, **options)
+    assert seen.nbytes == told
+    return made, sum(seen.nbytes)
+
+
+def fewest(size: int, *names: str) -> int:
+    return size * min(host_dtype(name).itemsize for name in names)
+
+
+def numpy_alone(given: str, wanted: str) -> bool:
+    """Whether torch's cast to fewer bytes has other numbers than NumPy's, for some values."""
+    cuts = category(given) == "float" and category(wanted) == "int"
+    return cuts or "float8" in wanted or (given, wanted) == ("float64", "float16")
+
+
+def as_tensor(array: Host) -> torch.Tensor:
+    """A dense tensor of the same bits, in memory of its own."""
+    tensor: torch.Tensor = tensor_of(bits(array), getattr(torch, array.dtype.name))
+    return tensor
+
+
+# -- every pair of dtypes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "wanted"), EVERY)
+def test_the_fewest_bytes_go_to_the_device_and_the_cast_is_that_of_torch(given: str, wanted: str) -> None:
+    array = castable(given, wanted, np.random.default_rng(1))
+    expected = as_tensor(array).to(getattr(torch, wanted))
+
+    for x in (array, as_tensor(array)):
+        there, crossed = crossing(x, "torch", device=KIND, dtype=wanted)
+
+        assert crossed == fewest(array.size, given, wanted)
+        assert (xbridge.device_of(there), there.dtype) == (DEVICE, expected.dtype)
+        assert same_values(xbridge.to_numpy(there), xbridge.to_numpy(expected))
+
+
+@pytest.mark.parametrize(("given", "wanted"), PAIRS)
+def test_the_fewest_bytes_leave_the_device_and_the_cast_is_that_of_numpy(given: str, wanted: str) -> None:
+    array = castable(given, wanted, np.random.default_rng(2))
+    with np.errstate(all="ignore"):
+        expected = array.astype(host_dtype(wanted))
+
+    x = as_tensor(array).to(KIND)
+    back, crossed = crossing(x, "numpy", dtype=wanted)
+
+    here = crossed == x.nbytes  # then it is NumPy's to the bits of a NaN
+    assert crossed == fewest(array.size, given, given if numpy_alone(given, wanted) else wanted)
+    assert same_bits(back, expected) if here else same_values(back, expected)
+    assert back.flags.writeable
+
+
+@pytest.mark.parametrize(("given", "wanted"), EVERY)
+def test_the_fewest_bytes_leave_the_device_within_torch(given: str, wanted: str) -> None:
+    array = castable(given, wanted, np.random.default_rng(3))
+
+    back, crossed = crossing(as_tensor(array).to(KIND), "torch", device="cpu", dtype=wanted)
+
+    assert crossed == fewest(array.size, given, wanted)
+    assert same_values(xbridge.to_numpy(back), xbridge.to_numpy(as_tensor(array).to(getattr(torch, wanted))))
+
+
+# -- whatever is cast ------------------------------------------------------------------------------
+
+
+@given(host_arrays(dtypes=st.sampled_from(NAMES)), st.sampled_from(NAMES))
+def test_the_fewest_bytes_cross_however_the_memory_lies(array: Host, wanted: str) -> None:
+    given = array.dtype.name
+    assume((given, wanted) in PAIRS and not numpy_alone(given, wanted))
+    before = bits(array)
+    with np.errstate(all="ignore"):
+        expected = array.astype(host_dtype(wanted))
+
+    there, sent = crossing(array, "torch", device=KIND, dtype=wanted)
+    back, fetched = crossing(xbridge.to_backend(array, "torch", device=KIND), "numpy", dtype=wanted)
+
+    assert sent == fetched == fewest(array.size, given, wanted)
+    assert same_values(xbridge.to_numpy(there), expected)
+    assert same_values(back, expected)
+    assert same_bits(bits(array), before)
+
+
+def test_a_part_of_a_tensor_leaves_the_device_narrow_and_alone() -> None:
+    x = torch.arange(24.0, dtype=torch.float64, device=KIND).reshape(4, 6)
+
+    back, crossed = crossing(x[::2, 1::2].T, "numpy", dtype="float32")
+
+    assert crossed == 6 * 4
+    assert back.tolist() == [[1, 13], [3, 15], [5, 17]]
+
+
+def test_what_is_pending_is_done_before_the_cast_on_the_device() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex128, device=KIND)
+
+    back, crossed = crossing(z.conj(), "numpy", dtype="complex64")
+
+    assert crossed == 2 * 8
+    assert back.tolist() == [1 - 2j, 3 + 4j]
+
+
+def test_a_memmap_goes_to_the_device_as_it_is_and_widens_there(tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", np.arange(6, dtype="uint8"))
+    pixels = np.load(tmp_path / "pixels.npy", mmap_mode="r")
+
+    plan = xbridge.explain(pixels, "torch", device=KIND, dtype="float32")
+    there, crossed = crossing(pixels, "torch", device=KIND, dtype="float32")
+
+    assert [(step.verb, step.nbytes) for step in plan.steps if step.nbytes] == [("move", 6), ("cast", 24)]
+    assert crossed == 6
+    assert there.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_of_small_arrays_widens_on_the_device() -> None:
+    batch = {"a": np.arange(3, dtype="uint8"), "b": np.arange(4.0, dtype="float32"), "c": np.arange(5.0)}
+
+    with xbridge.record() as seen:
+        there = xbridge.transfer(batch, "torch", device=KIND, dtype="float32").result()
+
+    assert sum(row.moved for row in seen.rows) == 3 * 1 + 4 * 4 + 5 * 4
+    assert {name: x.dtype for name, x in there.items()} == dict.fromkeys(batch, torch.float32)
+    assert {name: x.tolist() for name, x in there.items()} == {name: x.tolist() for name, x in batch.items()}
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_a_cast_before_or_behind_pinned_buffers_takes_whole_values(
+    pace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_small_buffers(monkeypatch)
+    pixels = np.arange(250, dtype="uint8")
+
+    with paced(PACES[pace]), api.stream(api.Stream()):
+        there = xbridge.to_backend(pixels, "torch", device=KIND, dtype="float32")
+        back = xbridge.to_numpy(there.double() * 3, dtype="float32")
+
+    assert back.dtype == "float32"
+    assert back.tolist() == [3 * n for n in range(250)]
+
+
+# -- the rest of the contract ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("float64", "float32"), ("float32", "float64")])
+def test_a_gradient_flows_through_a_cast_and_a_move(given: str, wanted: str) -> None:
+    w = torch.ones(3, dtype=getattr(torch, given), requires_grad=True)
+
+    there, sent = crossing(w, "torch", device=KIND, dtype=wanted, grad="keep")
+    back, fetched = crossing(there * 3, "torch", device="cpu", dtype=given, grad="keep")
+    back.sum().backward()
+
+    assert sent == fetched == 3 * 4
+    assert w.grad is not None
+    assert (w.grad.dtype, w.grad.tolist()) == (w.dtype, [3, 3, 3])
+
+
+def test_a_tracked_tensor_leaves_its_graph_before_it_is_cast_for_numpy() -> None:
+    w = torch.ones(3, dtype=torch.float64, device=KIND, requires_grad=True)
+
+    plan = xbridge.explain(w, "numpy", dtype="float32")
+
+    assert [step.verb for step in plan.steps] == ["detach", "cast", "move", "to_host", "from_host"]
+    assert plan.cuts_graph
+    assert crossing(w * 2, "numpy", dtype="float32")[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("value", [0.1, 1e300])
+def test_a_default_dtype_is_checked_and_cast_before_it_leaves_the_device(value: float) -> None:
+    jax = pytest.importorskip("jax")
+    x = torch.tensor([1.0, value], dtype=torch.float64, device=KIND)
+
+    with jax.enable_x64(False):
+        plan = xbridge.explain(x, "jax", device="cpu", dtype="default")
+        assert [step.verb for step in plan.steps[:3]] == ["check", "cast", "move"]
+        if value > 1:
+            with pytest.raises(xbridge.ValueLossError):
+                xbridge.to_backend(x, "jax", device="cpu", dtype="default")
+        else:
+            made, crossed = crossing(x, "jax", device="cpu", dtype="default")
+            assert crossed == 2 * 4
+            assert made.tolist() == np.array([1.0, value], "float32").tolist()
+
+
+def test_a_cast_that_jax_does_its_own_way_is_left_to_jax() -> None:
+    jax = pytest.importorskip("jax")
+    x = torch.tensor([1e-40, 1.0], dtype=torch.float64, device=KIND)
+
+    with jax.enable_x64(True):
+        made, crossed = crossing(x, "jax", device="cpu", dtype="float32")
+        own = jax.numpy.asarray(x.cpu().numpy()).astype("float32")
+
+    assert crossed == 2 * 8
+    assert same_bits(np.asarray(made), np.asarray(own))
+
+
+def test_what_mps_makes_of_large_numbers_is_left_to_the_host() -> None:
+    assert agrees("int64", "int32", xbridge.Device("cuda:0"))
+    assert not agrees("int64", "int32", xbridge.Device("mps:0"))
+
+
+def test_copy_false_names_the_first_of_what_would_be_new_memory() -> None:
+    x = torch.ones(3, dtype=torch.float64, device=KIND)
+
+    with pytest.raises(xbridge.CopyError, match="float64 becomes float32"):
+        xbridge.to_backend(x, "numpy", dtype="float32", copy=False)
+    with pytest.raises(xbridge.CopyError, match="it moves from cpu"):
+        xbridge.to_backend(np.ones(3, "uint8"), "torch", device=KIND, dtype="float32", copy=False)
