@@ -22,16 +22,19 @@ import torch
 from harness import interleave
 
 import xbridge
+import xbridge.tree
 from xbridge.backends.torch import _crossing, _staging
 
 
 class Row(NamedTuple):
-    """A statement, the bytes that cross in it, and what it should reach beside or beyond another."""
+    """A statement, another one beside it, and what it should reach."""
 
     what: str
     ours: str
     plain: str
     target: str = ""
+    crossing: float = 1
+    """The share of the bytes of the arrays that crosses."""
 
 
 def main() -> None:
@@ -57,7 +60,8 @@ def main() -> None:
         for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192)):
             show(rows, names, nbytes, rounds=2 if asked.trial else 9)
         ahead(names, rounds=1 if asked.trial else 5, batches=3 if asked.trial else 20)
-        thresholds(names, [1 << 14] if asked.trial else [1 << n for n in range(20, 28)])
+        for measure, first, last in ((thresholds, 20, 28), (together, 12, 23), (smallest, 17, 24)):
+            measure(names, [1 << 14] if asked.trial else [1 << n for n in range(first, last)])
         if asked.sweep:
             sweep(names, size)
 
@@ -80,6 +84,7 @@ def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
         "mapped": np.memmap(folder / "numbers", dtype=np.float64, mode="c"),
         "pinned": torch.from_numpy(a).pin_memory(),
         "small": [np.full(2048, float(i), np.float32) for i in range(1000)],
+        "there": [torch.full((2048,), float(i), device=kind) for i in range(1000)],
         "batch": a[: size // 8 // 4],
     }
 
@@ -107,6 +112,7 @@ BULK = [
         "float64 becomes float32",
         "x = xbridge.to_backend(a, 'torch', device=kind, dtype='float32')",
         "x = torch.from_numpy(a).to(kind, torch.float32)",
+        crossing=0.5,
     ),
 ]
 TREE = [
@@ -121,6 +127,22 @@ TREE = [
         "x = xbridge.transfer(small, 'torch', device=kind).result()",
         "x = [xbridge.to_backend(a, 'torch', device=kind) for a in small]",
     ),
+    Row(
+        "1,000 arrays of 8 KB, there, without a thread",
+        "x = xbridge.tree.to_backend(small, 'torch', device=kind)",
+        "x = [torch.from_numpy(a).to(kind) for a in small]",
+        "at least 10 times the loop",
+    ),
+    Row(
+        "1,000 tensors of 8 KB, back",
+        "x = xbridge.transfer(there, 'numpy').result()",
+        "x = [t.cpu().numpy() for t in there]",
+    ),
+    Row(
+        "1,000 tensors of 8 KB, back, without a thread",
+        "x = xbridge.tree.to_backend(there, 'numpy')",
+        "x = [t.cpu().numpy() for t in there]",
+    ),
 ]
 
 
@@ -130,7 +152,7 @@ def show(rows: list[Row], names: dict[str, Any], nbytes: int, rounds: int) -> No
     for row in rows:
         asked = [row.ours + SYNC, row.plain + SYNC]
         ours, plain = (median(times) for times in interleave(asked, names, rounds=rounds, block=0).values())
-        rate, ratio = f"{nbytes / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
+        rate, ratio = f"{nbytes * row.crossing / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
         cells = [row.what, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
         table([*cells, f"`{row.plain}`", f"{plain * 1e3:.2f} ms", ratio, row.target], head=False)
     print()
@@ -167,31 +189,62 @@ def compute(batches: Iterable[Any], weight: torch.Tensor, times: int) -> None:
             weight = weight @ weight
 
 
+THERE, BACK = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbridge.to_numpy(t)"
+
+
 def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
     """From which size on threads pay: `LEAST` is to lie there."""
-    table(["size", "through the buffers", "plain"])
-    real = _crossing.sizes
+    table(["one array", "there, through the buffers", "plain", "back, through the buffers", "plain"])
     for size in sizes:
-        names["part"] = names["a"][: size // 8]
-        statement = f"x = xbridge.to_backend(part, 'torch', device=kind){SYNC}"
-        takes = []
-        for least in (1, sys.maxsize):
-            _crossing.__dict__["sizes"] = lambda least=least: real()._replace(least=least)
-            takes.append(median(interleave([statement], names, rounds=7, block=0.01)[statement]))
-        _crossing.__dict__["sizes"] = real
-        table([f"{size >> 10} KiB", *(f"{seconds * 1e6:.0f} us" for seconds in takes)], head=False)
+        part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
+        takes = [timed(statement, part, least=n) for statement in (THERE, BACK) for n in (1, sys.maxsize)]
+        table([f"{size >> 10} KiB", *takes], head=False)
     print()
+
+
+def together(names: dict[str, Any], sizes: list[int]) -> None:
+    """Up to which size arrays pay that cross in one piece: `SMALL` is to lie there."""
+    table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
+    for size in sizes:
+        xs = [torch.ones(size // 4) for _ in range(16)]
+        part = names | {"move_all": _crossing.move_all, "move": _crossing.move}
+        takes = []
+        for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
+            part |= {"xs": given, "goal": xbridge.Device(place)}
+            ways = ("x = move_all(xs, goal)", "x = [move(x, goal) for x in xs]")
+            takes += [timed(way + SYNC, part) for way in ways]
+        table([f"{size >> 10} KiB", *takes], head=False)
+    print()
+
+
+def smallest(names: dict[str, Any], sizes: list[int]) -> None:
+    """How small pieces may be before to ask for each copy takes longer than the copy: `SMALLEST`."""
+    table(["pieces of at least", f"{_crossing.sizes().least >> 10} KiB there", "back"])
+    size, real = _crossing.sizes().least, _staging.SMALLEST
+    part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
+    for _staging.SMALLEST in sizes:
+        table([f"{_staging.SMALLEST >> 10} KiB", timed(THERE, part), timed(BACK, part)], head=False)
+    _staging.SMALLEST = real
+    print()
+
+
+def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
+    """What a statement takes, with some of the sizes changed."""
+    real = _crossing.sizes
+    _crossing.__dict__["sizes"] = lambda: real()._replace(**sizes)
+    seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
+    _crossing.__dict__["sizes"] = real
+    return f"{seconds * 1e6:.0f} us"
 
 
 def sweep(names: dict[str, Any], size: int) -> None:
     """Which sizes and numbers of buffers pay."""
     table(["chunk", "lanes", "host to device", "device to host"])
-    there, back = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbridge.to_numpy(t)"
     for chosen in shapes():
         _crossing.__dict__["sizes"] = lambda chosen=chosen: chosen
         _crossing._rings.clear()  # noqa: SLF001 -- other buffers
-        times = interleave([there, back], names, rounds=3, block=0)
-        rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (there, back)]
+        times = interleave([THERE, BACK], names, rounds=3, block=0)
+        rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (THERE, BACK)]
         table([f"{chosen.chunk >> 20} MiB", str(chosen.lanes), *rates], head=False)
 
 

@@ -54,6 +54,10 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         state.stream = self._before.pop()
 
+    def use(self) -> Self:
+        state.stream = self
+        return self
+
     def synchronize(self) -> None:
         self.waits += 1
         self.drain()
@@ -114,6 +118,9 @@ class Device:
 
     def __exit__(self, *_: object) -> None:
         state.current = self._before.pop()
+
+    def use(self) -> None:
+        state.current = self.id
 
 
 class ndarray:  # noqa: N801 -- its name

@@ -8,21 +8,22 @@ import sys
 import threading
 import traceback
 import weakref
+from array import array
 from collections import namedtuple
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import stub_cupy
+from gate import PATIENCE, Gate
 
 import xbridge
-from xbridge import _transfer
+from xbridge import _apart, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-PATIENCE = 60
-"""Seconds after which a test that waits has failed."""
 
 Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
 
@@ -38,18 +39,6 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in own_threads():
         thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-class Gate:
-    """An array of a library that is slow: it is read when somebody opens the gate, or not at all."""
-
-    def __init__(self) -> None:
-        self.reading, self.opened = threading.Event(), threading.Event()
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        self.reading.set()
-        assert self.opened.wait(PATIENCE)
-        return np.ones(2)
 
 
 # -- transfer --------------------------------------------------------------------------------------
@@ -172,18 +161,35 @@ def test_what_is_wrong_with_an_array_is_raised_by_result_every_time() -> None:
     assert under_way.done()
 
 
-@pytest.mark.parametrize("alone", ["text", 3, None, object()])
-def test_what_is_no_container_has_to_be_an_array(alone: object) -> None:
-    with pytest.raises(xbridge.XBridgeError):
-        xbridge.transfer(alone, "numpy").result()
+@pytest.mark.parametrize("alone", ["text", b"bytes", 3, 0.5, None, np.array(["a", "b"])])
+def test_text_and_numbers_stay_as_they_are(alone: object) -> None:
+    assert xbridge.transfer(alone, "torch" if find_spec("torch") else "numpy").result() is alone
+
+
+def test_an_iterable_that_writes_its_memory_again_may_where_batches_are_copied() -> None:
+    def refilled() -> Iterator[dict[str, Any]]:
+        memory = np.empty(1000)
+        for i in range(8):
+            memory[:] = i
+            yield {"x": memory}
+
+    batches = list(xbridge.prefetch(refilled(), "numpy", copy=True, depth=3))
+    assert [set(batch["x"]) for batch in batches] == [{i} for i in range(8)]
+
+
+def test_what_else_is_no_container_has_to_be_an_array() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.transfer(object(), "numpy").result()
+    assert xbridge.transfer(array("d", [1, 2]), "numpy").result().tolist() == [1, 2]
 
 
 def test_a_batch_that_holds_itself_is_refused() -> None:
     endless: list[object] = [np.ones(1)]
     endless.append(endless)
 
+    under_way = xbridge.transfer(endless, "numpy")
     with pytest.raises(xbridge.OptionError, match="no end"):
-        xbridge.transfer(endless, "numpy")
+        under_way.result()
 
 
 def test_a_thread_sees_the_context_of_the_caller() -> None:
@@ -231,6 +237,58 @@ xbridge.transfer(np.ones(1 << 20), "numpy", dtype="float32")
     )
 
     assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def refused(*_: object) -> None:
+    """What starting a thread does where there are too many."""
+    message = "can't start new thread"
+    raise RuntimeError(message)
+
+
+def test_without_a_thread_a_transfer_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+    under_way = xbridge.transfer([np.ones(2)], "numpy", dtype="float32")
+    failed = xbridge.transfer([np.ones(1)], "numpy", copy=False, dtype="float32")
+
+    assert under_way.done()
+    assert under_way.result()[0].dtype == np.float32
+    with pytest.raises(xbridge.CopyError):
+        failed.result()
+
+
+@pytest.mark.parametrize("copy", [None, True])
+def test_without_a_thread_nothing_is_fetched_ahead(
+    copy: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+    with pytest.raises(xbridge.XBridgeError, match="no thread"):
+        next(xbridge.prefetch([np.ones(2)], "numpy", copy=copy))
+
+
+def test_the_interpreter_may_be_at_its_exit() -> None:
+    program = """
+import atexit, numpy as np, xbridge
+def last():
+    print(xbridge.transfer(np.ones(2), "numpy").result())
+    try:
+        next(xbridge.prefetch([np.ones(2)], "numpy"))
+    except xbridge.XBridgeError as error:
+        print(error)
+atexit.register(last)
+xbridge.transfer(np.ones(2), "numpy").result()
+"""
+    shown = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+    assert shown.stderr == ""
+    assert shown.stdout.startswith("[1. 1.]\ncannot convert batches ahead")
 
 
 # -- prefetch --------------------------------------------------------------------------------------
@@ -315,7 +373,7 @@ def test_what_the_iterable_raises_comes_in_its_turn_with_its_traceback() -> None
 
 
 def test_what_is_wrong_with_a_batch_comes_in_its_turn() -> None:
-    ahead = xbridge.prefetch([np.ones(1), "text", np.ones(2)], "numpy")
+    ahead = xbridge.prefetch([np.ones(1), object(), np.ones(2)], "numpy")
 
     assert next(ahead).tolist() == [1]
     with pytest.raises(xbridge.UnsupportedArrayError):
@@ -400,6 +458,61 @@ def test_what_was_not_begun_when_the_loop_was_left_never_begins() -> None:
     assert started == [0, 1]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_program_that_is_told_to_end_waits_for_no_iterable(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[np.ndarray]:
+        yield np.ones(1)
+        asked.set()
+        assert go_on.wait(PATIENCE)
+
+    def interrupted(*_: object) -> None:
+        assert asked.wait(PATIENCE)
+        raise kind
+
+    ahead = xbridge.prefetch(batches(), "numpy")
+    next(ahead)
+    with monkeypatch.context() as patch:
+        patch.setattr(_transfer, "_first", interrupted)  # as a signal would
+        with pytest.raises(kind):
+            next(ahead)
+    assert own_threads()
+    go_on.set()
+
+
+def test_a_batch_lives_as_long_as_its_user_wants() -> None:
+    ahead = xbridge.prefetch((np.full(2, i) for i in range(9)), "numpy", copy=True)
+    batch = next(ahead)
+    alive = weakref.ref(batch)
+    del batch
+
+    assert alive() is None
+    ahead.close()
+
+
+class Late:
+    """An array of a library that gives up."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        raise TimeoutError("the store did not answer")
+
+
+def test_a_library_that_gives_up_is_not_a_transfer_that_goes_on() -> None:
+    under_way = xbridge.transfer(Late(), "numpy")
+
+    with pytest.raises((TimeoutError, xbridge.XBridgeError), match="did not answer"):
+        under_way.result()
+
+
+@pytest.mark.parametrize("loader", [3, None, object()])
+def test_what_is_not_iterable_is_refused_at_the_call(loader: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match=r"not iterable.*\[batch\]"):
+        xbridge.prefetch(loader, "numpy")
+
+
 @pytest.mark.parametrize("depth", [0, -1, 1.5, None, "2"])
 def test_a_depth_below_one_is_refused(depth: Any) -> None:
     with pytest.raises(xbridge.OptionError, match="depth=2"):
@@ -434,12 +547,45 @@ def test_a_device_that_is_not_there_is_refused_at_the_call(device: str) -> None:
 
 def test_what_is_no_memory_is_converted_at_once_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(_transfer, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(_apart, "ThreadPoolExecutor", None)
 
     there = xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64")
 
     assert there.done()
     assert there.result().dtype == torch.float64
+
+
+def test_an_iterable_computes_on_the_device_and_the_stream_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, own_registry: None
+) -> None:
+    cupy: Any = stub_cupy.module()
+    stub_cupy.install(monkeypatch, cupy)
+
+    def batches() -> Iterator[Any]:
+        for _ in range(2):
+            assert cupy.cuda.get_current_stream().ptr == 7
+            yield cupy.asarray(np.arange(3.0))
+
+    with cupy.cuda.Device(1), cupy.cuda.Stream(7):
+        made = list(xbridge.prefetch(batches(), "cupy", dtype="float32"))
+
+    assert [x.device.id for x in made] == [1, 1]
+    assert [x._memory.tolist() for x in made] == [[0, 1, 2]] * 2
+
+
+def test_what_an_iterable_asks_of_a_stream_of_its_own_is_done_before_it_is_converted(
+    monkeypatch: pytest.MonkeyPatch, own_registry: None
+) -> None:
+    cupy: Any = stub_cupy.module()
+    stub_cupy.install(monkeypatch, cupy)
+
+    def batches() -> Iterator[Any]:
+        with cupy.cuda.Stream(8):
+            yield cupy.asarray(np.arange(3.0))
+
+    (made,) = xbridge.prefetch(batches(), "cupy", device="cuda:0", dtype="float32")
+
+    assert made._memory.tolist() == [0, 1, 2]
 
 
 def test_a_thread_has_64_bits_where_the_caller_has() -> None:
@@ -453,6 +599,20 @@ def test_a_thread_has_64_bits_where_the_caller_has() -> None:
     assert there.result().dtype == batch.dtype == "float64"
     with pytest.raises(xbridge.DTypeError):
         xbridge.transfer(wide, "jax").result()
+
+
+def test_an_iterable_sees_the_options_of_jax_that_the_caller_sees() -> None:
+    jax = pytest.importorskip("jax")
+
+    def batches() -> Iterator[Any]:
+        for _ in range(2):
+            yield jax.numpy.ones(2)
+
+    with jax.enable_x64(True):
+        wide = list(xbridge.prefetch(batches(), "jax"))
+    narrow = list(xbridge.prefetch(batches(), "jax"))
+
+    assert [x.dtype for x in wide + narrow] == ["float64"] * 2 + ["float32"] * 2
 
 
 def test_a_tracer_is_converted_in_its_own_program() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gate import PATIENCE, Gate
 
 import xbridge
 from xbridge import _record, policy, record
@@ -15,7 +16,6 @@ from xbridge import _record, policy, record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 60
 BATCH = {"x": np.ones(10), "more": [np.ones((2, 5)), "text", 3]}
 
 
@@ -30,18 +30,6 @@ def ahead() -> Iterator[Any]:
 def line_of(fn: Callable[[], object]) -> int:
     """Of the call in a function above."""
     return fn.__code__.co_firstlineno + 1
-
-
-class Gate:
-    """An exporter that is read when somebody opens the gate."""
-
-    def __init__(self) -> None:
-        self.reading, self.opened = threading.Event(), threading.Event()
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        self.reading.set()
-        assert self.opened.wait(PATIENCE)
-        return np.ones(2)
 
 
 def test_a_record_has_the_line_that_began_a_transfer() -> None:

@@ -7,7 +7,7 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Look* verbs touch no data, and answer for arrays that cannot be converted too.
 - *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
 - *Steps* are what plans are made of. Each does one thing or raises.
-- *Optional* verbs take many arrays at once, or know the queue of a device. A backend may have none.
+- *Optional* verbs take many arrays at once, or know more of a device. A backend may have none.
 """
 
 # pyright: reportReturnType=false
@@ -144,7 +144,7 @@ class Backend(Protocol):
 
     @property
     def host_casts(self) -> frozenset[tuple[str, str]]:
-        """Casts for which the host gives the same bits, and sooner."""
+        """Casts for which the host gives the same bits as any device, and sooner."""
 
     @property
     def gaps(self) -> Mapping[str, str]:
@@ -262,15 +262,19 @@ class Extras(Backend, Protocol):
     def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
         """`move` for many small arrays at once, whose new memory may be one piece."""
 
+    def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
+        """Whether its cast there gives the host's numbers, sooner or not; without it, `host_casts` tell."""
+
     def aside(
         self, fn: Callable[[list[object]], list[object]], device: Device, /
     ) -> Callable[[list[object]], list[object]]:
-        """`fn`, from arrays to arrays, for another thread: it sees the modes of this one.
+        """`fn` for another thread, in the modes of this one: complete on return, and for this one to use.
 
-        Where it uses the device, it does so after what this thread has asked for so far, if it is given
-        arrays that lie there, and not after what this thread asks for next. It is complete on return, and
-        this thread may use what it returns.
+        It reads what lies there after what this thread has asked for so far, and nothing later. They nest.
         """
+
+    def here(self) -> Callable[[], None]:
+        """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
 
 FACTS: dict[str, type] = {
@@ -289,9 +293,8 @@ FACTS: dict[str, type] = {
 VERBS = (
     *("owns", "describe", "refusal", "layout", "dtype_name", "lacks", "default_dtype"),
     *("device_name", "resolve_device", "devices", "namespace", "tracing", "outside", "recording"),
-    *("peek", "adopt"),
-    *("detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
+    *("peek", "adopt", "detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
     *("to_host", "from_host", "export", "import_"),
 )
 
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "aside")
+OPTIONAL = ("adopt_all", "stack_all", "move_all", "agrees", "aside", "here")

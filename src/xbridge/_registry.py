@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from xbridge._protocol import Array, Backend
 
-
 by_type: dict[type, Backend] = {}
 hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 kept: dict[type, Callable[[Array], Array]] = {}
@@ -232,6 +231,7 @@ def _load(name: str) -> Backend:
     check(name, backend, entry)
     setattr(_Loaded, name, backend)
     _current.add(name)
+    hot.setdefault(name, {})
     _load(HOST)
     _warm()
     return backend

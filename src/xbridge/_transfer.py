@@ -1,8 +1,8 @@
 """Conversions that go on beside the program: one with a handle, or one batch after the other, ahead of use.
 
-A transfer is a conversion in a thread of its own. What it needs to know of queues and modes the backend
-tells it, with its verb `aside`; the result is handed out when it is complete, and never before. Threads end
-with what they do: none waits in a pool for the next call, so nothing is left to a fork or to the exit.
+A transfer is a conversion in a thread of its own. What that has to know of queues and modes the backends
+tell it (`_apart.py`); the result is handed out when it is complete, and never before. Threads end with what
+they do: none waits in a pool for the next call, so nothing is left to a fork or to the exit.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from operator import index
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _registry
-from xbridge._devices import CPU
-from xbridge._leaves import Plain, converted, crosses, together, walker
-from xbridge._look import are_arrays
-from xbridge._registry import backend_for, get
-from xbridge._request import read_request
+from xbridge._apart import apart, as_here, beside, ends, goal, may_leave
+from xbridge._leaves import Batch, converted
 from xbridge._run import begun_by, caller
-from xbridge.errors import DeviceError, OptionError
+from xbridge.errors import OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from xbridge._convert import Grad
-    from xbridge._devices import Device
+    from xbridge._leaves import Work
     from xbridge._protocol import Backend
     from xbridge._run import Caller
-
-    Work = Callable[[list[object]], list[object]]
 
 _END = object()
 
@@ -87,7 +83,12 @@ class Transfer:
         TimeoutError
             It is not done yet. It goes on.
         """
-        return self._future.result(timeout)
+        try:
+            return self._future.result(timeout)
+        except TimeoutError:
+            if self._future.done():
+                raise  # the conversion's own
+        raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
 
 
 def transfer(
@@ -118,7 +119,8 @@ def transfer(
     Raises
     ------
     XBridgeError
-        An option that no array could be converted with. What is wrong with an array, ``result`` raises.
+        An option that no array could be converted with. What is wrong with an array, ``result`` raises; while
+        a CUDA graph is captured, that is a `DeviceError`.
 
     Notes
     -----
@@ -128,7 +130,7 @@ def transfer(
     memory: one of them keeps it all.
 
     What cannot leave the thread, such as a tracer or a tensor in a program that is compiled, is converted at
-    once.
+    once; so is everything where no thread can be started.
 
     Examples
     --------
@@ -137,16 +139,20 @@ def transfer(
     >>> under_way.result()
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
-    carry = _carrier(backend, device=device, dtype=dtype, copy=copy, grad=grad)
-    batch = _Batch(tree)
-    carry = batch.after(carry)
-    if not all(_may_leave(x) for x in batch.arrays):
-        future: Future[Any] = Future()
-        future.set_result(batch.carried(carry))
-        return Transfer(future)
-    pool = ThreadPoolExecutor(1, "xbridge-transfer")
-    future = pool.submit(begun_by(caller(), batch.carried), carry)
-    pool.shutdown(wait=False)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    target, place = goal(backend, options)
+    convert = partial(converted, name=backend, **options)
+    future: Future[Any] = Future()
+    try:
+        batch = Batch(tree)
+        if all(map(may_leave, batch.arrays)):
+            carry = apart(convert, [(target, place), *ends(batch.arrays, target)])
+            begun = beside(begun_by(caller(), batch.carried), carry)
+            if begun:
+                return Transfer(begun)
+        future.set_result(batch.carried(convert))
+    except XBridgeError as error:
+        future.set_exception(error)
     return Transfer(future)
 
 
@@ -183,13 +189,18 @@ def prefetch(
     Raises
     ------
     XBridgeError
-        An option that no array could be converted with, at once; what is wrong with an array, in its turn.
+        An option that no array could be converted with, at once; what is wrong with an array, in its turn;
+        that no thread can be started; while a CUDA graph is captured, a `DeviceError`.
         What the iterable raises comes in its turn too, with its traceback.
 
     Notes
     -----
-    Nothing begins before the first batch is asked for. When the loop is left, by ``break`` or an exception,
-    the threads end: at most what each is doing is waited for.
+    **An iterable that writes into the same arrays again needs** ``copy=True``: one thread loads and converts
+    in turn then. Else what was handed out changes, or is torn.
+
+    Nothing begins before the first batch is asked for. The iterable runs with the modes, devices and streams
+    that the caller has then. When the loop is left, by ``break`` or an exception, the threads end: at most
+    what each is doing is waited for, and not even that on `KeyboardInterrupt` or `SystemExit` in a wait.
 
     Examples
     --------
@@ -201,97 +212,76 @@ def prefetch(
     1 [1. 1.]
     2 [2. 2.]
     """
-    if not isinstance(depth, int) or depth < 1:
+    if isinstance(depth, bool) or not hasattr(depth, "__index__") or depth < 1:
         raise OptionError.because(f"take depth={depth!r}", "it is a whole number from 1 on", "depth=2")
-    begin = partial(_carrier, backend, device=device, dtype=dtype, copy=copy, grad=grad)
-    begin()
-    return _ahead(iter(iterable), begin, depth, caller())
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    goal(backend, options)
+    if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
+        kind = type(iterable).__name__
+        raise OptionError.because(f"take batches from a {kind}", "it is not iterable", "[batch]")
+    return _ahead(iterable, backend, options, index(depth), caller())
 
 
 def _ahead(
-    batches: Iterator[Any], begin: Callable[[], Work], depth: int, by: Caller
+    iterable: Iterable[Any], name: str, options: dict[str, Any], depth: int, by: Caller
 ) -> Generator[Any, None, None]:
-    """Load in one thread, carry in another, and hand out in order."""
-    carry, home = begin(), get_ident()
-    loading, carried = copy_context(), begun_by(by, _carried)
-    loader, carrier = (ThreadPoolExecutor(1, f"xbridge-{does}") for does in ("load", "carry"))
-    under_way: deque[Future[Any]] = deque()
+    """Load in one thread, carry in another, and hand out in order.
+
+    Where batches are copied one thread does both in turn: then the iterable may write the same memory again.
+    """
+    batches, home, waits = iter(iterable), get_ident(), True
+    target, place = goal(name, options)
+    carry = apart(partial(converted, name=name, **options), [(target, place)])
+    loading, load = copy_context(), partial(_loaded, batches, carry, target)
+    carried = begun_by(by, _carried)
+    loader = ThreadPoolExecutor(1, "xbridge-load", as_here())
+    carrier = loader if options["copy"] is True else ThreadPoolExecutor(1, "xbridge-carry")
+    under_way: deque[Future[list[Any]]] = deque()
 
     def ask() -> None:
-        loaded = loader.submit(loading.run, partial(next, batches, _END))
-        under_way.append(carrier.submit(carried, carry, loaded))
+        try:
+            under_way.append(carrier.submit(carried, loader.submit(loading.run, load)))
+        except RuntimeError as error:
+            why = f"there is no thread for it ({error})"
+            raise XBridgeError.because("convert batches ahead", why, "tree.to_backend for each") from error
 
     try:
         for _ in range(depth):
             ask()
-        while (batch := _first(under_way, by, depth)) is not _END:
+        while given := _first(under_way, by, depth):
             ask()
-            yield batch
+            yield given.pop()
+    except (KeyboardInterrupt, SystemExit):
+        waits = False  # the program is to end, and the iterable may never give another batch
+        raise
     finally:
         for pool in (loader, carrier):  # a garbage collection in one of its threads cannot wait for it
-            pool.shutdown(wait=get_ident() == home, cancel_futures=True)
+            pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
 
 
-def _first(under_way: deque[Future[Any]], by: Caller, depth: int) -> Any:
-    """The next batch. The records are told how many were there, and how long it took to come."""
+def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
+    """The next batch, for who takes it out; nothing at the end. The records are told of the wait."""
+    if not _registry.watchers:
+        return under_way.popleft().result()
+    from xbridge import _record  # noqa: PLC0415 -- only while somebody watches
+
     ready, begin = sum(batch.done() for batch in under_way), perf_counter()
-    batch = under_way.popleft().result()
-    if _registry.watchers and batch is not _END:
-        from xbridge import _record  # noqa: PLC0415 -- only while somebody watches
-
+    given = under_way.popleft().result()
+    if given:
         _record.tell_wait(by, depth, ready, perf_counter() - begin)
-    return batch
+    return given
 
 
-def _carried(carry: Work, loaded: Future[Any]) -> Any:
-    item = loaded.result()
+def _loaded(batches: Iterator[Any], carry: Work, target: Backend) -> Callable[[], Any] | None:
+    """The next batch, as what gives it when it is carried: after what this thread has asked for."""
+    item = next(batches, _END)
     if item is _END:
-        return _END
-    batch = _Batch(item)
-    return batch.carried(batch.after(carry))
+        return None
+    batch = Batch(item)
+    return partial(batch.carried, apart(carry, ends(batch.arrays, target)))
 
 
-class _Batch:
-    """A tree, and the arrays in it, each once; what is no container has to be an array."""
-
-    def __init__(self, tree: object) -> None:
-        self.walk = (Plain if are_arrays(type(tree)) else walker())(tree)
-        leaves = self.walk.leaves
-        self.alone = len(leaves) == 1 and leaves[0] is tree
-        self.arrays = list({id(x): x for x in leaves if self.alone or crosses(type(x))}.values())
-
-    def after(self, carry: Work) -> Work:
-        """What converts them, after what this thread has asked to be done to them."""
-        rooms = [(backend_for(type(x)), x) for x in self.arrays]
-        for room, place in dict.fromkeys((room, room.describe(x).device) for room, x in rooms if room):
-            carry = _aside(carry, room, place)
-        return carry
-
-    def carried(self, carry: Work) -> Any:
-        """The tree with arrays in place of arrays."""
-        done = carry(self.arrays) if self.alone else together(self.walk, carry, self.arrays)
-        made = dict(zip(map(id, self.arrays), done, strict=True))
-        return self.walk.rebuilt([made.get(id(x), x) for x in self.walk.leaves])
-
-
-def _carrier(name: str, **options: Any) -> Work:
-    """What another thread calls with arrays, to convert them for this one."""
-    target = get(name)
-    device = read_request((target,), **options).device
-    place = CPU if device is None else target.resolve_device(device, CPU)
-    if place != CPU and place not in (here := target.devices()):
-        raise DeviceError.because(
-            f"transfer arrays to {name} on {place}", f"its devices are {', '.join(here)}", "device='cpu'"
-        )
-    return _aside(partial(converted, name=name, **options), target, place)
-
-
-def _aside(fn: Work, room: Backend, place: Device) -> Work:
-    aside: Callable[[Work, Device], Work] | None = getattr(room, "aside", None)
-    return fn if aside is None else aside(fn, place)
-
-
-def _may_leave(x: object) -> bool:
-    """Whether another thread can convert it: it is memory, and not part of what this one is doing."""
-    room = backend_for(type(x))
-    return room is None or not (room.tracing() or room.refusal(x, leaving=True))
+def _carried(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
+    """The batch, or nothing at the end."""
+    carry = loaded.result()
+    return [carry()] if carry else []

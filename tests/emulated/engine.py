@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from xbridge.backends import torch as room
-from xbridge.backends.torch import _crossing, _staging
+from xbridge.backends.torch import _aside, _crossing, _staging
 
 if TYPE_CHECKING:
     import pytest
@@ -20,7 +20,12 @@ SIZES = _staging.Sizes(chunk=CHUNK, lanes=2, least=1)
 
 
 def use_small_buffers(
-    monkeypatch: pytest.MonkeyPatch, *, staging: str = "", crossing: str = "", instead: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    staging: str = "",
+    crossing: str = "",
+    aside: str = "",
+    instead: str = "",
 ) -> ModuleType:
     """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
     ring = changed(_staging, staging, instead).Ring if staging else _staging.Ring
@@ -28,7 +33,7 @@ def use_small_buffers(
     engine.__dict__.update(Ring=ring, sizes=lambda: SIZES)
     monkeypatch.setattr(room, "_crossing", engine)
     monkeypatch.setattr(room, "move_all", engine.move_all)
-    monkeypatch.setattr(room, "aside", engine.aside)
+    monkeypatch.setattr(room, "aside", changed(_aside, aside, instead if aside else "").aside)
     return engine
 
 

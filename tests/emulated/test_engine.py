@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -133,12 +134,13 @@ def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_torch_has_to_take_part_in_goes_the_plain_way(engine: ModuleType) -> None:
     leaf = torch.ones(50, requires_grad=True)
     pending = torch.ones(50, dtype=torch.complex64).conj()
+    negative = torch.full((50,), -1.0)._neg_view()
     pinned = torch.ones(50).pin_memory()
-    for x in (leaf, pending, pinned, torch.ones(0)):
+    for x in (leaf, pending, negative, pinned, torch.ones(0)):
         there = engine.move(x, xbridge.Device(DEVICE))
         assert there.device == torch.device(DEVICE)
         assert there.cpu().eq(1).all()
-    for x in (leaf, pending, torch.ones(0)):
+    for x in (leaf, pending, negative, torch.ones(0)):
         (there,) = engine.move_all([x], xbridge.Device(DEVICE))
         assert there.requires_grad is x.requires_grad
 
@@ -158,6 +160,28 @@ def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engi
     assert mapped.shape == (2, 50)
     assert mapped.eq(1).all().item()
     assert watched.eq(1).all().item()
+
+
+@pytest.mark.usefixtures("no_staging")
+def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
+    zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
+
+    for x in (engine.move(zeros, xbridge.Device(DEVICE)), *engine.move_all([zeros], xbridge.Device(DEVICE))):
+        assert x.device == torch.device(DEVICE)
+        assert x.cpu().eq(0).all().item()
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, lambda fn: lambda x: torch.func.vjp(fn, x)])
+def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> None:
+    given = [torch.ones(50), torch.ones(50)]
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
+        packed, _ = _crossing.move_all(given, xbridge.Device(DEVICE))
+        total: torch.Tensor = (x * one * packed.cpu()).sum()
+        return total
+
+    transform(loss)(torch.ones(50))
 
 
 @pytest.mark.usefixtures("no_staging")
@@ -247,6 +271,36 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
+def test_with_too_few_threads_the_caller_does_it_all_again(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=CHUNK, lanes=3, least=1))
+    started: list[threading.Thread] = []
+    refused, failed = threading.Event(), threading.Event()
+    start, send = threading.Thread.start, _staging.Lane.send
+
+    def only_one(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) > 1:
+            refused.set()
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+
+    def failing_elsewhere(*args: Any) -> None:
+        if threading.current_thread() in started:
+            assert refused.wait(60)
+            failed.set()
+            raise ZeroDivisionError
+        assert failed.wait(60)
+        send(*args)
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    monkeypatch.setattr(_staging.Lane, "send", failing_elsewhere)
+
+    assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
+
+
 def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: object) -> None:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
@@ -277,6 +331,38 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
     assert all(start % 256 == 0 for start in starts)
     assert starts[:4] == [0, 256, 512, 768]
     assert len({y.untyped_storage().data_ptr() for y in there[:4]}) == 1
+
+
+def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    if KIND == "cuda":
+        pytest.skip("the pretend device counts its copies")
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
+    copies = []
+    copy = api.Stream.copy
+
+    def counting(stream: Any, run: Callable[[], object]) -> None:
+        copies.append(run)
+        copy(stream, run)
+
+    monkeypatch.setattr(api.Stream, "copy", counting)
+
+    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    assert len(copies) == 1
+    back = engine.move_all(there, xbridge.Device("cpu"))
+    assert len(copies) == 2
+    assert [x.tolist() for x in back] == [x.tolist() for x in xs]
+
+
+def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+
+    back = engine.move_all([torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu"))
+
+    assert [x.untyped_storage().nbytes() for x in back] == [12, 12]
+    assert not any(x._is_view() for x in back)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        back[0].resize_(100)
 
 
 def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
@@ -412,7 +498,25 @@ def test_at_zero_nothing_is_staged(
     assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
 
 
-@pytest.mark.parametrize("said", ["", "much", "-1", "1.5"])
+@pytest.mark.parametrize("said", ["", " ", " 64 "])
+def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
+    said: str, setting: Callable[[str], _staging.Sizes]
+) -> None:
+    assert setting(said) == setting("64")
+
+
+@pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
+def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
+    mebibytes: int, setting: Callable[[str], _staging.Sizes], engine: ModuleType
+) -> None:
+    enormous = setting(str(mebibytes))._replace(least=1)
+    engine.__dict__["sizes"] = lambda: enormous
+
+    with pytest.raises(xbridge.DeviceError, match="XBRIDGE_PINNED_MIB=0"):
+        xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+
+@pytest.mark.parametrize("said", ["much", "-1", "1.5"])
 def test_a_setting_that_is_no_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
     with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
         setting(said)

@@ -56,7 +56,7 @@ def check_packs(engine: ModuleType) -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
     engine.__dict__["sizes"] = lambda: _staging.Sizes(chunk=1024, lanes=1, least=1 << 20)
     for start in (5, 6):
-        xs = [torch.from_numpy(numbers(start + i)[:20]) for i in range(3)]
+        xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
         there = engine.move_all(xs, xbridge.Device(DEVICE))
         more = engine.move_all([x + 1 for x in xs], xbridge.Device(DEVICE))
         back = engine.move_all([x + 2 for x in there], xbridge.Device("cpu"))  # not what the buffer holds
@@ -149,20 +149,19 @@ STAGING = {
 }
 CROSSING = {
     "a pack is read before it is there": (
-        "        lane.stream.synchronize()  # the copies into the buffer\n",
+        "        lane.stream.synchronize()  # the copy into the buffer\n",
         "",
     ),
-    "no wait for what the thread has asked for": ("side.wait_event(asked)", "pass"),
-    "unfinished data is handed out": ("            side.synchronize()\n", ""),
-    "the allocator does not hear of the consumer": (
-        "                y.record_stream(mine)",
-        "                pass",
+    "a pack in which all begin at the same place": (
+        "start, done = start + pitch * len(part), done",
+        "done = done",
     ),
-    "the consumer's own stream is used": (
-        "with api.stream(side):",
-        "with api.stream(mine):",
-    ),
-    "a pack in which all begin at the same place": ("start = -(-size // ALIGNMENT) * ALIGNMENT", "start = 0"),
+}
+ASIDE = {
+    "no wait for what the thread has asked for": ("asked.synchronize()", "pass"),
+    "unfinished data is handed out": ("side.synchronize()", "pass"),
+    "the allocator does not hear of the consumer": ("y.record_stream(mine[y.device])", "pass"),
+    "the consumer's own stream is used": ("else api.stream(side):", "else api.stream(mine[place]):"),
 }
 
 
@@ -192,6 +191,7 @@ def test_the_engine_is_right(
 MISTAKES = {
     **{what: {"staging": right, "instead": wrong} for what, (right, wrong) in STAGING.items()},
     **{what: {"crossing": right, "instead": wrong} for what, (right, wrong) in CROSSING.items()},
+    **{what: {"aside": right, "instead": wrong} for what, (right, wrong) in ASIDE.items()},
 }
 
 

@@ -213,17 +213,27 @@ def import_(shown: Exporter, /) -> Array:
 
 def aside(fn: Work, device: Device, /) -> Work:
     # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
-    number = _DEVICES.get(device)
-    with cupy.cuda.Device(number) as here:
+    with cupy.cuda.Device(_DEVICES.get(device)) as current:
         stream = cupy.cuda.get_current_stream()
 
     def apart(xs: list[object]) -> list[object]:
-        with cupy.cuda.Device(here.id), stream:
+        with cupy.cuda.Device(current.id), stream:
+            stream.synchronize()  # whoever converts may ask another stream
             made = fn(xs)
             stream.synchronize()
         return made
 
     return apart
+
+
+def here() -> Callable[[], None]:
+    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+
+    def there() -> None:
+        device.use()
+        stream.use()
+
+    return there
 
 
 def _sent(x: Array, device: Device) -> Array:

@@ -20,6 +20,7 @@ from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES, category, instead, is_inexact
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends.jax._aside import aside as aside
+from xbridge.backends.jax._aside import here as here
 from xbridge.backends.jax._losses import ends
 from xbridge.backends.jax._places import default, host_device, in_rows, named, place_of, places, rows, suits
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,15 +15,39 @@ if TYPE_CHECKING:
 
     Work = Callable[[list[object]], list[object]]
 
+_OPTIONS = (
+    *("enable_x64", "default_device", "default_matmul_precision"),
+    *("numpy_dtype_promotion", "numpy_rank_promotion", "debug_nans"),
+)
+"""Those that say what a program computes, and where."""
+
 
 def aside(fn: Work, device: Device, /) -> Work:
-    """`fn` for another thread, with the width and the default device of this one; complete on return."""
-    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported
-    chosen = jax.config.jax_default_device  # type: ignore[attr-defined] # likewise
+    """`fn` for another thread, with the options of this one; complete on return."""
+    options = _options()
 
     def apart(xs: list[object]) -> list[object]:
-        with jax.enable_x64(wide), jax.default_device(chosen):
+        with ExitStack() as stack:
+            for option in options:
+                stack.enter_context(option())
             made: list[object] = jax.block_until_ready(fn(xs))  # type: ignore[no-untyped-call] # theirs
         return made
 
     return apart
+
+
+def here() -> Callable[[], None]:
+    """What gives another thread the options of this one."""
+    options = _options()
+
+    def there() -> None:
+        for option in options:
+            option().__enter__()
+
+    return there
+
+
+def _options() -> list[Callable[[], Any]]:
+    """What sets each option to what it is here, in a `with` block."""
+    now = {word: getattr(jax.config, f"jax_{word}") for word in _OPTIONS}
+    return [partial(getattr(jax, word), value) for word, value in now.items()]

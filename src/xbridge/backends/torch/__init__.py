@@ -20,8 +20,12 @@ from xbridge._exchange import Shown
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends.torch import _crossing
+from xbridge.backends.torch._aside import aside as aside
+from xbridge.backends.torch._aside import here as here
 from xbridge.backends.torch._bulk import adopt_all as adopt_all
 from xbridge.backends.torch._bulk import stack_all as stack_all
+from xbridge.backends.torch._crossing import move_all as move_all
+from xbridge.backends.torch._losses import agrees as agrees
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
 from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of
@@ -127,6 +131,8 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
         kind = next(filter(count, accelerators()), kind)
+    if device == CPU:
+        return CPU  # another library may have several, and an array may lie on the second
     if kind == near.kind and index in (None, near.index):
         return near
     if near.kind == "meta":
@@ -237,6 +243,10 @@ def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
+    if any(x.is_quantized for x in arrays):
+        raise UnsupportedArrayError.because(
+            "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
+        )
     stacked = torch.stack([readable(x) for x in arrays])
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
@@ -266,9 +276,6 @@ def export(x: torch.Tensor, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
-
-
-move_all, aside = _crossing.move_all, _crossing.aside
 
 
 def _covers(x: torch.Tensor, host: HostArray) -> bool:

@@ -6,32 +6,35 @@ subclasses; so does what is too small to gain anything, or lies in pinned memory
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from xbridge.backends.torch._aside import is_captured, streams_of
 from xbridge.backends.torch._refusals import not_there, readable
-from xbridge.backends.torch._staging import ITEMS, Ring, is_dense, sizes, tensor_of
+from xbridge.backends.torch._staging import ITEMS, Ring, is_dense, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from xbridge._devices import Device
+    from xbridge._protocol import HostArray
     from xbridge.backends.torch._staging import Lane
-
-    Work = Callable[[list[object]], list[object]]
 
 ALIGNMENT = 256
 """Where a tensor of a pack begins: at a multiple of so many bytes, as if it had been allocated."""
 
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+"""Without it what lies in the memory of a tensor is no view: it has a history of its own."""
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _rings: dict[torch.device, Ring] = {}
-_asides: dict[torch.device, Any] = {}
-"""A stream of each device for what goes on aside."""
+_making = Lock()
 
 
 def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
@@ -40,143 +43,155 @@ def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     if torch.compiler.is_dynamo_compiling() or x.numel() * x.itemsize < sizes().least:
         return x.to(goal)
     place = goal if x.is_cpu else x.device
-    if goal.type == x.device.type or not _is_open(place) or not _is_bare(x) or (x.is_cpu and x.is_pinned()):
+    if goal.type == x.device.type or not _is_open(place) or (x.is_cpu and x.is_pinned()):
+        return x.to(goal)
+    if not _is_bare(x, _bare_keys(x.device.type)):
         return x.to(goal)
     return _ring(place).send(x) if x.is_cpu else _ring(place).fetch(x)
 
 
 def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
-    """The same for many small tensors, which cross in one piece and share their new memory."""
+    """The same for many small tensors, which cross in one piece; those that are alike are rows of it."""
     goal, limit = torch.device(device), sizes().chunk
-    lanes = {place: _is_open(place) for place in {x.device if goal.type == "cpu" else goal for x in xs}}
-    together: dict[torch.device, list[int]] = {}
+    back = goal.type == "cpu"
+    places = {x.device for x in xs if not x.is_cpu} if back else {goal}
+    keys = {place: _bare_keys(place.type if back else "cpu") for place in places if _is_open(place)}
+    alike: dict[tuple[object, ...], list[int]] = {}
     moved: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
-        place = goal if x.is_cpu else x.device
-        crosses = x.is_cpu is not (goal.type == "cpu") and lanes[place]
-        if crosses and _is_bare(x) and x.nbytes <= limit and is_dense(x) and not not_there(x):
-            together.setdefault(place, []).append(i)
+        place = x.device if back else goal
+        if x.is_cpu is not back and place in keys and _is_bare(x, keys[place]) and not not_there(x):
+            alike.setdefault((place, x.dtype, x.shape, x.stride()), []).append(i)
         else:
             moved[i] = move(x, device)
-    carry = _fetch if goal.type == "cpu" else _send
-    for place, chosen in together.items():
-        for pack, starts, size in _packs(xs, chosen, limit):
-            moved.update(zip(pack, carry(_ring(place), [xs[i] for i in pack], starts, size), strict=True))
+    together: dict[torch.device, list[list[int]]] = {}
+    for chosen in alike.values():
+        first = xs[chosen[0]]
+        if first.nbytes <= limit and is_dense(first):
+            together.setdefault(goal if first.is_cpu else first.device, []).append(chosen)
+        else:
+            moved.update((i, move(xs[i], device)) for i in chosen)
+    carry = _fetch if back else _send
+    for place, groups in together.items():
+        for pack in _packs(xs, groups, limit):
+            chosen = [i for rows in pack for i in rows.chosen]
+            moved.update(zip(chosen, carry(_ring(place), pack), strict=True))
     return [moved[i] for i in range(len(xs))]
 
 
-def aside(fn: Work, device: Device, /) -> Work:
-    """`fn` for another thread: on a stream of its own, complete on return, and this thread's to use."""
-    place, recording = torch.device(device), torch.is_grad_enabled()
-    api = _streams(place)
+class Rows(NamedTuple):
+    """Tensors of one dtype and layout in a pack."""
 
-    def recorded(xs: list[object]) -> list[object]:
-        with torch.set_grad_enabled(recording):
-            return fn(xs)
+    xs: list[torch.Tensor]
+    chosen: list[int]
+    """Which of all tensors they are."""
+    start: int
+    pitch: int
+    """From one to the next, in bytes."""
 
-    if api is None:
-        return recorded
-    if place not in _asides:
-        _asides[place] = api.Stream(place)
-    mine, side = api.current_stream(place), _asides[place]
-    asked = mine.record_event()
+    def stop(self) -> int:
+        """Where the last one ends."""
+        return self.start + (len(self.xs) - 1) * self.pitch + self.xs[0].nbytes
 
-    def apart(xs: list[object]) -> list[object]:
-        with api.stream(side):
-            if any(_lies_on(x, place) for x in xs):
-                side.wait_event(asked)
-            made = recorded(xs)
-            side.synchronize()
-        for y in made:
-            if _lies_on(y, place):
-                y.record_stream(mine)  # type: ignore[attr-defined] # a tensor
-        return made
+    def within(self, memory: torch.Tensor) -> torch.Tensor:
+        """Where they lie in the memory of their pack, along one axis more."""
+        like = self.xs[0]
+        shape, pitch = (len(self.xs), *like.shape), self.pitch // like.itemsize
+        return memory[self.start : self.stop()].view(like.dtype).as_strided(shape, (pitch, *like.stride()))
 
-    return apart
+    def apart(self, host: HostArray) -> Iterator[torch.Tensor]:
+        """The same on the host, each in a storage that ends where it does."""
+        like = self.xs[0]
+        item = torch.empty(0, dtype=ITEMS[like.dtype]).numpy().dtype
+        shape, strides = (len(self.xs), *like.shape), [n * like.itemsize for n in like.stride()]
+        rows = np.ndarray(shape, item, host.data, self.start, (self.pitch, *strides))
+        for i in range(len(self.xs)):
+            yield torch.from_numpy(rows[i, ...]).view(like.dtype)
 
 
-def _send(ring: Ring, xs: list[torch.Tensor], starts: list[int], size: int) -> list[torch.Tensor]:
+def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[Rows]]:
+    """What crosses in one piece."""
+    pack: list[Rows] = []
+    start = 0
+    for chosen in groups:
+        size = xs[chosen[0]].nbytes
+        pitch = -(-size // ALIGNMENT) * ALIGNMENT
+        done = 0
+        while done < len(chosen):
+            n = (limit - start - size) // pitch + 1
+            if n > 0:
+                part = chosen[done : done + n]
+                pack.append(Rows([xs[i] for i in part], part, start, pitch))
+                start, done = start + pitch * len(part), done + len(part)
+            else:
+                yield pack
+                pack, start = [], 0
+    yield pack
+
+
+def _send(ring: Ring, pack: list[Rows]) -> list[torch.Tensor]:
+    size = pack[-1].stop()
     there = torch.empty(size, dtype=torch.uint8, device=ring.device)
 
     def work(lane: Lane) -> None:
-        for x, place in zip(xs, _places(lane.buffer, starts, xs), strict=True):
-            place.copy_(x)
+        for rows in pack:
+            torch.stack(rows.xs, out=rows.within(lane.buffer))
         there.copy_(lane.buffer[:size], non_blocking=True)
 
     ring.use(work)
-    return [tensor_of(there, start, x) for x, start in zip(xs, starts, strict=True)]
+    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        return [x for rows in pack for x in rows.within(there).unbind()]
 
 
-def _fetch(ring: Ring, xs: list[torch.Tensor], starts: list[int], size: int) -> list[torch.Tensor]:
+def _fetch(ring: Ring, pack: list[Rows]) -> list[torch.Tensor]:
+    size = pack[-1].stop()
     host = np.empty(size, np.uint8)
 
     def work(lane: Lane) -> None:
-        for x, place in zip(xs, _places(lane.buffer, starts, xs), strict=True):
-            place.copy_(x, non_blocking=True)
-        lane.stream.synchronize()  # the copies into the buffer
+        there = torch.empty(size, dtype=torch.uint8, device=ring.device)
+        for rows in pack:
+            torch.stack(rows.xs, out=rows.within(there))
+        lane.buffer[:size].copy_(there, non_blocking=True)
+        lane.stream.synchronize()  # the copy into the buffer
         np.copyto(host, lane.host[:size])
 
     ring.use(work)
-    here = torch.from_numpy(host)
-    return [tensor_of(here, start, x) for x, start in zip(xs, starts, strict=True)]
-
-
-def _places(buffer: torch.Tensor, starts: list[int], likes: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Where each tensor of a pack lies in a buffer: views of it, which come sooner than tensors."""
-    typed = {dtype: buffer.view(dtype) for dtype in {x.dtype for x in likes}}
-    for x, start in zip(likes, starts, strict=True):
-        yield typed[x.dtype].as_strided(x.shape, x.stride(), start // x.itemsize)
-
-
-def _packs(
-    xs: list[torch.Tensor], chosen: list[int], limit: int
-) -> Iterator[tuple[list[int], list[int], int]]:
-    """Which of them cross in one piece, where each begins in it, and its size."""
-    pack: list[int] = []
-    starts: list[int] = []
-    size = 0
-    for i in chosen:
-        start = -(-size // ALIGNMENT) * ALIGNMENT
-        if start + xs[i].nbytes > limit:
-            yield pack, starts, size
-            pack, starts, start = [], [], 0
-        pack.append(i)
-        starts.append(start)
-        size = start + xs[i].nbytes
-    yield pack, starts, size
+    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        return [x for rows in pack for x in rows.apart(host)]
 
 
 def _is_open(place: torch.device) -> bool:
-    """Whether a device is one that pinned memory was tried with, and nobody records what it is asked for."""
+    """Whether pinned memory was tried with a device, and nobody stands between the caller and torch."""
     if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
         return False
-    api = _streams(place)
-    return api is not None and not getattr(api, "is_current_stream_capturing", bool)()
+    if forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
+        return False
+    if torch._C._functorch.maybe_current_level() is not None:
+        return False
+    api = streams_of(place)
+    return api is not None and not is_captured(api)
 
 
 def _ring(place: torch.device) -> Ring:
     """The buffers of a device, made when they are first needed."""
-    if place not in _rings:
-        _rings[place] = Ring(place, sizes())
-    return _rings[place]
+    with _making:
+        if place not in _rings:
+            _rings[place] = Ring(place, sizes())
+        return _rings[place]
 
 
-def _is_bare(x: torch.Tensor) -> bool:
-    """Whether it is its bytes and nothing else, to torch and to whoever watches it now."""
-    if type(x) not in _PLAIN or x.layout is not torch.strided or x.is_nested or x.dtype not in ITEMS:
+def _is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
+    """Whether it is its bytes and nothing else."""
+    if type(x) not in _PLAIN or x.dtype not in ITEMS or x.requires_grad or not x.numel():
         return False
-    if x.requires_grad or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
-        return False
-    if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
-        return False
-    return x.numel() > 0 and not (x.is_conj() or x.is_neg() or x._is_zerotensor())
+    return torch._C._dispatch_keys(x).raw_repr() in keys
 
 
-def _streams(place: torch.device) -> Any:
-    """The module of torch for a kind of device that works through queues; None for other kinds."""
-    api = None if place.type == "cpu" else getattr(torch, place.type, None)
-    return api if hasattr(api, "Stream") else None
-
-
-def _lies_on(x: object, place: torch.device) -> bool:
-    return isinstance(x, torch.Tensor) and x.device == place
+@cache
+def _bare_keys(kind: str) -> frozenset[int]:
+    """What torch decides by where there is memory of a kind of device, and nothing pending on it."""
+    found = []
+    for mode in (False, True):
+        with torch.inference_mode(mode):
+            found.append(torch._C._dispatch_keys(torch.empty(0, device=kind)).raw_repr())
+    return frozenset(found)

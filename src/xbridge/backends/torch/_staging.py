@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from xbridge._dtypes import DTYPES
-from xbridge.errors import OptionError
+from xbridge.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
 @cache
 def sizes() -> Sizes:
     """What the setting makes of it, read when it is first needed; nothing is staged where it says 0."""
-    said = os.environ.get(SETTING, "64")
+    said = os.environ.get(SETTING, "").strip() or "64"
     if not said.isdecimal():
         raise OptionError.because(
             f"read {SETTING}={said!r}", "it is a whole number of MiB for each device", f"{SETTING}=64"
@@ -112,8 +112,18 @@ class Ring:
         self._free: SimpleQueue[Lane] = SimpleQueue()
         with torch.inference_mode(mode=False):
             for _ in range(sizes.lanes):
-                buffer = torch.empty(sizes.chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
+                buffer = self._pinned(sizes)
                 self._free.put(Lane(buffer, buffer.numpy(), self.api.Stream(device)))
+
+    def _pinned(self, sizes: Sizes) -> torch.Tensor:
+        try:
+            return torch.empty(sizes.chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise DeviceError.because(
+                f"pin {sizes.lanes} buffers of {sizes.chunk >> 20} MiB for {self.device}",
+                str(error).partition("\n")[0],
+                f"a smaller {SETTING}, or {SETTING}=0",
+            ) from error
 
     def send(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the host on the device; complete on return."""

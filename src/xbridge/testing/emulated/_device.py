@@ -12,6 +12,7 @@ from xbridge.testing.emulated._streams import (
     Stream,
     current_stream,
     default_stream,
+    set_stream,
     stream,
     synchronize,
 )
@@ -31,6 +32,8 @@ __all__ = [
     "is_available",
     "is_initialized",
     "manual_seed_all",
+    "set_device",
+    "set_stream",
     "stream",
     "synchronize",
 ]
@@ -69,6 +72,10 @@ def is_initialized() -> bool:
 
 def manual_seed_all(seed: int) -> None:
     """Nothing: random numbers come from the generator of the host."""
+
+
+def set_device(device: object) -> None:
+    """Nothing: the only one is current already."""
 
 
 def _is_in_bad_fork() -> bool:

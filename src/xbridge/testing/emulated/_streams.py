@@ -191,6 +191,11 @@ def stream(stream: Stream) -> Stream:
     return stream
 
 
+def set_stream(stream: Stream) -> None:
+    """Make a stream the current one of this thread, until the `with` block is left in which it stands."""
+    _entered()[-1:] = [stream]
+
+
 def synchronize(device: object = None) -> None:
     """Wait on the host until the work of all streams is done."""
     for each in tuple(_streams):

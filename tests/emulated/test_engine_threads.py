@@ -1,0 +1,213 @@
+"""Another thread knows of the streams and modes of this one, and holds nobody up."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from emulated.engine import use_small_buffers
+from emulated.there import DEVICE, KIND, PACES, api, paced
+
+import xbridge
+from xbridge.backends import torch as room
+from xbridge.backends.torch import _staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Buffers so small that every array is large."""
+    return use_small_buffers(monkeypatch)
+
+
+def made(i: int) -> torch.Tensor:
+    """What the current stream has yet to compute."""
+    return torch.full((4,), float(i), device=KIND) + 1
+
+
+EXPECTED = [[i + 1.0] * 4 for i in range(3)]
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+@pytest.mark.parametrize("target", ["numpy", "torch"])
+def test_what_the_consumer_has_asked_for_is_there_when_it_is_handed_out(
+    target: str, pace: float | None
+) -> None:
+    with paced(pace), api.stream(api.Stream()):
+        batches = [made(i) for i in range(3)]
+
+        ahead = xbridge.prefetch(batches, target, device="cpu")
+        assert [x.tolist() for x in ahead] == EXPECTED
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+def test_an_iterable_may_have_a_stream_of_its_own(pace: float | None) -> None:
+    own = api.Stream()
+
+    def batches() -> Iterator[torch.Tensor]:
+        with api.stream(own):
+            for i in range(3):
+                yield made(i)
+
+    with paced(pace):
+        assert [x.tolist() for x in xbridge.prefetch(batches(), "numpy")] == EXPECTED
+        there = xbridge.prefetch(batches(), "torch", device=KIND, dtype="float64")
+        assert [x.tolist() for x in there] == EXPECTED
+
+
+def test_an_iterable_works_on_the_stream_of_the_consumer_in_its_modes() -> None:
+    seen = []
+
+    def batches() -> Iterator[torch.Tensor]:
+        for i in range(2):
+            seen.append((api.current_stream(), torch.is_grad_enabled(), threading.get_ident()))
+            yield torch.full((2,), i)
+
+    mine = api.Stream()
+    with api.stream(mine), torch.no_grad():
+        list(xbridge.prefetch(batches(), "numpy"))
+
+    assert [(stream == mine, recording) for stream, recording, _ in seen] == [(True, False)] * 2
+    assert threading.get_ident() not in {thread for *_, thread in seen}
+
+
+def test_an_iterable_makes_tensors_where_the_consumer_does() -> None:
+    def batches() -> Iterator[torch.Tensor]:
+        yield torch.ones(2)
+
+    with torch.device("meta"):
+        (batch,) = xbridge.prefetch(batches(), "torch")
+
+    assert batch.is_meta
+    (batch,) = xbridge.prefetch(batches(), "torch")
+    assert batch.device.type == "cpu"
+
+
+@pytest.mark.parametrize("device", [None, KIND])
+def test_the_allocator_hears_of_the_consumers_stream(
+    device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    record_stream = torch.Tensor.record_stream
+
+    def watched(x: torch.Tensor, stream: torch.Stream) -> None:
+        told.append((x.dtype, stream))
+        record_stream(x, stream)
+
+    monkeypatch.setattr(torch.Tensor, "record_stream", watched)
+    mine, own = api.Stream(), api.Stream()
+
+    def batches() -> Iterator[torch.Tensor]:
+        with api.stream(own):
+            yield torch.ones(4, device=KIND)
+
+    with api.stream(mine):
+        list(xbridge.prefetch(batches(), "torch", device=device, dtype="float64"))
+
+    assert any(dtype == torch.float64 and stream == mine for dtype, stream in told)
+
+
+class Foreign:
+    """An array of another library on the same device."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+
+def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    aside = room.aside
+
+    def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
+        asked.append(place)
+        return aside(fn, place)
+
+    class Theirs:
+        """Its library, as far as it is asked."""
+
+        host_only = False
+        describe = staticmethod(lambda x: room.describe(x.values))
+
+    monkeypatch.setattr(room, "aside", watched)
+    monkeypatch.setattr("xbridge._apart.backend_for", lambda cls: Theirs if cls is Foreign else None)
+    from xbridge._apart import ends
+
+    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], room))
+
+    assert found == [(Theirs, DEVICE), (room, DEVICE), (Theirs, "cpu")]
+
+
+def test_a_transfer_from_the_host_waits_for_nobody_elses_computation() -> None:
+    if KIND == "cuda":
+        pytest.skip("a computation that goes on until it may end is the pretend one's")
+    computed = threading.Event()
+    with api.stream(api.Stream()):
+        api.current_stream().do(lambda: computed.wait(PATIENCE))
+        loss = made(1)
+        wanted = xbridge.transfer(loss, "numpy")
+
+    for batch in (np.ones(100), [np.ones(3), np.ones(4)]):
+        xbridge.transfer(batch, "torch", device=KIND).result(PATIENCE)
+    assert not wanted.done()
+    computed.set()
+    assert wanted.result(PATIENCE).tolist() == [2] * 4
+
+
+def captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that what this thread asks for is recorded into a graph."""
+    me = threading.get_ident()
+    word = "is_current_stream_capturing"
+    monkeypatch.setattr(api, word, lambda: threading.get_ident() == me, raising=False)
+
+
+def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(4, device=KIND)
+    captured(monkeypatch)
+    monkeypatch.setattr(api.Stream, "record_event", None)
+
+    for call in (
+        lambda: xbridge.transfer(x, "numpy").result(),
+        lambda: xbridge.transfer(np.ones(2), "torch", device=KIND).result(),
+        lambda: next(xbridge.prefetch([np.ones(2)], "torch", device=KIND)),
+    ):
+        with pytest.raises(xbridge.DeviceError, match="a graph is being captured"):
+            call()  # type: ignore[no-untyped-call] # of several kinds
+
+
+def test_while_a_graph_is_captured_what_crosses_goes_the_plain_way(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured(monkeypatch)
+    monkeypatch.setitem(engine.__dict__, "Ring", None)
+
+    assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
+    assert len(engine.move_all([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
+
+
+def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rings = []
+    both = threading.Barrier(2, timeout=0.2)
+
+    def slow(*args: object) -> _staging.Ring:
+        rings.append(args)
+        with suppress(threading.BrokenBarrierError):
+            both.wait()  # for the other one, that is not to come
+        return _staging.Ring(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(engine.__dict__, "Ring", slow)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
+
+    assert len(rings) == 1
