@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, UserDict, deque, namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from fresh import run
+from gate import Gate
 
 import xbridge
 from xbridge import _leaves
@@ -17,7 +18,7 @@ from xbridge import _leaves
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-A, TEXT = np.arange(3.0), np.array(["a"])
+A, COMPLEX = np.arange(3.0), np.array([1j])
 Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
 
 
@@ -37,7 +38,7 @@ class Mine(dict[str, Any]):
 def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What walks the batches."""
     if request.param == "without":
-        monkeypatch.setattr("xbridge._transfer.walker", lambda: _leaves.Plain)
+        monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
         return _leaves.Plain
     pytest.importorskip("optree")
     return _leaves.walker()
@@ -81,15 +82,15 @@ def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: 
 @pytest.mark.parametrize(
     ("batch", "way"),
     [
-        ([A, TEXT], r"tree\[1\]"),
-        ({"a": A, "b": (A, {3: TEXT})}, r"tree\['b'\]\[1\]\[3\]"),
-        ([A, [A], TEXT, TEXT], r"tree\[2\]"),
-        (Point(A, [TEXT]), r"tree(\.y|\[1\])\[0\]"),
+        ([A, COMPLEX], r"tree\[1\]"),
+        ({"a": A, "b": (A, {3: COMPLEX})}, r"tree\['b'\]\[1\]\[3\]"),
+        ([A, [A], COMPLEX, COMPLEX], r"tree\[2\]"),
+        (Point(A, [COMPLEX]), r"tree(\.y|\[1\])\[0\]"),
     ],
     ids=str,
 )
 def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
-    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy <U1") as told:
+    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy complex128") as told:
         carried(batch)
     assert isinstance(told.value.__cause__, xbridge.DTypeError)
 
@@ -97,16 +98,16 @@ def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Call
 @both
 @pytest.mark.usefixtures("walker")
 def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
-    with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy <U1"):
-        carried(TEXT)
+    with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy complex128"):
+        carried(COMPLEX)
 
 
 def test_an_array_that_was_taken_out_meanwhile_was_somewhere_in_the_tree(walker: Any) -> None:
-    batch = {"a": [TEXT]}
+    batch = {"a": [COMPLEX]}
     walk = walker(batch)
-    assert walk.name_of(TEXT) == "tree['a'][0]"
+    assert walk.name_of(COMPLEX) == "tree['a'][0]"
     batch["a"].clear()
-    assert walk.name_of(TEXT) == "tree"
+    assert walk.name_of(COMPLEX) == "tree"
 
 
 @pytest.mark.usefixtures("walker")
@@ -142,15 +143,55 @@ def test_plain_containers_keep_their_form() -> None:
     assert made["a"][0].dtype == np.float32
 
 
-@pytest.mark.parametrize("mine", [Mine(x=A), type("Row", (list,), {})([A])], ids=["dict", "list"])
-def test_without_optree_another_container_is_refused_if_it_holds_an_array(
-    mine: Any, monkeypatch: pytest.MonkeyPatch
+@dataclass
+class Fields:
+    x: Any
+
+
+class Triple(Point):
+    """A named tuple that may be more than its fields."""
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        *(Mine(x=A), Mine(), type("Row", (list,), {})([A]), deque([A]), UserDict(x=A), Fields(A)),
+        *(Triple(A, 1), Triple(1, 1), type("Row", (tuple,), {})([1, A])),
+    ],
+    ids=[
+        *("dict", "empty dict", "list", "deque", "user dict", "dataclass"),
+        *("named tuple", "named tuple of numbers", "tuple"),
+    ],
+)
+@pytest.mark.parametrize("within", [False, True])
+def test_without_optree_other_containers_are_refused(
+    mine: Any, within: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xbridge._transfer.walker", lambda: _leaves.Plain)
+    monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"optree is not installed.*pip install"):
-        transferred(mine)
-    plain = Mine(x=1)
-    assert transferred([plain, A])[0] is plain
+        transferred({"mine": (mine,)} if within else mine)
+
+
+def test_without_optree_a_tuple_of_numbers_is_a_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
+    size = type("Size", (tuple,), {})([2, 3])
+    assert transferred([A, size])[1] is size
+
+
+@pytest.mark.usefixtures("walker")
+def test_a_batch_that_is_changed_meanwhile_comes_as_it_was() -> None:
+    slow = Gate()
+    batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]]}
+    under_way = xbridge.transfer([slow, batch], "numpy")
+    batch["target"] = batch.pop("label")
+    batch["image"].append(A)
+    batch["rows"][0] = None
+    slow.opened.set()
+
+    made = under_way.result()[1]
+    assert list(made) == ["label", "image", "rows"]
+    assert (made["label"].tolist(), made["image"][0].tolist()) == ([1], [0])
+    assert [len(row) for row in made["rows"]] == [1, 2]
 
 
 def test_without_optree_the_walk_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,11 +27,28 @@ from trees import PAIRS, Defined, Frozen, Names, Open, Pair, Sample, form, leave
 from xbridge import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 A = np.arange(6.0)
+
+# Each is called with what makes a leaf of a number.
+ROWS: dict[str, Callable[[Callable[[int], Any]], Any]] = {
+    "samples": lambda leaf: [{"x": leaf(1), "y": "s"}, {"y": leaf(2), "x": leaf(3)}],
+    "columns": lambda leaf: {"b": [leaf(1), leaf(2)], "a": [leaf(3)]},
+    "tuples": lambda leaf: ((leaf(1), leaf(2)), (None, leaf(3)), ()),
+    "empty ones": lambda leaf: [{}, {}, {"x": leaf(1)}, {}],
+    "nothing": lambda _: [[], []],
+    "lists and tuples": lambda leaf: [[leaf(1)], (leaf(2), leaf(3))],
+    "dicts and lists": lambda leaf: [{"x": leaf(1)}, [leaf(2)], {"x": leaf(3)}],
+    "a container in the last": lambda leaf: [{"x": leaf(1)}, {"x": leaf(2)}, {"x": [leaf(3)], "y": leaf(4)}],
+    "somebody's in the last": lambda leaf: [[leaf(1)], [leaf(2), Pair(leaf(3), Frozen(leaf(4), leaf(5)))]],
+    "beside a leaf": lambda leaf: [{"x": leaf(1)}, leaf(2), {"x": leaf(3)}],
+    "deeper": lambda leaf: {"x": [{"y": leaf(1)}, {"y": leaf(2)}], "z": (leaf(3), [(leaf(4),), (leaf(5),)])},
+    "in a deque": lambda leaf: deque([{"x": leaf(1)}, {"y": leaf(2)}], 3),
+    "in a named tuple": lambda leaf: Pair([leaf(1)], [leaf(2), leaf(3)]),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +56,30 @@ def toys(own_registry: None) -> None:
     xbridge.register_backend("toylib", make_backend())
 
 
+class Registered:
+    """What optree is told of."""
+
+    def __init__(self, array: object, name: str) -> None:
+        self.array = array
+        self.name = name
+
+
 @pytest.fixture
-def globally() -> Any:
-    """Where registrations hold for everybody."""
-    return vars(optree.registry)["__GLOBAL_NAMESPACE"]
+def told() -> Iterator[Any]:
+    """Tells optree of a class, until the test ends or it is told anew."""
+    globally = vars(optree.registry)["__GLOBAL_NAMESPACE"]
+
+    def forget() -> None:
+        if optree.register_pytree_node.get(Registered):
+            optree.unregister_pytree_node(Registered, namespace=globally)
+
+    def tell(flatten: Any, unflatten: Any, **entry: Any) -> None:
+        forget()
+        register: Any = optree.register_pytree_node
+        register(Registered, flatten, unflatten, namespace=globally, **entry)
+
+    yield tell
+    forget()
 
 
 @pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
@@ -83,6 +120,19 @@ def test_map_sees_the_arrays_in_order_and_each_once(given: Any) -> None:
     arrays = [x for x in leaves(given) if isinstance(x, np.ndarray)]
     assert {id(x) for x in seen} == {id(x) for x in arrays}
     assert len(seen) == len({id(x) for x in arrays})
+
+
+@pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
+def test_rows_come_back_with_their_own_leaves(make: Callable[[Callable[[int], Any]], Any]) -> None:
+    seen: list[int] = []
+
+    def number(x: Any) -> int:
+        seen.append(int(x))
+        return seen[-1]
+
+    made = tree.map(number, make(np.array))
+    assert repr(made) == repr(make(int))  # types and the order of keys too
+    assert seen == list(range(1, len(seen) + 1))
 
 
 def test_the_same_array_stays_the_same_object() -> None:
@@ -137,7 +187,7 @@ def test_a_bad_option_is_refused_whatever_the_tree_holds(given: list[object]) ->
         tree.to_backend(given, "nolib")
 
 
-BAD = np.array(["text"])
+BAD = np.array([None])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +206,7 @@ BAD = np.array(["text"])
 def test_an_error_names_the_way_to_the_leaf_and_keeps_its_class(given: Any, way: str) -> None:
     with pytest.raises(xbridge.DTypeError) as caught:
         tree.to_backend(given, "toylib")
-    assert str(caught.value).startswith(f"at {way}: cannot convert a numpy <U4 array")
+    assert str(caught.value).startswith(f"at {way}: cannot convert a numpy object array")
     assert isinstance(caught.value.__cause__, xbridge.DTypeError)
     assert str(caught.value) == f"at {way}: {caught.value.__cause__}"
 
@@ -165,6 +215,19 @@ def test_what_a_function_raises_passes_with_a_note() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         tree.map(lambda x: 1 // 0, {"x": [1, A]})
     assert caught.value.__notes__ == ["at tree['x'][1]"]
+
+
+def test_a_leaf_that_was_taken_out_since_has_no_way() -> None:
+    given: dict[str, Any] = {"x": OrderedDict(y=A)}
+
+    def change(_: object) -> None:
+        given.clear()
+        given["new"] = OrderedDict(z=1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        tree.map(change, given)
+    assert caught.value.__notes__ == ["at tree"]
 
 
 def test_a_tree_without_an_end_is_refused() -> None:
@@ -186,24 +249,18 @@ def test_a_tree_deeper_than_the_stack_is_refused() -> None:
         tree.to_numpy([deep, deep])
 
 
-def test_a_container_that_is_built_without_end_is_refused() -> None:
-    class Deep(Names):
-        def __setitem__(self, key: str, value: object) -> None:
-            self[key] = value
+def test_a_container_that_comes_apart_or_together_without_end_is_refused(told: Any) -> None:
+    def forever(*args: Any) -> Any:
+        return forever(*args)
 
-    with pytest.raises(xbridge.OptionError, match="too deep"):
-        tree.to_numpy(dict.fromkeys("ab", Deep(a=A)))
-
-
-def test_a_container_that_makes_itself_anew_has_no_end_either(globally: str) -> None:
-    class Endless:
-        pass
-
-    register: Any = optree.register_pytree_node
-    register(Endless, lambda x: ([Endless()], None), lambda _, x: x, namespace=globally)
-    with pytest.raises(xbridge.OptionError, match="too deep"):
-        tree.to_numpy([Endless()])
-    optree.unregister_pytree_node(Endless, namespace=globally)
+    for flatten, unflatten in [
+        (lambda _: ([Registered(A, "n")], None), forever),
+        (lambda x: ([x.array], None), forever),
+        (forever, forever),
+    ]:
+        told(flatten, unflatten)
+        with pytest.raises(xbridge.OptionError, match="too deep"):
+            tree.to_numpy([Registered(A, "n")])
 
 
 def test_the_source_is_as_it_was() -> None:
@@ -252,28 +309,29 @@ def test_attributes_of_a_dict_stay() -> None:
     assert vars(made)["_metadata"] == {"version": 1}
 
 
-class Registered:
-    """What optree is told of."""
-
-    def __init__(self, array: object, name: str) -> None:
-        self.array = array
-        self.name = name
-
-
-def test_what_optree_was_told_of_a_class_holds(globally: str) -> None:
-    register: Any = optree.register_pytree_node
-    register(
-        Registered,
-        lambda x: ((x.array,), x.name),
-        lambda name, parts: Registered(next(iter(parts)), name),
-        namespace=globally,
-    )
+def test_what_optree_was_told_of_a_class_holds(told: Any) -> None:
+    told(lambda x: ((x.array,), x.name), lambda name, parts: Registered(next(iter(parts)), name))
     made = tree.to_backend({"x": Registered([A], "n")}, "toylib")["x"]
     assert (type(made), made.name) == (Registered, "n")
     assert isinstance(made.array[0], Toy)
-    with pytest.raises(xbridge.DTypeError, match="at tree"):
+
+
+@pytest.mark.parametrize(
+    ("names", "entry", "way"),
+    [
+        ((), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+        ((None,), {"path_entry_type": optree.SequenceEntry}, r"tree\[0\]\[1\]\['x'\]"),
+        ((["n", "y"],), {"path_entry_type": optree.GetAttrEntry}, r"tree\[0\]\.y\['x'\]"),
+        ((["n"],), {"path_entry_type": optree.GetAttrEntry}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+        ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+    ],
+)
+def test_an_error_names_what_a_class_made_when_it_came_apart(
+    told: Any, names: Any, entry: Any, way: str
+) -> None:
+    told(lambda x: ([x.name, {"x": x.array.copy()}], None, *names), lambda _, parts: parts, **entry)
+    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: "):
         tree.to_backend([Registered(BAD, "n")], "toylib")
-    optree.unregister_pytree_node(Registered, namespace=globally)
 
 
 def test_what_nobody_was_told_of_is_a_leaf() -> None:
@@ -281,35 +339,54 @@ def test_what_nobody_was_told_of_is_a_leaf() -> None:
     assert tree.to_backend([x], "toylib")[0] is x
 
 
-@pytest.mark.parametrize("fails", ["take", "build"])
-def test_what_the_code_of_a_container_raises_is_chained(fails: str) -> None:
-    class Faulty(dict[str, Any]):
-        def __setitem__(self, key: str, value: object) -> None:
-            raise KeyError(key)
+def take(x: Registered) -> Any:
+    return [x.array], None
 
-        def values(self) -> Any:
-            if fails == "take":
-                raise KeyError("no")
-            return super().values()
 
-    with pytest.raises(xbridge.UnsupportedArrayError, match="its class failed with KeyError") as caught:
-        tree.to_numpy([Faulty(a=A)])
+def fail(*_: object) -> Any:
+    raise KeyError("no")
+
+
+def refuse(*_: object) -> Any:
+    raise xbridge.OptionError("never")
+
+
+@pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "take"), (take, fail, "put")])
+def test_what_the_code_of_a_container_raises_is_chained(
+    told: Any, flatten: Any, unflatten: Any, asked: str
+) -> None:
+    told(flatten, unflatten)
+    message = rf"cannot {asked} a Registered (apart|together): its class failed with KeyError"
+    with pytest.raises(xbridge.UnsupportedArrayError, match=message) as caught:
+        tree.to_numpy([Registered(A, "n")])
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_an_error_of_ours_inside_a_container_is_not_wrapped() -> None:
-    class Refusing(Names):
-        def __setitem__(self, key: str, value: object) -> None:
-            raise xbridge.OptionError("no")
-
-        def values(self) -> Any:
-            raise xbridge.OptionError("never")
-
+@pytest.mark.parametrize("flatten", [take, refuse])
+def test_an_error_of_ours_inside_a_container_is_not_wrapped(told: Any, flatten: Any) -> None:
+    told(flatten, refuse)
     with pytest.raises(xbridge.OptionError, match=r"^never$"):
-        tree.to_numpy([Refusing(a=A)])
-    del Refusing.values
-    with pytest.raises(xbridge.OptionError, match=r"^no$"):
-        tree.to_numpy([Refusing(a=A)])
+        tree.to_numpy([Registered(A, "n")])
+
+
+class TheirError(Exception):
+    """No error that Python knows."""
+
+
+@pytest.mark.parametrize("error", [TheirError("no"), StopIteration("no"), ValueError("no")], ids=repr)
+def test_whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    way_out = r"a Registered {}: its class failed with .*no.*; try its parts one by one"
+    told(lambda x: ((x.array,), None), fail)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("together")) as caught:
+        tree.to_numpy(Registered(A, "n"))
+    assert caught.value.__cause__ is error
+    told(fail, fail)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("apart")) as caught:
+        tree.to_numpy(Registered(A, "n"))
+    assert caught.value.__cause__ is error
 
 
 def test_align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:

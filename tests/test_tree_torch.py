@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,6 +25,9 @@ from trees import form, leaves, trees
 
 from xbridge import tree
 from xbridge._registry import get, hot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 A = np.arange(6.0)
 READONLY = np.arange(3.0)
@@ -181,31 +185,81 @@ class Told:
         self.name = name
 
 
-def test_what_torch_was_told_of_a_class_holds() -> None:
-    _pytree.register_pytree_node(
-        Told,
-        lambda x: ([x.array], x.name),
-        lambda parts, name: Told(next(iter(parts)), name),
-        serialized_type_name="xbridge.Told",
-    )
+class Point(tuple[Any, ...]):
+    """A tuple that torch is told of."""
+
+    __slots__ = ()
+
+
+@pytest.fixture
+def told() -> Iterator[Any]:
+    """Tells torch of a class, until the test ends."""
+    classes = []
+
+    def tell(cls: type, flatten: Any, unflatten: Any, **named: Any) -> None:
+        classes.append(cls)
+        name = f"xbridge.{cls.__name__}"
+        _pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=name, **named)
+
+    yield tell
+    for cls in classes:
+        _pytree.SUPPORTED_NODES.pop(cls)
+
+
+def test_what_torch_was_told_of_a_class_holds(told: Any) -> None:
+    assert isinstance(tree.to_backend(Told(A, "n"), "torch").array, np.ndarray)
+    told(Told, lambda x: ([x.array], x.name), lambda parts, name: Told(next(iter(parts)), name))
     made = tree.to_backend({"x": Told([A], "n")}, "torch")["x"]
     assert (type(made), made.name) == (Told, "n")
     assert isinstance(made.array[0], torch.Tensor)
-    _pytree.SUPPORTED_NODES.pop(Told)
-    assert isinstance(tree.to_backend(Told(A, "n"), "torch").array, np.ndarray)
+    told(Point, lambda x: (list(x), len(x)), lambda parts, n: Point([*parts, n]))
+    assert tree.to_backend(Point([A]), "torch")[1] == 1
+
+
+def test_an_error_names_the_way_as_torch_was_told_it(told: Any) -> None:
+    class Named(Point):
+        pass
+
+    class Nameless(Point):
+        pass
+
+    bad = [np.array([None])]
+    told(Nameless, lambda x: (list(x), None), lambda parts, _: Nameless(parts))
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['t'\]\[<flat index 1>\]\[0\]: "):
+        tree.to_backend({"t": Nameless(["n", bad])}, "torch")
+    keys = [_pytree.GetAttrKey("name"), _pytree.GetAttrKey("array")]
+    told(
+        Named,
+        lambda x: (list(x), None),
+        lambda parts, _: Named(parts),
+        flatten_with_keys_fn=lambda x: (list(zip(keys, x, strict=True)), None),
+    )
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['t'\]\.array\[0\]: "):
+        tree.to_backend({"t": Named(["n", bad])}, "torch")
 
 
 def test_what_torch_returns_is_a_container() -> None:
-    made = tree.to_numpy(torch.ones(2, 3).max(0))
+    given = torch.ones(2, 3).max(0)
+    assert tree.to_backend([given], "torch")[0] is given
+    made = tree.to_numpy(given)
     assert type(made) is torch.return_types.max
     assert made.values.tolist() == [1, 1, 1]
     assert isinstance(made.indices, np.ndarray)
 
 
 def test_a_size_and_a_module_are_leaves() -> None:
-    size, model = torch.Size([1, 2]), torch.nn.Linear(1, 1)
-    assert tree.to_numpy([size, model])[0] is size
-    assert tree.to_numpy([size, model])[1] is model
+    @dataclass(eq=False)
+    class Model(torch.nn.Module):
+        x: Any
+
+        def __new__(cls, *_: object) -> Any:
+            made = super().__new__(cls)
+            torch.nn.Module.__init__(made)
+            return made
+
+    given = [torch.Size([1, 2]), torch.nn.Linear(1, 1), Model(A)]
+    made = tree.to_backend([A, given], "torch", scalars=True)[1]
+    assert all(x is y for x, y in zip(made, given, strict=True))
 
 
 def test_all_trees_are_brought_to_one_library() -> None:

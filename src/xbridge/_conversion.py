@@ -12,6 +12,7 @@ from xbridge._plan import Plan, Request, in_words
 from xbridge._registry import backend_for, get
 from xbridge._run import is_watched, perform, run, watched
 from xbridge.backends import HOST
+from xbridge.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,10 +74,10 @@ def convert(guest: Guest, target: Backend, request: Request) -> Array:
 def convert_all(guests: Iterable[Guest], target: Backend, request: Request) -> list[Array]:
     """Each as `convert` would; small ones that make the same move make it together."""
     if not is_watched(target):
-        return _together(_begun(guests, target, request))
-    known = list(guests)
-    arrays, plans = [guest.array for guest in known], [plan(guest, target, request) for guest in known]
-    return watched(arrays, plans, lambda: _together(map(_up_to_the_move, arrays, plans)))
+        return _together(counted(_begun(guests, target, request)))
+    known = list(counted(guests))
+    arrays, plans = [guest.array for guest in known], list(counted(plan(x, target, request) for x in known))
+    return watched(arrays, plans, lambda: _together(counted(map(_up_to_the_move, arrays, plans))))
 
 
 def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan]]:

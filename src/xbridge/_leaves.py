@@ -6,20 +6,37 @@ dicts are walked here.
 
 from __future__ import annotations
 
+from collections import UserDict, UserList, deque
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _planned
-from xbridge._look import are_arrays
-from xbridge.errors import MissingLibraryError, OptionError, UnsupportedArrayError, XBridgeError
+from xbridge._devices import CPU
+from xbridge._look import are_arrays, dtype_of
+from xbridge._plan import Request
+from xbridge._registry import backend_for, get, hot
+from xbridge._request import read_request
+from xbridge.errors import (
+    DTypeError,
+    MissingLibraryError,
+    OptionError,
+    UnsupportedArrayError,
+    XBridgeError,
+    counted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Protocol, Self
 
-    from xbridge._protocol import Array
+    from xbridge._protocol import Array, Backend
+
+    Direct = Callable[[Array], Array | None]
+    """From a plain array to what becomes of it; None in doubt."""
+    Work = Callable[[list[Any]], list[Any]]
+    """From arrays to what becomes of them."""
 
     class Walked(Protocol):
         """A tree taken apart, as `xbridge.tree` does it."""
@@ -31,19 +48,36 @@ if TYPE_CHECKING:
 
         def rebuilt(self, leaves: list[Any]) -> Any:
             """A tree of the same form with other leaves."""
+            ...
+
+        def kept(self) -> Self:
+            """The same, of a tree that nobody else can change."""
+            ...
 
         def name_of(self, leaf: Any) -> str:
             """The way to the first place where a leaf stands, as Python would write it."""
+            ...
+
+
+_CONTAINERS = (list, dict, deque, UserDict, UserList)
+_FIELDS = ("_fields", "__dataclass_fields__", "__attrs_attrs__")
+"""What a named tuple, a dataclass and an attrs class have."""
+
+_NO_ARRAYS = (str, bytes, bool, int, float, complex, type(None))
+_TEXT = frozenset("SUT")
+"""NumPy's words for the kinds of its dtypes whose items are strings."""
 
 
 class Fixture:
     """An array that belongs to the form of its container: its dtype is not for the caller to choose."""
 
-    __slots__ = ("array", "on_host")
+    __slots__ = ("array", "instead", "on_host")
 
-    def __init__(self, array: Array, *, on_host: bool) -> None:
+    def __init__(self, array: Array, *, on_host: bool, instead: str) -> None:
         self.array = array
         self.on_host = on_host
+        self.instead = instead
+        """What to convert where the library has no such dtype."""
 
 
 def crosses(cls: type) -> bool:
@@ -51,15 +85,50 @@ def crosses(cls: type) -> bool:
     return are_arrays(cls) or cls is Fixture
 
 
+def is_text(x: Any) -> bool:
+    """Whether a leaf stays as it is, for it is no array of numbers and is not meant as one."""
+    return type(x) in _NO_ARRAYS or getattr(getattr(x, "dtype", None), "kind", "") in _TEXT
+
+
 def converted(xs: list[Any], name: str, **options: Any) -> list[Array]:
     """What becomes of arrays and fixtures. These are in the library then, but never of another dtype."""
-    made = iter(_planned.to_backend_all([x for x in xs if type(x) is not Fixture], name, **options))
-    return [_fixed(x, name, options) if type(x) is Fixture else next(made) for x in xs]
+    target = get(name)
+    request = read_request((target,), **options)
+    ways = {kind: direct(kind, target, request) for kind in set(map(type, xs))}
+    made = [None if (way := ways[type(x)]) is None else way(x) for x in xs]
+    planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
+    try:
+        found = _planned.to_backend_all([xs[i] for i in planned], name, **options) if planned else []
+    except XBridgeError as error:
+        error.renumber(planned)
+        raise
+    for i, y in zip(planned, found, strict=True):
+        made[i] = y
+    return list(counted(_fixed(x, name, options) if y is None else y for x, y in zip(xs, made, strict=True)))
+
+
+def direct(kind: type, target: Backend, request: Request) -> Direct | None:
+    """What converts plain arrays of a type without a plan, if nothing was asked but where they are to lie."""
+    way, room = hot.get(target.name, {}).get(kind), backend_for(kind)
+    if way is None or room is None or request != Request(request.device):
+        return None
+    if request.device is None or (room.host_only and request.device == CPU):
+        return way
+    if room is not target:
+        return None
+    return lambda x: x if target.describe(x).device == request.device else None
 
 
 def _fixed(fixture: Fixture, name: str, options: dict[str, Any]) -> Array:
     place = "cpu" if fixture.on_host else options["device"]
-    return _planned.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
+    try:
+        return _planned.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
+    except DTypeError as error:
+        raise DTypeError.because(
+            f"take what a container is built of to {name}",
+            f"its dtype must stay, and {name} has no {dtype_of(fixture.array)} here",
+            fixture.instead,
+        ) from error
 
 
 @cache
@@ -99,6 +168,10 @@ class Plain:
         """A tree of the same form with other leaves."""
         return self._build(iter(leaves))
 
+    def kept(self) -> Self:
+        """The same: its keys are noted."""
+        return self
+
     def name_of(self, leaf: Any) -> str:
         """The way to the first place where a leaf stands, as Python would write it."""
         todo = [("tree", self._tree)]
@@ -112,14 +185,38 @@ class Plain:
         return "tree"  # it was taken out of it since
 
 
-def together(walk: Walked, many: Callable[[list[Any]], list[Any]], xs: list[Any]) -> list[Any]:
-    """What `many` makes of all at once. If that fails, each is tried alone, to say which one it was."""
+class Batch:
+    """A tree, and the arrays in it, each once.
+
+    Parameters
+    ----------
+    tree : tree
+        Any container, or a leaf. A leaf that is neither text nor a number stands for an array.
+    """
+
+    def __init__(self, tree: object) -> None:
+        walk = (Plain if are_arrays(type(tree)) else walker())(tree)
+        leaves = walk.leaves
+        self.walk = walk.kept()
+        self.alone = len(leaves) == 1 and leaves[0] is tree and not is_text(tree)
+        arrays = leaves if self.alone else (x for x in leaves if crosses(type(x)) and not is_text(x))
+        self.arrays = list({id(x): x for x in arrays}.values())
+
+    def carried(self, carry: Work) -> Any:
+        """The tree with arrays in place of arrays."""
+        done = carry(self.arrays) if self.alone else together(self.walk, carry, self.arrays)
+        made = dict(zip(map(id, self.arrays), done, strict=True))
+        return self.walk.rebuilt([made.get(id(x), x) for x in self.walk.leaves])
+
+
+def together(walk: Walked, many: Work, xs: list[Any]) -> list[Any]:
+    """What `many` makes of all at once. An error says at which one it was raised."""
     try:
         return many(xs)
     except XBridgeError as error:
-        failed = error.with_traceback(None)  # which holds on to what was made
-    each(walk, lambda x: many([x])[0], xs)
-    raise failed
+        if error.which is None:
+            raise
+        raise error.at(walk.name_of(xs[error.which])) from error
 
 
 def each(walk: Walked, fn: Callable[[Any], Any], xs: Iterable[Any]) -> list[Any]:
@@ -152,35 +249,36 @@ class _Place:
             return
         name = self._walk.name_of(self.leaf)
         if isinstance(error, XBridgeError):
-            raise type(error)(f"at {name}: {error}") from error
+            raise error.at(name) from error
         error.add_note(f"at {name}")
 
 
 def _taken(tree: Any) -> tuple[list[Any], Callable[[Iterator[Any]], Any]]:
     if not _is_container(tree):
         return [tree], next
-    kind = type(tree)
-    branches = [_taken(branch) for branch in (tree.values() if kind is dict else tree)]
+    kind, keys = type(tree), list(tree)
+    branches = [_taken(branch) for branch in (tree.values() if kind is dict else keys)]
 
     def build(leaves: Iterator[Any]) -> Any:
         built = [make(leaves) for _, make in branches]
         if kind is dict:
-            return dict(zip(tree, built, strict=True))
+            return dict(zip(keys, built, strict=True))
         return kind(built) if kind in (list, tuple) else kind(*built)
 
     return list(chain.from_iterable(leaves for leaves, _ in branches)), build
 
 
 def _is_container(x: Any) -> bool:
-    """Whether it is of a kind that can be built anew; another kind that holds an array is refused."""
-    if type(x) in (list, tuple, dict) or (isinstance(x, tuple) and hasattr(x, "_fields")):
+    """Whether it is of a kind that can be built anew here; what only optree can is refused."""
+    kind = type(x)
+    if kind in (list, tuple, dict) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
         return True
-    if isinstance(x, (list, tuple, dict)):
-        within = x.values() if isinstance(x, dict) else x
-        if any(are_arrays(type(child)) for child in within):
-            raise UnsupportedArrayError.because(
-                f"look for arrays in a {type(x).__name__}",
-                "optree is not installed, and it is neither a plain list, tuple or dict nor a named tuple",
-                "pip install 'xbridge-array[tree]'",
-            )
+    opened = issubclass(kind, _CONTAINERS) or any(hasattr(kind, word) for word in _FIELDS)
+    opened = opened or (issubclass(kind, tuple) and not all(type(child) in _NO_ARRAYS for child in x))
+    if opened and not are_arrays(kind):
+        raise UnsupportedArrayError.because(
+            f"look for arrays in a {kind.__name__}",
+            "optree is not installed, and it is neither a plain list, tuple or dict nor a named tuple",
+            "pip install 'xbridge-array[tree]'",
+        )
     return False

@@ -23,6 +23,7 @@ from xbridge.errors import (
     GradientError,
     UnsupportedArrayError,
     XBridgeError,
+    counted,
 )
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     from xbridge import _policy, _record  # noqa: PLC0415 -- only while somebody watches
 
     told, by = [plan.told(x) for x, plan in zip(xs, plans, strict=True)], caller()
-    for plan in told:
-        _policy.forbid(plan)
+    for _ in counted(map(_policy.forbid, told)):
+        pass
     for plan in told:
         _policy.warn(plan, by)
     begin = perf_counter()

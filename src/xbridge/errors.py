@@ -9,9 +9,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeVar
+
+    T = TypeVar("T")
 
 __all__ = [
     "CastWarning",
@@ -43,10 +45,22 @@ FOREIGN_ERRORS = (
 class XBridgeError(Exception):
     """The base of every error that xbridge raises."""
 
+    which: int | None = None
+    """Of several inputs, the one at which it was raised, where that is known."""
+
     @classmethod
     def because(cls, asked: str, why: str, do: str) -> Self:
         """The one message form: what was asked of what, why not, what to type next."""
         return cls(f"cannot {asked}: {why}; try {do}")
+
+    def renumber(self, places: Sequence[int]) -> None:
+        """Tell it which inputs it was raised among: those stand at these places of all."""
+        if self.which is not None:
+            self.which = places[self.which]
+
+    def at(self, place: str) -> Self:
+        """The same error, of one of several inputs."""
+        return type(self)(f"at {place}: {self}")
 
 
 class UnknownBackendError(XBridgeError, LookupError):
@@ -137,3 +151,15 @@ class Chained:
         """Raise ours from theirs."""
         if isinstance(error, Exception) and not isinstance(error, (XBridgeError, MemoryError, Warning)):
             raise self._ours(error) from error
+
+
+def counted(made: Iterable[T]) -> Iterator[T]:
+    """The same. An error says of which it is: how many were made before it."""
+    count = 0
+    try:
+        for one in made:
+            yield one
+            count += 1
+    except XBridgeError as error:
+        error.which = count
+        raise

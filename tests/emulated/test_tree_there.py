@@ -78,4 +78,4 @@ def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_an_array_that_cannot_cross_is_named(way: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.DTypeError, match=r"at tree(\[0\])?\['y'\]\[1\]: cannot convert"):
-        way({"x": np.ones(1), "y": [np.ones(2), np.array(["a"])]})
+        way({"x": np.ones(1), "y": [np.ones(2), np.array([None])]})

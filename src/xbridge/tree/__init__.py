@@ -13,10 +13,10 @@ from xbridge.errors import MissingLibraryError
 
 try:
     import optree as _optree  # noqa: F401 -- to say here what is missing
-except ImportError as error:
+except ImportError as _error:
     raise MissingLibraryError.because(
         "convert trees", "optree is not installed", "pip install 'xbridge-array[tree]'"
-    ) from error
+    ) from _error
 
 from xbridge.tree._convert import align, map, to_backend, to_numpy  # noqa: A004 -- what others call it too
 

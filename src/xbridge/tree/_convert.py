@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _planned
-from xbridge._leaves import converted, crosses, each, together
+from xbridge._leaves import converted, crosses, direct, each, is_text, together
 from xbridge._look import are_arrays
-from xbridge._registry import get, hot
+from xbridge._registry import get
 from xbridge._request import read_request
 from xbridge.backends import HOST
+from xbridge.errors import OptionError
 from xbridge.tree._nodes import NUMBERS
 from xbridge.tree._walk import Walk
 
@@ -45,9 +46,9 @@ def to_backend(
     Parameters
     ----------
     tree : tree
-        Lists, tuples, dicts and other mappings, deques, named tuples, dataclasses, attrs classes, packed
-        sequences and whatever is registered with optree, torch or JAX, in each other to any depth; or an
-        array. Arrays are those of registered libraries, and NumPy scalars.
+        Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes, packed sequences and
+        whatever is registered with optree, torch or JAX, in each other to any depth; or an array. Arrays
+        are those of registered libraries, and NumPy scalars.
     backend, device, dtype, copy, grad
         As for `xbridge.to_backend`, for each array.
     scalars : bool
@@ -57,9 +58,9 @@ def to_backend(
     -------
     tree
         New containers of the same types, with their keys in the same order, and all other leaves as they
-        are. An array that stands in several places is converted once. Views that share memory share it
-        still where nothing is copied; each copy is its own memory, but for small ones that cross to or
-        from a device: they lie side by side in one piece.
+        are, arrays of text among them. An array that stands in several places is converted once. Views
+        that share memory share it still where nothing is copied; each copy is its own memory, but for
+        small ones that cross to or from a device: they lie side by side in one piece.
 
     Raises
     ------
@@ -121,6 +122,7 @@ def align(
     like: Array | None = None,
     backend: str | None = None,
     device: object = None,
+    dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
 ) -> tuple[Tree, ...]:
@@ -130,7 +132,7 @@ def align(
     ----------
     *trees : tree
         As for `xbridge.tree.to_backend`.
-    like, backend, device, copy, grad
+    like, backend, device, dtype, copy, grad
         As for `xbridge.align`. With neither `like` nor `backend`, the first array of the first tree that
         has one decides.
 
@@ -151,8 +153,9 @@ def align(
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
     walk = Walk(trees)
-    arrays = [x for x in walk.leaves if type(x) in set(filter(are_arrays, walk.kinds))]
-    options = {"device": device, "dtype": None, "copy": copy, "grad": grad}
+    kinds = set(filter(are_arrays, walk.kinds))
+    arrays = [x for x in walk.leaves if type(x) in kinds and not is_text(x)]
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     aligned: tuple[Tree, ...] = _converted(walk, _planned.meet(arrays, like, backend, options), options)
     return aligned
 
@@ -179,6 +182,8 @@ def map(  # noqa: A001 -- what others call it too
 
     Raises
     ------
+    OptionError
+        `fn` is no function.
     Exception
         Whatever `fn` raises, with a note of the way to the array.
 
@@ -188,6 +193,8 @@ def map(  # noqa: A001 -- what others call it too
     >>> map(np.shape, [np.ones((2, 3)), {"y": np.ones(4)}, None])
     [(2, 3), {'y': (4,)}, None]
     """
+    if not callable(fn):
+        raise OptionError.because(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
     walk = Walk(tree)
     ways: dict[type, Way] = {
         kind: partial(_once, partial(each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
@@ -198,16 +205,14 @@ def map(  # noqa: A001 -- what others call it too
 
 
 def _converted(walk: Walk, target: Backend, options: dict[str, Any], *, scalars: bool = False) -> Tree:
-    idle = all(option is None for option in options.values())
-    if not idle:
-        read_request((target,), **options)
+    request = read_request((target,), **options)
     ways: dict[type, Way] = {}
     for kind in walk.kinds:
         if crosses(kind):
-            direct = hot.get(target.name, {}).get(kind) if idle else None
-            many = getattr(target, "adopt_all", None) if direct is target.adopt else None
+            plain = direct(kind, target, request) is target.adopt
+            many = getattr(target, "adopt_all", None) if plain else None
             planned = partial(converted, name=target.name, **options)
-            ways[kind] = partial(_once, partial(_arrays, walk, direct, many, planned))
+            ways[kind] = partial(_once, partial(_arrays, walk, many, planned))
         elif scalars and kind in NUMBERS:
             number = partial(_planned.asarray, like=None, name=target.name, requires_grad=None, **options)
             ways[kind] = partial(each, walk, number)
@@ -234,20 +239,11 @@ def _once(way: Way, xs: list[Array]) -> list[Any]:
     return [done[id(x)] for x in xs]
 
 
-def _arrays(
-    walk: Walk,
-    direct: Callable[[Array], Array | None] | None,
-    many: Bulk | None,
-    planned: Way,
-    xs: list[Array],
-) -> list[Array]:
-    """Arrays of one type, converted at once if all are plain; those that are not cross together."""
-    if direct is None:
-        return together(walk, planned, xs)
+def _arrays(walk: Walk, many: Bulk | None, planned: Way, xs: list[Array]) -> list[Array]:
+    """Arrays of one type, converted at once if all are plain; text stays."""
     done = many(xs) if many else None
     if done is not None:
         return done
-    made = list(_map(direct, xs))
-    doubtful = [x for x, y in zip(xs, made, strict=True) if y is None]
-    found = iter(together(walk, planned, doubtful) if doubtful else ())
-    return [next(found) if y is None else y for y in made]
+    numbers = [x for x in xs if not is_text(x)]
+    found = iter(together(walk, planned, numbers) if numbers else ())
+    return [x if is_text(x) else next(found) for x in xs]

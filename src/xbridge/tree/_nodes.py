@@ -1,5 +1,8 @@
 """What a container is: how it comes apart into children, and how one like it is put together of others.
 
+A container is made of raw items, which its builtin base holds, and of fields. Both are read and written past
+the class, so that none of its code runs: it may count what it is given, scale it, or refuse it.
+
 A class is looked up when it is met, and nothing is registered anywhere: what optree, torch or JAX have been
 told of a class holds, in that order, and before what can be seen of the class itself.
 """
@@ -7,11 +10,14 @@ told of a class holds, in that order, and before what can be seen of the class i
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, UserDict, UserList, defaultdict
-from copy import copy
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from contextlib import suppress
 from dataclasses import fields
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from enum import Enum
+from functools import cached_property, lru_cache, partial
+from operator import is_, is_not
+from types import BuiltinFunctionType, MemberDescriptorType, NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import optree
 
@@ -19,146 +25,204 @@ from xbridge._leaves import Fixture
 from xbridge._registry import backend_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
+
+    _Known = tuple[Any, list[Any], Collection[Any], list[str]]
+    """A container as it was met, its children, the keys of its items, the names of the fields it has."""
 
 NUMBERS = (bool, int, float, complex)
-_PACKED = "torch.nn.utils.rnn"
-_TORCH = "torch.utils._pytree"
-_JAX = "jax.tree_util"
+_BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
+_OF_C = BuiltinFunctionType
+"""What makes instances whose memory no attribute shows."""
 
 
 class Node(NamedTuple):
     """A kind of container."""
 
-    take: Callable[[Any], tuple[Any, ...]]
-    """Its children, what else has to be known of it, and, perhaps, the names of the children."""
+    cls: type
+    take: Callable[[Any], tuple[Any, Any]]
+    """Its children, and what else has to be known of it."""
     build: Callable[[Any, list[Any]], Any]
     """A container like it, of what else was known and new children."""
-    entry: type[optree.PyTreeEntry] = optree.SequenceEntry
-    """How optree writes the way to a child."""
-
-
-PLAIN: dict[type, Node] = {
-    dict: Node(
-        lambda d: (d.values(), d, d), lambda d, parts: dict(zip(d, parts, strict=True)), optree.MappingEntry
-    ),
-    list: Node(lambda x: (x, x), lambda _, parts: parts),
-    tuple: Node(lambda x: (x, x), lambda _, parts: tuple(parts)),
-}
-"""What nearly all trees are made of."""
+    ways: Callable[[Any], list[str]]
+    """How Python writes the way to each child."""
 
 
 def find(cls: type) -> Node | None:
     """How instances of a class come apart; None if they are leaves."""
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in NUMBERS or issubclass(cls, (str, bytes, type(None))) or backend_for(cls) is not None:
+    if cls in (NoneType, _class("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
-    if cls is getattr(sys.modules.get(_PACKED), "PackedSequence", None):
-        return Node(_take_packed, partial(_build_packed, cls), optree.NamedTupleEntry)
-    if cls not in (OrderedDict, defaultdict):  # which keep more than optree does
-        node = _of_optree(cls) or _of_torch(cls) or _of_jax(cls)
-        if node:
-            return node
-    names = _fields(cls)
-    if names is not None:
-        return Node(partial(_take_fields, names), _build_fields, optree.GetAttrEntry)
-    if issubclass(cls, (dict, UserDict)):
-        return Node(lambda d: (d.values(), d, tuple(d)), _refill_dict, optree.MappingEntry)
-    if issubclass(cls, (list, UserList)):
-        return Node(lambda x: (x, x), _refill_list)
-    return None
+    return _told(cls) or _seen(cls)
+
+
+def _class(module: str, name: str) -> Any:
+    """A class of a library, if that is loaded; else none."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _told(cls: type) -> Node | None:
+    """As somebody registered it. What is registered from the start keeps less than can be seen."""
+    if cls in _BASES or optree.is_structseq_class(cls):
+        return None
+    return _of_optree(cls) or _of_torch(cls) or _of_jax(cls)
 
 
 def _of_optree(cls: type) -> Node | None:
-    """As registered with optree, or a class that optree knows by its form, such as a namedtuple."""
     found = optree.register_pytree_node.get(cls)
-    if found is None:
+    if found is None or found.type is not cls:  # it answers for all named tuples
         return None
+    flatten, entry = found.flatten_func, found.path_entry_type
 
-    def build(known: Any, parts: list[Any]) -> Any:
-        return found.unflatten_func(known, parts)
+    def ways(x: Any) -> list[str]:
+        children, _, *names = flatten(x)
+        known: Any = names[0] if names else None
+        entries = range(len(list(children))) if known is None else known
+        return [entry(name, cls, optree.PyTreeKind.CUSTOM).codify("") for name in entries]
 
-    return Node(found.flatten_func, build, found.path_entry_type)
+    return Node(cls, lambda x: flatten(x)[:2], found.unflatten_func, ways)
 
 
 def _of_torch(cls: type) -> Node | None:
-    """As registered with torch, but for a `Size`, of which torch would make a tuple."""
-    tree = sys.modules.get(_TORCH)
-    found = tree.SUPPORTED_NODES.get(cls) if tree and not issubclass(cls, tuple) else None
+    tree: Any = sys.modules.get("torch.utils._pytree")
+    found = tree.SUPPORTED_NODES.get(cls) if tree else None
     if found is None:
         return None
-
-    def build(known: Any, parts: list[Any]) -> Any:
-        return found.unflatten_fn(parts, known)
-
-    return Node(found.flatten_fn, build, optree.FlattenedEntry)
+    return Node(cls, found.flatten_fn, lambda known, parts: found.unflatten_fn(parts, known), _ways(tree))
 
 
 def _of_jax(cls: type) -> Node | None:
-    """As registered with JAX, which is asked for one level."""
-    tree = sys.modules.get(_JAX)
-    if tree is None or not tree.is_tree_node(cls):
+    """JAX is asked for one level. It takes any named tuple for its own."""
+    tree: Any = sys.modules.get("jax.tree_util")
+    if tree is None or optree.is_namedtuple_class(cls) or not tree.is_tree_node(cls):
         return None
-
-    def take(x: Any) -> tuple[Any, ...]:
-        return tree.tree_flatten(x, is_leaf=lambda child: child is not x)  # type: ignore[no-any-return]
-
-    return Node(take, tree.tree_unflatten, optree.FlattenedEntry)
+    return Node(
+        cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _ways(tree)
+    )
 
 
-def _fields(cls: type) -> tuple[str, ...] | None:
-    """The names of the fields of a dataclass or an attrs class."""
-    if hasattr(cls, "__dataclass_fields__"):
-        return tuple(field.name for field in fields(cls))
-    if hasattr(cls, "__attrs_attrs__"):
-        return tuple(attribute.name for attribute in cls.__attrs_attrs__)
-    return None
+def _ways(tree: Any) -> Callable[[Any], list[str]]:
+    """As the library writes them."""
+
+    def ways(x: Any) -> list[str]:
+        named, _ = tree.tree_flatten_with_path(x, is_leaf=partial(is_not, x))
+        return [tree.keystr(path) for path, _ in named]
+
+    return ways
 
 
-def _take_fields(names: tuple[str, ...], x: Any) -> tuple[Any, ...]:
-    there = tuple(name for name in names if hasattr(x, name))
-    return [getattr(x, name) for name in there], (x, there), there
+@lru_cache
+def _seen(cls: type) -> Node | None:
+    """By its base and its fields; none if it has neither, or if its base holds what cannot be seen."""
+    bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _OF_C)
+    base = tuple if optree.is_structseq_class(cls) else next(bases)
+    if base not in _BASES or issubclass(cls, (Enum, _class("torch.nn", "Module"))):
+        return None
+    names = [field.name for field in fields(cast("Any", cls))] if hasattr(cls, "__dataclass_fields__") else []
+    names += [attribute.name for attribute in getattr(cls, "__attrs_attrs__", ())]
+    names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
+    if base is object and not names:
+        return None
+    kind = _Packed if cls is _class("torch.nn.utils.rnn", "PackedSequence") else _Seen
+    return kind(cls, base, names).node
 
 
-def _build_fields(known: tuple[Any, tuple[str, ...]], parts: list[Any]) -> Any:
-    """An object with the same attributes but for its fields. `__init__` does not run, frozen or not.
+class _Seen:
+    """A class of which nobody was told: its items are in its builtin base, its fields have names."""
 
-    What the class has computed of the old fields, and can compute again, is left behind.
-    """
-    model, names = known
-    twin = copy(model)
-    for name in getattr(model, "__dict__", ()):
-        if isinstance(getattr(type(model), name, None), cached_property):
-            object.__delattr__(twin, name)
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(twin, name, part)
-    return twin
+    def __init__(self, cls: type, base: Any, names: Collection[str]) -> None:
+        self._base = base
+        self._mapping = issubclass(base, dict)
+        self._items = base.values if self._mapping else getattr(base, "__iter__", lambda _: ())
+        self._names = tuple(dict.fromkeys(names))
+        self._new: Callable[..., Any] = partial(base.__new__, cls)
+        self._labels: tuple[str, ...] = ()  # of the items of a tuple
+        self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()  # what it holds behind its items
+        if optree.is_structseq_class(cls):
+            self._new, self._labels = cls, optree.structseq_fields(cls)
+            self._hidden = lambda x: x.__reduce__()[1][1:]
+        elif optree.is_namedtuple_class(cls):
+            self._labels = optree.namedtuple_fields(cls)
+        self._has_dict = cls.__dictoffset__ != 0
+        inside = [(of, name, it) for of in cls.__mro__ for name, it in vars(of).items()]
+        in_force = {name: it for _, name, it in reversed(inside)}
+        self._computed = {name for name, it in in_force.items() if isinstance(it, cached_property)}
+        self._slots = [  # of attrs' slots, those that are no fields hold what was computed
+            it
+            for of, name, it in inside
+            if type(it) is MemberDescriptorType and (name in names or "__attrs_attrs__" not in vars(of))
+        ]
+        self.node = Node(cls, self.take, self.build, self.ways)
+
+    def take(self, x: Any) -> tuple[list[Any], _Known]:
+        """Its items, as its base holds them, and its fields."""
+        children = list(self._items(x))
+        keys = list(self._base.keys(x)) if self._mapping else range(len(children))
+        names = []
+        for name in self._names:
+            with suppress(AttributeError):
+                children.append(object.__getattribute__(x, name))
+                names.append(name)
+        return children, (x, children, keys, names)
+
+    def build(self, known: _Known, parts: list[Any]) -> Any:
+        """An object with the same attributes but for its fields. What was computed of them is left behind."""
+        model, children, keys, names = known
+        base, new, items = self._base, self._new, parts[: len(keys)]
+        if base is tuple and all(map(is_, parts, children)):
+            return model  # nobody can tell
+        twin = new(items, *self._hidden(model)) if base is tuple else new()
+        self._copy_attributes(model, twin)
+        if self._mapping:
+            put = self._base.__setitem__
+            for key, item in zip(keys, items, strict=True):
+                put(twin, key, item)
+        elif base is list:
+            list.extend(twin, items)
+        elif base is deque:
+            deque.__init__(twin, items, vars(deque)["maxlen"].__get__(model))
+        for name, part in zip(names, parts[len(keys) :], strict=True):
+            object.__setattr__(twin, name, part)
+        return twin
+
+    def _copy_attributes(self, model: Any, twin: Any) -> None:
+        attributes = object.__getattribute__(model, "__dict__") if self._has_dict else {}
+        if attributes is model:  # its items are its attributes
+            object.__setattr__(twin, "__dict__", twin)
+        elif attributes:
+            kept = {name: value for name, value in attributes.items() if name not in self._computed}
+            object.__getattribute__(twin, "__dict__").update(kept)
+        for slot in self._slots:
+            with suppress(AttributeError):  # it may not be set
+                slot.__set__(twin, slot.__get__(model))
+
+    def ways(self, x: Any) -> list[str]:
+        """By key or by name."""
+        *_, keys, names = self.take(x)[1]
+        items = [f".{label}" for label in self._labels] or [f"[{key!r}]" for key in keys]
+        return [*items, *(f".{name}" for name in names)]
 
 
-def _refill_dict(model: Any, parts: list[Any]) -> Any:
-    """A mapping of the same class, with the same attributes and keys."""
-    twin = copy(model)
-    for key, part in zip(model, parts, strict=True):
-        twin[key] = part
-    return twin
+_UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"
 
 
-def _refill_list(model: Any, parts: list[Any]) -> Any:
-    twin = copy(model)
-    twin[:] = parts
-    return twin
-
-
-def _take_packed(x: Any) -> tuple[Any, ...]:
+class _Packed(_Seen):
     """The lengths of a packed sequence stay on the host, as torch asks, and its indices stay integers."""
-    data, *form = x
-    return [
-        data,
-        *(each if each is None else Fixture(each, on_host=i == 0) for i, each in enumerate(form)),
-    ], None
+
+    def take(self, x: Any) -> tuple[list[Any], _Known]:
+        """As any named tuple."""
+        (data, *form), known = super().take(x)
+        fixed = [
+            each if each is None else Fixture(each, on_host=i == 0, instead=_UNPACKED)
+            for i, each in enumerate(form)
+        ]
+        return [data, *fixed], known
+
+    def build(self, known: _Known, parts: list[Any]) -> Any:
+        """Of arrays of any library."""
+        return super().build(known, [part.array if type(part) is Fixture else part for part in parts])
 
 
-def _build_packed(cls: Any, _: None, parts: list[Any]) -> Any:
-    """Whatever library its arrays are of: that is for `_make`, which checks nothing."""
-    return cls._make(part.array if type(part) is Fixture else part for part in parts)
+PLAIN: dict[type, Node] = {cls: _Seen(cls, cls, ()).node for cls in (dict, list, tuple)}
+"""What nearly all trees are made of."""
