@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from fresh import run
 from toylib import Toy, make_backend
 
 import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 A = np.arange(3.0, dtype="f4")
 
@@ -50,6 +55,72 @@ def test_a_result_gets_the_dtype_back_only_where_somebody_says_so() -> None:
     assert restore(A, to=1, dtype=True).data.dtype == "f8"
 
 
+def test_a_result_gets_any_dtype_that_is_named() -> None:
+    _, restore = xbridge.align_back(A)
+    for dtype, made in (("f8", "f8"), (None, "f8"), (False, "f8"), ("float16", "f2"), (int, "i8")):
+        named = {"f8": "float64"}.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        assert restore(np.ones(2), dtype=named).dtype == made
+    with pytest.raises(xbridge.DTypeError, match="read dtype 'yes'"):
+        restore(A, dtype="yes")
+
+
+def test_all_arrays_get_a_dtype_that_is_named() -> None:
+    for made in (
+        xbridge.align(A, Toy(A), [1], dtype="float64"),
+        xbridge.align_back(A, A, dtype="float64")[0],
+    ):
+        assert {xbridge.dtype_of(x) for x in made} == {"float64"}
+
+    @xbridge.aligned(dtype="float64")
+    def f(x: Any, y: Any) -> Any:
+        return x + y
+
+    assert f(A, Toy(A)).dtype == "f8"
+
+
+@pytest.mark.parametrize("scalar", [np.float64(2), np.bool_(1)], ids=["float", "bool"])
+def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
+    (n, x), restore = xbridge.align_back(scalar, Toy(A))
+    assert [type(n), type(x)] == [Toy, Toy]
+    assert (n.data.dtype, n.data.shape) == (scalar.dtype, ())
+    assert type(restore(A)) is Toy
+    assert type(restore(x, to=0)) is np.ndarray
+    (m, k), restore = xbridge.align_back(3, scalar)
+    assert (m, type(k)) == (3, np.ndarray)
+    assert type(restore(Toy(A))) is np.ndarray
+
+
+@pytest.mark.parametrize("like", ["torch", 3, [A], {"a": A}, np], ids=lambda like: type(like).__name__)
+def test_like_is_an_array(like: Any) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.align(A, like=like),
+        lambda: xbridge.align_back(A, like=like),
+        lambda: xbridge.aligned(like=like)(np.shape)(A),
+        lambda: xbridge.asarray(A, like=like),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.OptionError, match=r"take a \w+ as like: it is no array; try backend="):
+            call()
+
+
+def test_an_error_says_which_argument_it_is_of() -> None:
+    bad = np.array([None])
+    for align in (xbridge.align, xbridge.align_back):
+        with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: cannot convert a numpy object array"):
+            align(Toy(A), 1, bad, bad)
+
+    @xbridge.aligned
+    def loss(x: Any, n: int, weight: Any = None) -> Any:
+        return {"x": np.array(["a"]), "y": [bad]}
+
+    with pytest.raises(xbridge.DTypeError, match=r"^at argument 'weight' of .*loss: cannot"):
+        loss(Toy(A), 1, weight=bad)
+    with pytest.raises(xbridge.DTypeError, match=r"^at argument 2 of .*loss: cannot"):
+        loss(Toy(A), 1, bad)
+    with pytest.raises(xbridge.DTypeError, match=r"^at the result of .*loss: at tree\['y'\]\[0\]: cannot"):
+        loss(Toy(A), 1)
+
+
 def test_what_is_no_array_comes_back_as_it_is() -> None:
     _, restore = xbridge.align_back(Toy(A), A)
     for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text")):
@@ -57,14 +128,13 @@ def test_what_is_no_array_comes_back_as_it_is() -> None:
 
 
 def test_a_tree_of_results_is_restored() -> None:
-    pytest.importorskip("optree")
     _, restore = xbridge.align_back(Toy(A), A)
     made = restore({"x": [A, 3], "y": (A, None)})
     assert [type(x) for x in (made["x"][0], made["y"][0])] == [Toy, Toy]
     assert (made["x"][1], made["y"][1]) == (3, None)
 
 
-@pytest.mark.parametrize("to", [1, 3, -1, 9, -9, "x"])
+@pytest.mark.parametrize("to", [1, 3, -2, 9, -9, "x", True, slice(0, 1)], ids=str)
 def test_a_result_goes_to_an_array_or_nowhere(to: Any) -> None:
     _, restore = xbridge.align_back(A, 2, A, [1])
     with pytest.raises(xbridge.OptionError, match=r"the arguments that were arrays are \[0, 2\]; try to=0"):
@@ -87,7 +157,7 @@ def test_the_way_back_keeps_no_array() -> None:
     gone = weakref.ref(x)
     del x, _
     assert gone() is None
-    assert callable(restore)
+    assert restore(Toy(A)).tolist() == A.tolist()
 
 
 def test_a_refusal_of_align_is_a_refusal_here() -> None:
@@ -140,7 +210,6 @@ def test_a_function_may_have_a_library_of_its_own() -> None:
 
 
 def test_results_go_back_to_the_first_array_in_containers_too() -> None:
-    pytest.importorskip("optree")
 
     @xbridge.aligned(backend="numpy")
     def f(x: Any, y: Any) -> dict[str, Any]:
@@ -183,7 +252,49 @@ def test_an_aligned_function_looks_like_the_function() -> None:
 
     assert (f.__name__, f.__doc__) == ("f", "What it does.")
     assert str(inspect.signature(f)) == "(x: 'int', *, y: 'str' = 's') -> 'float'"
-    assert xbridge.aligned(f) is not f
+
+
+def test_an_object_that_returns_itself_is_itself() -> None:
+    @dataclass
+    class Model:
+        w: Any = None
+
+        @xbridge.aligned(backend="toylib")
+        def fit(self, x: Any) -> Any:
+            self.w = x
+            return self
+
+    model = Model()
+    assert model.fit(A) is model
+    assert type(model.w) is Toy
+
+
+@pytest.mark.parametrize("fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=repr)
+def test_what_is_no_function_is_not_aligned(fn: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is no function; try "):
+        xbridge.aligned(fn)
+
+
+class Later:
+    """A function that is a coroutine's only when it is called."""
+
+    async def __call__(self, x: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda x: map(abs, [x]), "lambda"),
+        (lambda x: (y for y in [x]), "lambda"),
+        (partial(filter, None), "partial"),
+        (Later(), "Later"),
+    ],
+    ids=["map", "generator", "partial", "coroutine"],
+)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_a_result_that_comes_later_is_refused(fn: Any, name: str) -> None:
+    with pytest.raises(xbridge.OptionError, match=f"cannot align .*{name}.*: its results come later"):
+        xbridge.aligned(fn)(A)
 
 
 async def coroutine() -> None: ...
@@ -197,25 +308,25 @@ async def asynchronous() -> Any:
     yield
 
 
-@pytest.mark.parametrize("fn", [coroutine, generator, asynchronous])
+@pytest.mark.parametrize("fn", [coroutine, generator, asynchronous, partial(coroutine)])
 def test_a_function_whose_results_come_later_is_refused(fn: Any) -> None:
-    with pytest.raises(xbridge.OptionError, match=f"cannot align {fn.__name__}: .* try align_back inside it"):
+    name = getattr(fn, "__name__", "partial")
+    with pytest.raises(xbridge.OptionError, match=f"cannot align {name}: .* try align_back inside it"):
         xbridge.aligned(fn)
     with pytest.raises(xbridge.OptionError):
         xbridge.aligned(backend="numpy")(fn)
 
 
-def test_arrays_alone_need_no_optree() -> None:
+def test_arrays_in_plain_containers_need_no_optree() -> None:
     code = """
     import sys
     sys.modules["optree"] = None
     import numpy as np, xbridge
     f = xbridge.aligned(lambda x: x + 1)
     print(f(np.ones(1)))
-    try:
-        xbridge.align_back(np.ones(1))[1]([np.ones(1)])
-    except xbridge.MissingLibraryError as error:
-        print(error)
+    restore = xbridge.align_back(np.ones(1))[1]
+    print(restore([np.ones(1), "text"]))
+    thing = object()
+    print(restore(thing) is thing)
     """
-    missing = "cannot convert trees: optree is not installed; try pip install 'xbridge-array[tree]'"
-    assert run(code) == (0, ["[2.]", missing])
+    assert run(code) == (0, ["[2.]", "[array([1.]), 'text']", "True"])

@@ -310,3 +310,12 @@ def test_tensors_and_lists_come_in() -> None:
 
 def test_the_namespace_is_the_compatible_one(x: Array) -> None:
     assert xbridge.array_namespace(x, 1.0).__name__ == "array_api_compat.dask.array"
+
+
+def test_a_function_may_return_what_is_still_to_be_computed() -> None:
+    x = da.ones(3)
+    options: list[dict[str, Any]] = [{}, {"backend": "dask"}, {"like": x}]
+    for option in options:
+        made = xbridge.aligned(**option)(lambda x: x + 1)(x)
+        assert isinstance(made, da.Array)
+        assert made.compute().tolist() == [2, 2, 2]

@@ -53,13 +53,20 @@ VERBS: list[Callable[[Any], Any]] = [
 ]
 
 
+def without_the_place(error: BaseException) -> BaseException | None:
+    """The error as it would be of one array alone."""
+    return error.__cause__ if str(error).startswith("at xs[1]: ") else error
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_whatever_an_exporter_raises_is_chained(word: str) -> None:
     for error in (TheirError("no"), Exception("no"), StopIteration(), RecursionError(), UnicodeError("no")):
         for verb in VERBS:
             with pytest.raises(xbridge.UnsupportedArrayError, match=r"failed with .*; try ") as caught:
                 verb(raising(word, error))
-            assert caught.value.__cause__ is error
+            alone = without_the_place(caught.value)
+            assert alone is not None
+            assert alone.__cause__ is error
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -69,7 +76,7 @@ def test_what_does_not_speak_of_the_array_passes(word: str) -> None:
         for verb in VERBS:
             with pytest.raises(type(error)) as caught:
                 verb(raising(word, error))
-            assert caught.value is error
+            assert without_the_place(caught.value) is error
 
 
 def test_a_type_error_of_the_exporters_own_is_not_asked_for_twice() -> None:

@@ -151,6 +151,31 @@ def test_a_list_of_arrays_on_several_devices_is_gathered_where_somebody_says_whe
     """)
 
 
+def test_an_array_on_another_cpu_comes_to_the_one_that_torch_has() -> None:
+    pytest.importorskip("torch")
+    run("""
+    x = jax.device_put(a, devices[1])
+    assert "torch has no device cpu:1" in refusal(lambda: xbridge.to_backend(x, "torch"))
+    for cpu in ("cpu", "cpu:0"):
+        made = xbridge.to_backend(x, "torch", device=cpu)
+        assert (made.tolist(), str(made.device)) == (a.tolist(), "cpu")
+    print("done")
+    """)
+
+
+def test_nothing_goes_back_to_several_devices() -> None:
+    run("""
+    calls = []
+    double = xbridge.aligned(backend="numpy", device="cpu")(lambda x: calls.append(x) or 2 * x)
+    said = refusal(lambda: double(split))
+    assert said.startswith("cannot restore a result to argument 0: it lies on several devices; try")
+    assert calls == []  # it is not said when the work is done
+    (x, y), restore = xbridge.align_back(split, a, backend="numpy", device="cpu")
+    assert restore(x + y, to=1).tolist() == (2 * a).tolist()
+    print("done")
+    """)
+
+
 def test_a_sharded_array_works_with_one_that_nobody_put_anywhere() -> None:
     run("""
     total = split + xbridge.to_backend(a, "jax")

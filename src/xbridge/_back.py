@@ -6,9 +6,9 @@ never decide; neither does the order of the other arrays.
 
 from __future__ import annotations
 
-from xbridge._convert import to_backend
+from xbridge._devices import SHARDED
 from xbridge._look import are_arrays
-from xbridge.errors import OptionError
+from xbridge.errors import DeviceError, OptionError, XBridgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +26,24 @@ if TYPE_CHECKING:
 class Restore:
     """Takes results back to where the arrays given to `align_back` came from. It keeps none of them."""
 
-    __slots__ = ("_homes",)
+    __slots__ = ("_first", "_homes")
 
-    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...]) -> None:
+    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int | None) -> None:
         self._homes = homes
+        self._first = first
 
-    def __call__(self, result: Any, /, to: int | None = None, *, dtype: bool = False) -> Any:
+    def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
         """Take an array, or a tree of arrays, back.
 
         Parameters
         ----------
         result : array or tree
-            What was computed. Numbers and other leaves stay as they are; containers need the extra `tree`.
+            What was computed. Numbers and other leaves stay as they are. Plain lists, tuples, named tuples
+            and dicts need nothing; other containers need the extra `tree`.
         to : int, optional
-            Which argument of `align_back` to go back to; the first array if not given.
-        dtype : bool
-            Whether the result gets that argument's dtype too.
+            Which argument of `align_back` to go back to; the array that decided if not given.
+        dtype : bool or dtype, optional
+            True gives the result that argument's dtype too; any other as for `to_backend`.
 
         Returns
         -------
@@ -62,15 +64,22 @@ class Restore:
         >>> restore(a + b, to=1)
         tensor([1., 1.])
         """
-        name, device, kind = self._home(to)
-        return _taken(result, name, device=device, dtype=kind if dtype else None)
+        name, device, kind = self.home(to)
+        named = kind if dtype is True else None if dtype is False else dtype
+        return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
 
-    def _home(self, to: int | None) -> tuple[str, Device, str]:
-        homes = [home for home in self._homes if home] if to is None else self._homes
-        try:
-            home = homes[to or 0]
-        except (IndexError, TypeError):
-            home = None
+    def home(self, to: int | None = None) -> tuple[str, Device, str]:
+        """Backend, device and dtype of an argument that results can go back to."""
+        place = self._first if to is None else to
+        home = None
+        if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
+            home = self._homes[place]
+        if home and home[1] == SHARDED:
+            raise DeviceError.because(
+                f"restore a result to argument {place}",
+                "it lies on several devices",
+                "align_back of its parts",
+            )
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]
             raise OptionError.because(
@@ -86,6 +95,7 @@ def align_back(
     like: Array | None = None,
     backend: str | None = None,
     device: object = None,
+    dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
 ) -> tuple[tuple[Array, ...], Restore]:
@@ -93,7 +103,7 @@ def align_back(
 
     Parameters
     ----------
-    *xs, like, backend, device, copy, grad
+    *xs, like, backend, device, dtype, copy, grad
         As for `align`.
 
     Returns
@@ -101,9 +111,9 @@ def align_back(
     arrays : tuple
         As from `align`.
     restore : callable
-        ``restore(result, to=None, *, dtype=False)`` takes a result, an array or a tree of arrays, to the
-        library and the device of the first array, or of argument number `to`, and with ``dtype=True`` to
-        its dtype too.
+        ``restore(result, to=None, *, dtype=None)`` takes a result, an array or a tree of arrays, to the
+        library and the device of the array that decided, or of argument number `to`; with ``dtype=True``
+        to its dtype too, or to any `dtype` as for `to_backend`.
 
     Raises
     ------
@@ -117,10 +127,8 @@ def align_back(
     >>> restore(torch.add(a, b))
     array([2., 2.])
     """
-    from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
-
-    aligned = _planned.align(xs, like, backend, device=device, dtype=None, copy=copy, grad=grad)
-    return aligned, Restore(tuple(map(_planned.home, xs)))
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return _there(xs, like, backend, options)
 
 
 if TYPE_CHECKING:
@@ -133,6 +141,7 @@ if TYPE_CHECKING:
         like: Array | None = None,
         backend: str | None = None,
         device: object = None,
+        dtype: object = None,
         copy: bool | None = None,
         grad: Grad = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
@@ -145,6 +154,7 @@ def aligned(
     like: Array | None = None,
     backend: str | None = None,
     device: object = None,
+    dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Any:
@@ -153,23 +163,27 @@ def aligned(
     Parameters
     ----------
     fn : callable
-        The function. Only its arguments that are arrays are converted, positional or by keyword; lists,
-        numbers and everything else reach it as they are.
-    like, backend, device, copy, grad
-        As for `align`. With neither `like` nor `backend`, the first array decides.
+        The function. Only its arguments that are arrays are converted, positional or by keyword, in the
+        order of the call; lists, numbers and everything else reach it as they are.
+    like, backend, device, dtype, copy, grad
+        As for `align`. With neither `like` nor `backend`, the first array decides. With
+        ``dtype="default"`` results are no wider than the default of the library they go back to, either.
 
     Returns
     -------
     callable
-        With the signature of `fn`. Arrays in what it returns, in containers too, go back to the library
-        and the device of the first array it was called with. Called without arrays, it is `fn`.
+        With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
+        back to the library and the device of the first array it was called with, as `to_backend` takes
+        them there. An argument that is no array and that it returns is left alone, whatever it holds by
+        then. Called without arrays, it is `fn`.
 
     Raises
     ------
     OptionError
-        `fn` is asynchronous or a generator, whose results come when nobody is there to take them back.
+        `fn` is no function; or it is asynchronous or a generator, or returns what is one, whose results
+        come when nobody is there to take them back.
     XBridgeError
-        As for `align`, when the function is called.
+        As for `align`, when the function is called; the message names the argument, or the result.
 
     Examples
     --------
@@ -182,48 +196,90 @@ def aligned(
     """
     from functools import partial  # noqa: PLC0415 -- `import xbridge` would wait for it
 
-    options = {"like": like, "backend": backend, "device": device, "copy": copy, "grad": grad}
-    if fn is None:
-        return partial(_aligned, options)
-    return _aligned(options, fn)
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    meet = partial(_aligned, like, backend, options)
+    return meet if fn is None else meet(fn)
 
 
-def _aligned(options: dict[str, Any], fn: Callable[P, R]) -> Callable[P, R]:
+def _there(
+    xs: tuple[Array, ...],
+    like: Array | None,
+    backend: str | None,
+    options: dict[str, Any],
+    place: Callable[[int], str] = "xs[{}]".format,
+) -> tuple[tuple[Array, ...], Restore]:
+    """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
+    from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
+
+    met = _planned.align(xs, like, backend, place, **options)
+    return met, Restore(tuple(map(_planned.home, xs)), _planned.leader(xs))
+
+
+def _aligned(
+    like: Array | None, backend: str | None, options: dict[str, Any], fn: Callable[P, R]
+) -> Callable[P, R]:
     from functools import wraps  # noqa: PLC0415 -- as above
 
-    _refuse_late(fn)
+    name = _named(fn)
+    narrowing = "default" if options["dtype"] == "default" else None
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        given = [*args, *kwargs.values()]
-        places = [i for i, x in enumerate(given) if are_arrays(type(x))]
-        if not places:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        keys = [key for key, x in given.items() if are_arrays(type(x))]
+        if not keys:
             return fn(*args, **kwargs)
-        arrays, restore = align_back(*(given[i] for i in places), **options)
-        for i, array in zip(places, arrays, strict=True):
-            given[i] = array
-        seen: Any = given
-        return restore(fn(*seen[: len(args)], **dict(zip(kwargs, seen[len(args) :], strict=True))))
+        others = [x for key, x in given.items() if key not in keys]
+        arrays = tuple(given[key] for key in keys)
+        met, restore = _there(arrays, like, backend, options, lambda i: f"argument {keys[i]!r} of {name}")
+        restore.home()
+        given.update(zip(keys, met, strict=True))
+        there: Any = [given.pop(i) for i in range(len(args))]
+        result = fn(*there, **given)
+        if any(result is x for x in others):
+            return result
+        _refuse_late(result, name)
+        try:
+            return restore(result, dtype=narrowing)
+        except XBridgeError as error:
+            raise error.at(f"the result of {name}") from error
 
     return call
 
 
-def _taken(result: Any, name: str, device: Device, dtype: str | None) -> Any:
-    if are_arrays(type(result)):
-        return to_backend(result, name, device=device, dtype=dtype)
-    if result is None or isinstance(result, (bool, int, float, complex, str, bytes)):
+def _taken(result: Any, name: str, **options: object) -> Any:
+    from xbridge._leaves import Batch, converted  # noqa: PLC0415 -- they import NumPy
+
+    batch = Batch(result)
+    if batch.alone and not are_arrays(type(result)):
         return result
-    from xbridge import tree  # noqa: PLC0415 -- it needs optree
-
-    return tree.to_backend(result, name, device=device, dtype=dtype)
+    return batch.carried(lambda xs: converted(xs, name, **options))
 
 
-def _refuse_late(fn: Callable[..., object]) -> None:
+def _named(fn: Callable[..., object]) -> str:
+    """What a function is called; what is none that returns a result is refused."""
     import inspect  # noqa: PLC0415 -- it takes longer than all else here
 
+    if not callable(fn) or isinstance(fn, staticmethod):
+        kind = type(fn).__name__
+        later = isinstance(fn, (classmethod, staticmethod))
+        do = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
+        raise OptionError.because(f"align a {kind}", "it is no function", do)
+    name = str(getattr(fn, "__qualname__", type(fn).__name__))
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise OptionError.because(
-            f"align {fn.__qualname__}",
-            "its results come later than it returns",
-            "align_back inside it",
-        )
+        raise _late(name)
+    return name
+
+
+def _refuse_late(result: object, name: str) -> None:
+    import inspect  # noqa: PLC0415 -- as above
+
+    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
+    if later or (inspect.isawaitable(result) and not are_arrays(type(result))):  # Dask's are both
+        raise _late(name)
+
+
+def _late(name: str) -> OptionError:
+    return OptionError.because(
+        f"align {name}", "its results come later than it returns", "align_back inside it"
+    )

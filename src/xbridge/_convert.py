@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Grad: TypeAlias = Literal["keep", "detach"] | None
 
-
 _to_host = hot[HOST]
 
 
@@ -231,6 +230,7 @@ def align(
     like: Array | None = None,
     backend: str | None = None,
     device: object = None,
+    dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
 ) -> tuple[Array, ...]:
@@ -243,21 +243,21 @@ def align(
     like : array, optional
         Gives the backend, and the device if that backend is the target.
     backend : str, optional
-        The target library; wins over `like`. With neither, the first array decides, never a list.
+        The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar.
     device : str or device object, optional
         The device for all. None takes that of `like` or of the first array that is the target's.
-    copy, grad
-        As for `to_backend`, for each array.
+    dtype, copy, grad
+        As for `to_backend`, for each array. With no `dtype`, each keeps its own.
 
     Returns
     -------
     tuple
-        One result for each argument, in order, dtypes unchanged; `x` itself where nothing is to change.
+        One result for each argument, in order; `x` itself where nothing is to change.
 
     Raises
     ------
     XBridgeError
-        As for `to_backend`.
+        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is no array.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def align(
     """
     from xbridge import _planned  # noqa: PLC0415 -- it imports NumPy
 
-    return _planned.align(xs, like, backend, device=device, dtype=None, copy=copy, grad=grad)
+    return _planned.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
 
 
 def to_list(x: Array, /) -> Any:

@@ -6,6 +6,8 @@ as tracing a program. What stays within its library is part of that.
 
 from __future__ import annotations
 
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host, _registry
@@ -19,10 +21,10 @@ from xbridge._plan import Plan, Request, Route
 from xbridge._registry import backend_for, get
 from xbridge._request import read_request, with_requires_grad
 from xbridge.backends import HOST
-from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import CopyError, DTypeError, OptionError, UnsupportedArrayError, XBridgeError, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from xbridge._conversion import Guest
     from xbridge._devices import Device
@@ -50,7 +52,11 @@ def to_backend_all(xs: list[object], name: str, **options: object) -> list[Array
         chosen = [i for i, owner in enumerate(owners) if (owner is target) is own]
         rooms, asked = [owners[i] for i in chosen], dict(options)
         all_of_them = _apart(_to_backend_all, rooms, target, asked)
-        made.update(zip(chosen, all_of_them([xs[i] for i in chosen], target, rooms, asked), strict=True))
+        try:
+            made.update(zip(chosen, all_of_them([xs[i] for i in chosen], target, rooms, asked), strict=True))
+        except XBridgeError as error:
+            error.renumber(chosen)
+            raise
     return [made[i] for i in range(len(xs))]
 
 
@@ -70,7 +76,7 @@ def asarray(
     options["grad"] = with_requires_grad(grad, requires_grad)
     options["track"] = requires_grad is True
     if like is not None:
-        model = enter(like)
+        model = _model(like)
         name = model.room.name if name is None else name
         if options["device"] is None and name == model.room.name:
             options["device"] = model.facts().device
@@ -80,8 +86,8 @@ def asarray(
     if nest is None:
         target = get(HOST if name is None else name)
         return _apart(_from_numbers, [get(HOST)], target, options)(obj, target, options)
-    strong = (x for x, weak in zip(nest.leaves, nest.weak, strict=True) if not weak)
-    sources = [backend_for(cls) or get(HOST) for cls in dict.fromkeys(map(type, strong))]
+    strong = map(type, compress(nest.leaves, map(not_, nest.weak)))
+    sources = [backend_for(cls) or get(HOST) for cls in dict.fromkeys(strong)]
     first = sources[0]
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
@@ -95,11 +101,19 @@ def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str,
     return from_arrays(nest, target, read_request((target, first), **options))
 
 
-def align(xs: tuple[object, ...], like: object, name: str | None, **options: Any) -> tuple[Array, ...]:
-    """See `xbridge.align`."""
-    arrays = [x for x in xs if not _host.is_literal(x)]
-    target = meet(arrays, like, name, options)
-    return tuple(_brought(x, target.name, options) for x in xs)
+def align(
+    xs: tuple[object, ...],
+    like: object,
+    name: str | None,
+    place: Callable[[int], str] = "xs[{}]".format,
+    **options: Any,
+) -> tuple[Array, ...]:
+    """See `xbridge.align`. `place` says of an error at which of them it was raised."""
+    target = meet([x for x in xs if not _host.is_literal(x)], like, name, options)
+    try:
+        return tuple(counted(_brought(x, target.name, options) for x in xs))
+    except XBridgeError as error:
+        raise error.at(place(error.which or 0)) from error
 
 
 def meet(arrays: list[object], like: object, name: str | None, options: dict[str, Any]) -> Backend:
@@ -108,12 +122,18 @@ def meet(arrays: list[object], like: object, name: str | None, options: dict[str
     An explicit name or device goes before `like`, and `like` before the first array. A device counts only
     with the library that it is a device of.
     """
-    models = arrays if like is None else [like]
-    target = get(name) if name is not None else _owner(models[0]) if models else get(HOST)
+    first = [arrays[i] for i in [leader(arrays)] if i is not None] if like is None else [_model(like).array]
+    target = get(name) if name is not None else _owner(first[0]) if first else get(HOST)
     read_request((target,), **options)
-    if options["device"] is None and models and not target.host_only:
-        options["device"] = destination(target, None, _common_device(models + arrays, target))
+    if options["device"] is None and first and not target.host_only:
+        options["device"] = destination(target, None, _common_device(first + arrays, target))
     return target
+
+
+def leader(xs: Sequence[object]) -> int | None:
+    """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
+    arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
+    return next((i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalars)), next(iter(arrays), None))
 
 
 def home(x: object) -> tuple[str, Device, str] | None:
@@ -123,6 +143,15 @@ def home(x: object) -> tuple[str, Device, str] | None:
     guest = enter(x)
     facts = guest.facts()
     return guest.room.name, facts.device, facts.dtype
+
+
+def _model(like: object) -> Guest:
+    """The array whose library and device are asked for."""
+    try:
+        return enter(like)
+    except UnsupportedArrayError as error:
+        kind = type(like).__name__
+        raise OptionError.because(f"take a {kind} as like", "it is no array", "backend='torch'") from error
 
 
 def _brought(x: object, name: str, options: dict[str, Any]) -> Array:
