@@ -13,6 +13,7 @@ import xbridge
 pytest.importorskip("torch")
 
 import torch
+from torch.autograd import forward_ad
 
 from xbridge._registry import hot
 
@@ -117,12 +118,44 @@ def test_what_is_no_memory_is_refused_in_a_list() -> None:
 
 
 def test_a_compiler_sees_a_stack() -> None:
+    whole = torch.compile(lambda x: xbridge.asarray([x, 2 * x]), backend="eager", fullgraph=True)
+    assert whole(torch.ones(2)).tolist() == [[1, 1], [2, 2]]
+
+
+def test_a_mode_sees_a_stack() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
 
     class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
         def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(fn))
             return fn(*args, **(kwargs or {}))
 
+    tensors = [torch.ones(2), torch.ones(2)]
     with Seen():  # type: ignore[no-untyped-call] # theirs
-        made = xbridge.asarray([torch.ones(2), torch.ones(2)])
+        made = xbridge.asarray(tensors)
     assert made.tolist() == [[1, 1], [1, 1]]
+    assert "aten.stack.default" in seen
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_list_of_duals_keeps_its_tangents_or_is_refused(backend: str) -> None:
+    with forward_ad.dual_level():
+        dual: Any = forward_ad.make_dual
+        duals = [dual(torch.ones(2), torch.full((2,), float(i))) for i in range(N)]
+        if backend == "torch":
+            made: Any = forward_ad.unpack_dual(xbridge.asarray(duals))  # type: ignore[no-untyped-call] # theirs
+            assert made.tangent.tolist() == [[i, i] for i in range(N)]
+        else:
+            with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost"):
+                xbridge.asarray(duals, backend=backend)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")
+def test_quantized_tensors_are_not_stacked_by_their_codes() -> None:
+    unlike = [torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.quint8) for scale in (1.0, 0.1)]
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"stack quantized.*x\.dequantize\(\)"):
+        xbridge.asarray(unlike)
+    assert xbridge.asarray([x.dequantize() for x in unlike]).tolist() == [[1, 1], [1, 1]]

@@ -8,7 +8,7 @@ does it, every element is read once.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from xbridge import _host
 from xbridge._conversion import Guest, convert, enter
@@ -23,9 +23,13 @@ from xbridge.backends import HOST
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from xbridge._devices import Device
     from xbridge._host import Nest
     from xbridge._protocol import Array, Backend, HostArray
+
+T = TypeVar("T")
 
 _dtype_and_shape = attrgetter("dtype", "shape")
 
@@ -162,9 +166,10 @@ def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
     room = backend_for(*kinds) if direct else None
     if direct is None or room is None or request.grad == "keep":
         return None
-    if hasattr(room, "stack_all"):
-        row = room.stack_all(nest.leaves)
-        if row is None:
+    stack_all: Callable[[list[Array]], Array | None] | None = getattr(room, "stack_all", None)
+    if stack_all:
+        row = stack_all(nest.leaves)
+        if row is None or (room is not target and room.refusal(row, leaving=True)):
             return None
         _refuse_sharing(request, (*nest.shape, *row.shape[1:]))
         whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
@@ -218,7 +223,7 @@ def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
 
 
 def _one_place(elements: list[_Element], request: Request) -> Device:
-    places = list(dict.fromkeys(element.facts.device for element in _strong(elements)))
+    places = _distinct(element.facts.device for element in _strong(elements))
     if request.device is not None:
         return request.device
     if len(places) > 1:
@@ -239,13 +244,22 @@ def _refuse_to_cut(elements: list[_Element], target: Backend, request: Request) 
 
 
 def _refuse_ragged(elements: list[_Element]) -> None:
-    shapes = list(dict.fromkeys(element.facts.shape for element in elements))
+    shapes = _distinct(element.facts.shape for element in elements)
     if len(shapes) > 1:
         raise OptionError.because(
             "make an array of this list",
             f"it holds shapes {', '.join(map(str, shapes))}",
             "arrays of one shape",
         )
+
+
+def _distinct(things: Iterable[T]) -> list[T]:
+    """Each once, in order. A size that is traced can be compared, and not hashed."""
+    found: list[T] = []
+    for thing in things:
+        if thing not in found:
+            found.append(thing)
+    return found
 
 
 def _refuse_sharing(request: Request, shape: tuple[int, ...]) -> None:

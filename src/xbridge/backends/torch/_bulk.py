@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils import _python_dispatch
 
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
@@ -16,12 +15,12 @@ _is_dense = attrgetter("flags.carray")
 
 _dtype = attrgetter("dtype")
 _offset = torch.Tensor.storage_offset
-_storage = methodcaller("untyped_storage")
+_storage = torch.Tensor.untyped_storage
 
 
 def adopt_all(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     """`adopt` for each of these arrays; None when in doubt about one."""
-    if torch.compiler.is_dynamo_compiling() or torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():
         return None
     if not all(map(_is_dense, hosts)):
         return None
@@ -36,7 +35,7 @@ def stack_all(xs: list[torch.Tensor], /) -> torch.Tensor | None:
 
     torch makes one dtype of several, and reads storage that is gone, without a word.
     """
-    if torch.compiler.is_dynamo_compiling() or _python_dispatch._is_in_torch_dispatch_mode:
+    if torch.compiler.is_dynamo_compiling() or xs[0].is_quantized:
         return None
     if len(set(map(_dtype, xs))) > 1 or any(map(_offset, xs)):
         return None
