@@ -194,7 +194,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
-            "<U1 is no numeric dtype; try x.astype(float)"
+            "<U1 is no numeric dtype; try x.astype(float) if it spells numbers, or x.tolist()"
         ),
     ),
     (
@@ -218,14 +218,17 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.to_numpy([1]),
         xbridge.UnsupportedArrayError,
-        "cannot convert a list: numbers and lists are no arrays; try asarray(x, backend=...)",
+        (
+            "cannot convert a list: numbers and lists are no arrays; "
+            "try asarray(x), or xbridge.tree.to_backend for the arrays in it"
+        ),
     ),
     (
         lambda: xbridge.to_numpy({}),
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try list(x) if it holds numbers, or an array"
+            "try list(x) if it holds numbers, or xbridge.tree.to_backend if it holds arrays"
         ),
     ),
     (

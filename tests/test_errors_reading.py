@@ -168,7 +168,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         listed(A, A.astype("M8[D]")),
         xbridge.DTypeError,
         "cannot stack arrays of float64 and datetime64[D]",
-        "they have no common dtype; try dtype='float32'",
+        "they have no common dtype; try leaving out what is datetime64[D]",
     ),
     (
         listed(10**400, 0.5, dtype="float64"),

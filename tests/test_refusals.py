@@ -49,7 +49,10 @@ LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     **dict.fromkeys(
         ("units", "units, 0-d", "a mapped subclass", "records", "characters"), (U, "x.view(numpy.ndarray)")
     ),
-    **dict.fromkeys(("objects", "strings", "bytes", "new strings"), (D, "x.astype(float)")),
+    **dict.fromkeys(
+        ("objects", "strings", "bytes", "new strings"),
+        (D, "x.astype(float) if it spells numbers, or x.tolist()"),
+    ),
     **dict.fromkeys(("dates", "durations"), (D, "x.astype('int64')")),
     **dict.fromkeys(("structures", "raw bytes"), (D, "one field, such as x['name']")),
 }

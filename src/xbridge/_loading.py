@@ -89,7 +89,12 @@ def _announced(package: Distribution) -> list[EntryPoint]:
 def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    near = get_close_matches(str(name), names, n=1) or names[:1]
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        return UnknownBackendError.because(
+            f"find a backend by a {kind}", "a backend is asked for by its name", repr(names[0])
+        )
+    near = get_close_matches(name, names, n=1) or names[:1]
     return UnknownBackendError.because(
         f"find backend {name!r}", f"the known names are {', '.join(names)}", f"{near[0]!r}"
     )

@@ -133,7 +133,7 @@ def _from_buffer(x: object) -> HostArray:
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
             "numbers and lists are no arrays",
-            "asarray(x, backend=...)",
+            "asarray(x), or xbridge.tree.to_backend for the arrays in it",
         )
     with Chained(lambda error: _failed(x, error)):
         try:
@@ -148,7 +148,7 @@ def _from_buffer(x: object) -> HostArray:
             raise UnsupportedArrayError.because(
                 f"convert a {type(x).__name__}",
                 "no backend owns the type and it exports no memory",
-                "list(x) if it holds numbers, or an array",
+                "list(x) if it holds numbers, or xbridge.tree.to_backend if it holds arrays",
             ) from error
     if isinstance(x, (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(

@@ -121,10 +121,11 @@ def promote(names: list[str], weak: list[HostArray]) -> str:
 
 
 def _unlike(names: list[str]) -> DTypeError:
+    odd = next((name for name in names if name not in DTYPES), None)
     return DTypeError.because(
         f"stack arrays of {' and '.join(dict.fromkeys(names))}",
         "they have no common dtype",
-        "dtype='float32'",
+        f"leaving out what is {odd}" if odd else "dtype='float32'",
     )
 
 

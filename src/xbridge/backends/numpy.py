@@ -43,8 +43,8 @@ _WAYS_OUT = {
     "M": "x.astype('int64')",
     "m": "x.astype('int64')",
     "V": "one field, such as x['name']",
-    "O": "x.astype(float)",
 }
+_NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
 
 def owns(cls: type, /) -> bool:
@@ -69,7 +69,7 @@ def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
     do = (
         "x.astype('float32')"
         if x.dtype.type.__module__ == "ml_dtypes"
-        else _WAYS_OUT.get(kind, "x.astype(float)")
+        else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
     )
     return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
 
