@@ -196,9 +196,9 @@ class Batch:
 
     def __init__(self, tree: object) -> None:
         walk = (Plain if are_arrays(type(tree)) else walker())(tree)
-        leaves = walk.leaves
+        self.alone = len(walk.leaves) == 1 and walk.leaves[0] is tree and not is_text(tree)
         self.walk = walk.kept()
-        self.alone = len(leaves) == 1 and leaves[0] is tree and not is_text(tree)
+        leaves = self.walk.leaves
         arrays = leaves if self.alone else (x for x in leaves if crosses(type(x)) and not is_text(x))
         self.arrays = list({id(x): x for x in arrays}.values())
 

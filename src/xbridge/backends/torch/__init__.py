@@ -131,7 +131,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
         kind = next(filter(count, accelerators()), kind)
-    if device == CPU:
+    if device == CPU and near.kind == "cpu":
         return CPU  # another library may have several, and an array may lie on the second
     if kind == near.kind and index in (None, near.index):
         return near
