@@ -47,7 +47,7 @@ collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEE
 
 # The first example of a run pays for imports, so an example has no time limit anywhere.
 settings.register_profile("dev", max_examples=100, deadline=None)
-settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
     "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
 )
