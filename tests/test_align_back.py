@@ -14,6 +14,8 @@ from fresh import run
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge import _back
+from xbridge._devices import CPU, SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,8 +125,17 @@ def test_an_error_says_which_argument_it_is_of() -> None:
 
 def test_what_is_no_array_comes_back_as_it_is() -> None:
     _, restore = xbridge.align_back(Toy(A), A)
-    for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text")):
+    for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text"), object()):
         assert restore(x) is x
+
+
+def test_nothing_goes_back_to_several_devices() -> None:
+    restore = _back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    with pytest.raises(
+        xbridge.DeviceError, match=r"to argument 0: it lies on several devices; try align_back"
+    ):
+        restore(A)
+    assert restore(Toy(A), to=1).tolist() == A.tolist()
 
 
 def test_a_tree_of_results_is_restored() -> None:

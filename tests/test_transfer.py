@@ -10,6 +10,7 @@ import traceback
 import weakref
 from array import array
 from collections import namedtuple
+from concurrent.futures import Future
 from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -150,6 +151,14 @@ def test_an_unknown_backend_is_refused_at_the_call() -> None:
     for call in (xbridge.transfer, xbridge.prefetch):
         with pytest.raises(xbridge.UnknownBackendError):
             call([np.ones(1)], "nolib")
+
+
+def test_a_time_that_ran_out_elsewhere_is_not_ours() -> None:
+    theirs, future = TimeoutError("of the file system"), Future[Any]()
+    future.set_exception(theirs)
+    with pytest.raises(TimeoutError) as caught:
+        xbridge.Transfer(future).result(timeout=0)
+    assert caught.value is theirs
 
 
 def test_what_is_wrong_with_an_array_is_raised_by_result_every_time() -> None:

@@ -178,6 +178,13 @@ def test_a_tree_that_is_changed_meanwhile_is_refused(
         tree.map(fn, batch)
 
 
+def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\['n'\]\[1\]: cannot"):
+        tree.to_backend({"n": [1, 2**70]}, "numpy", scalars=True)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: cannot convert a object"):
+        tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
+
+
 def test_what_is_no_function_is_not_mapped() -> None:
     for swapped in ([A], "x", None):
         with pytest.raises(xbridge.OptionError, match=r"map a \w+: it is no function; try map\(fn, tree\)"):

@@ -44,5 +44,6 @@ def changed(module: ModuleType, right: str, wrong: str) -> ModuleType:
     if right:
         source = source.replace(right, wrong)
     copy = ModuleType(module.__name__)
-    exec(compile(source, f"{module.__file__}{' changed' * bool(right)}", "exec"), copy.__dict__)
+    place = f"<{module.__name__}, changed>" if right else str(module.__file__)  # for who counts lines
+    exec(compile(source, place, "exec"), copy.__dict__)
     return copy
