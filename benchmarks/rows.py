@@ -183,18 +183,7 @@ def names() -> dict[str, Any]:
 
 
 def sections(*, quick: bool) -> tuple[Section, ...]:
-    """Return what is timed in this process.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to do just enough to see that it works.
-
-    Returns
-    -------
-    tuple of Section
-        In the order of the report.
-    """
+    """Return what is timed in this process; if quick, just enough to see that it works."""
     many, few = ((1, 40), (1, 5)) if quick else ((10, 60), (3, 7))
     large, middle, listed = (2**19, 2**17, 2**17) if quick else (2**25, 2**21, 2**19)
     time = "Time, as a multiple of the reference's; 100 items of float64."

@@ -46,18 +46,7 @@ def names() -> dict[str, Any]:
 
 
 def sections(*, quick: bool) -> tuple[Section, ...]:
-    """Return what is timed with Dask.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to do just enough to see that it works.
-
-    Returns
-    -------
-    tuple of Section
-        In the order of the report.
-    """
+    """Return what is timed with Dask; if quick, just enough to see that it works."""
     many, few = ((1, 10), (1, 5)) if quick else ((5, 20), (3, 7))
     large = 2**18 if quick else 2**25
     time = "Time, as a multiple of the reference's; 100 items of float64."

@@ -66,18 +66,7 @@ def names() -> dict[str, Any]:
 
 
 def sections(*, quick: bool) -> tuple[Section, ...]:
-    """Return what is timed with JAX.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to do just enough to see that it works.
-
-    Returns
-    -------
-    tuple of Section
-        In the order of the report.
-    """
+    """Return what is timed with JAX; if quick, just enough to see that it works."""
     many, few = ((1, 40), (1, 5)) if quick else ((10, 60), (3, 7))
     large = 2**19 if quick else 2**26
     time = "Time, as a multiple of the reference's; 100 items of float32."

@@ -45,18 +45,7 @@ def names_of_kit() -> dict[str, Any]:
 
 
 def section_of_kit(*, quick: bool) -> Section:
-    """Return what is timed in this process.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to do just enough to see that it works.
-
-    Returns
-    -------
-    Section
-        For the report, after the calls.
-    """
+    """Return what is timed in this process; if quick, just enough to see that it works."""
     n, rounds = (20, 5) if quick else (200, 15)
     reading = f"Time, as a multiple of the reference's; {n} examples drawn by Hypothesis."
     return Section("Drawing arrays", reading, TIME, DRAWS, n, 1, rounds, 0)

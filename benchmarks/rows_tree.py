@@ -65,18 +65,7 @@ def names_of_trees() -> dict[str, Any]:
 
 
 def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
-    """Return what is timed in this process.
-
-    Parameters
-    ----------
-    quick : bool
-        Whether to do just enough to see that it works.
-
-    Returns
-    -------
-    tuple of Section
-        For the report, after the calls.
-    """
+    """Return what is timed in this process; if quick, just enough to see that it works."""
     n, trials, rounds = (100, 1, 5) if quick else (1000, 5, 20)
     time, speed = (f"{what}, as a multiple of the reference's" for what in ("Time", "Speed"))
     return (

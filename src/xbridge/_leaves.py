@@ -263,7 +263,7 @@ def _taken(tree: Any) -> tuple[list[Any], Callable[[Iterator[Any]], Any]]:
         built = [make(leaves) for _, make in branches]
         if kind is dict:
             return dict(zip(keys, built, strict=True))
-        return kind(built) if kind in (list, tuple) else kind(*built)
+        return kind(built) if kind in (list, tuple) else kind._make(built)
 
     return list(chain.from_iterable(leaves for leaves, _ in branches)), build
 

@@ -14,6 +14,9 @@ from xbridge.backends.torch import _aside, _crossing, _staging
 
 if TYPE_CHECKING:
     import pytest
+    import torch
+
+    from xbridge import Device
 
 CHUNK = 64
 SIZES = _staging.Sizes(chunk=CHUNK, lanes=2, least=1)
@@ -35,6 +38,19 @@ def use_small_buffers(
     monkeypatch.setattr(room, "move_all", engine.move_all)
     monkeypatch.setattr(room, "aside", changed(_aside, aside, instead if aside else "").aside)
     return engine
+
+
+def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many arrays cross together from now on, pack by pack."""
+    packs: list[int] = []
+    move_all = room.move_all
+
+    def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
+        packs.append(len(xs))
+        return move_all(xs, device)
+
+    monkeypatch.setattr(room, "move_all", counting)
+    return packs
 
 
 def changed(module: ModuleType, right: str, wrong: str) -> ModuleType:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from emulated.engine import use_small_buffers
+from emulated.engine import use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
 
 import xbridge
@@ -15,8 +15,6 @@ from xbridge.backends import torch as room
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    import torch
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +49,7 @@ def test_what_is_counted_is_what_was_foretold() -> None:
 
 
 def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    packs: list[int] = []
-    move_all = room.move_all
-
-    def counting(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
-        packs.append(len(xs))
-        return move_all(xs, device)
-
-    monkeypatch.setattr(room, "move_all", counting)
+    packs = watch_packs(monkeypatch)
     xbridge.transfer(BATCH, "torch", device=KIND).result()
     with record():
         xbridge.transfer(BATCH, "torch", device=KIND).result()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from emulated.engine import watch_packs
 from emulated.there import DEVICE, KIND
 
 import xbridge
-from xbridge.backends import torch as room
 
 pytest.importorskip("optree")
 
@@ -25,15 +25,7 @@ BATCH = {"x": np.arange(4.0), "y": [np.ones(3), "text", np.arange(2)], "large": 
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays crossed together, pack by pack."""
-    seen: list[int] = []
-    move_all = room.move_all
-
-    def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
-        seen.append(len(xs))
-        return move_all(xs, device)
-
-    monkeypatch.setattr(room, "move_all", watched)
-    return seen
+    return watch_packs(monkeypatch)
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {
