@@ -68,6 +68,16 @@ def test_a_function_written_in_torch_serves_all() -> None:
         assert xbridge.to_list(made) == 5.0
 
 
+@pytest.mark.skipif("jax" not in NAMES, reason="JAX is not installed")
+def test_results_may_have_to_be_narrowed_for_the_library_that_they_go_back_to() -> None:
+    x = xbridge.asarray([3.0, 1.0], backend="jax")
+    made = xbridge.aligned(backend="numpy", dtype="default")(np.argsort)(x)
+    assert (xbridge.backend_of(made), xbridge.dtype_of(made)) == ("jax", "int32")
+    assert xbridge.to_list(made) == [1, 0]
+    with pytest.raises(xbridge.DTypeError, match=r"^at the result of argsort: .*JAX has no int64"):
+        xbridge.aligned(backend="numpy")(np.argsort)(x)
+
+
 def test_a_graph_goes_through_an_aligned_function_of_torch() -> None:
     w = torch.ones(2, requires_grad=True)
     xbridge.aligned(lambda x, y: (x * y).sum())(w, np.array([2.0, 3.0], "f4")).backward()

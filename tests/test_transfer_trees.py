@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fresh import run
-from gate import Gate
+from gate import PATIENCE, Gate
+from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import _leaves
@@ -179,17 +180,19 @@ def test_without_optree_a_tuple_of_numbers_is_a_leaf(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("walker")
-def test_a_batch_that_is_changed_meanwhile_comes_as_it_was() -> None:
-    slow = Gate()
-    batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]]}
-    under_way = xbridge.transfer([slow, batch], "numpy")
+def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -> None:
+    gate = Gate()
+    xbridge.register_backend("toylib", make_backend(to_host=lambda x: np.asarray(gate)))
+    batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]], "slow": Toy(A)}
+    under_way = xbridge.transfer([batch], "numpy")
+    assert gate.reading.wait(PATIENCE)
     batch["target"] = batch.pop("label")
     batch["image"].append(A)
     batch["rows"][0] = None
-    slow.opened.set()
+    gate.opened.set()
 
-    made = under_way.result()[1]
-    assert list(made) == ["label", "image", "rows"]
+    (made,) = under_way.result()
+    assert list(made) == ["label", "image", "rows", "slow"]
     assert (made["label"].tolist(), made["image"][0].tolist()) == ([1], [0])
     assert [len(row) for row in made["rows"]] == [1, 2]
 

@@ -66,8 +66,9 @@ def test_objects_are_no_text(own_registry: None) -> None:
     [
         lambda batch: tree.to_backend(batch, "numpy", copy=True),
         lambda batch: xbridge.transfer(batch, "numpy", copy=True).result(),
+        lambda batch: xbridge.transfer(batch, "numpy").result(),
     ],
-    ids=["tree", "transfer"],
+    ids=["tree", "transfer", "transfer that shares"],
 )
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_batch_that_fails_is_not_tried_again(
@@ -82,7 +83,7 @@ def test_a_batch_that_fails_is_not_tried_again(
         return x.data
 
     xbridge.register_backend("toylib", make_backend(to_host=to_host))
-    batch = {"x": [Toy(np.array([float(i)])) for i in range(4)]}
+    batch = {"own": [A, A[1:]], "x": [Toy(np.array([float(i)])) for i in range(4)], "more": A[2:]}
     if watched:
         monkeypatch.setattr("xbridge._registry.watchers", 1)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]\[2\]: .*no such toy") as told:

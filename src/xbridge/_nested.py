@@ -180,7 +180,7 @@ def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
     if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
         return None
     dtype, shape = _dtype_and_shape(hosts[0])
-    if not dtype.isnative or dtype.name not in DTYPES:
+    if dtype.name not in DTYPES:
         return None
     _refuse_sharing(request, (*nest.shape, *shape))
     return Guest(get(HOST).stack(hosts, nest.shape), get(HOST))

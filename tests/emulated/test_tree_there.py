@@ -57,6 +57,25 @@ def test_small_arrays_of_a_tree_come_back_together(idle: bool, packs: list[int])
     assert [x.tolist() for x in made] == [[i] * 3 for i in range(4)] + [[1, 1]]
 
 
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda xs: tree.to_backend(xs, "torch", device="cpu"),
+        lambda xs: tree.align([torch.zeros(1)], xs)[1],
+        lambda xs: xbridge.transfer(xs, "torch", device="cpu").result(),
+    ],
+    ids=["to_backend", "align", "transfer"],
+)
+def test_of_tensors_on_both_sides_those_are_moved_that_are_not_there(bring: Callable[[Any], Any]) -> None:
+    here, there = torch.ones(2), torch.full((2,), 2.0, device=DEVICE)
+
+    made = bring([here, there, here])
+
+    assert [x.device.type for x in made] == ["cpu"] * 3
+    assert made[0] is made[2] is here
+    assert made[1].tolist() == [2, 2]
+
+
 def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
     for made in (
