@@ -260,12 +260,15 @@ def _taken(tree: Any) -> tuple[list[Any], Callable[[Iterator[Any]], Any]]:
     branches = [_taken(branch) for branch in (tree.values() if kind is dict else keys)]
 
     def build(leaves: Iterator[Any]) -> Any:
-        built = [make(leaves) for _, make in branches]
-        if kind is dict:
-            return dict(zip(keys, built, strict=True))
-        return kind(built) if kind in (list, tuple) else kind._make(built)
+        return _container(kind, keys, [make(leaves) for _, make in branches])
 
     return list(chain.from_iterable(leaves for leaves, _ in branches)), build
+
+
+def _container(kind: type[Any], keys: list[Any], children: list[Any]) -> Any:
+    if kind is dict:
+        return dict(zip(keys, children, strict=True))
+    return children if kind is list else tuple.__new__(kind, children)
 
 
 def _is_container(x: Any) -> bool:
