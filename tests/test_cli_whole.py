@@ -116,7 +116,10 @@ def test_an_interrupt_leaves_the_target_as_it_was(
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals) -> None:
     # The values are fetched through a pipe that never ends, so the signal comes while they are written.
+    # What a shell has a background job ignore, the program would ignore too, and rightly.
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "for hung_up in (signal.SIGTERM, signal.SIGHUP): signal.signal(hung_up, signal.SIG_DFL)\n"
         "import sys; from xbridge._cli import script; from xbridge._cli._files import _stored\n"
         "def slow(*_):\n    yield bytes(8)\n    print('writing', flush=True)\n    sys.stdin.read()\n"
         "_stored.read_blocks = slow; script()"
