@@ -8,12 +8,16 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import xbridge
-from xbridge import _protocol
+from xbridge import _extras, _protocol
 from xbridge.backends import INDEX
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -81,20 +85,20 @@ def public_functions(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", ROOMS, ids=short)
 def test_every_backend_has_the_same_verbs_in_the_same_order(path: Path) -> None:
-    optional = [word for word in public_functions(path) if word in _protocol.OPTIONAL]
+    optional = [word for word in public_functions(path) if word in _extras.OPTIONAL]
     assert public_functions(path) == [*_protocol.VERBS, *optional]
 
 
 def test_the_protocol_and_its_list_of_verbs_agree() -> None:
-    methods = methods_of("Backend")
+    methods = methods_of("Backend", _protocol)
     facts = [node.name for node in methods if node.decorator_list]
     verbs = [node.name for node in methods if not node.decorator_list]
     assert (facts, verbs) == (list(_protocol.FACTS), list(_protocol.VERBS))
-    assert [node.name for node in methods_of("Extras")] == list(_protocol.OPTIONAL)
+    assert [node.name for node in methods_of("Extras", _extras)] == list(_extras.OPTIONAL)
 
 
-def methods_of(protocol: str) -> list[ast.FunctionDef]:
-    tree = ast.parse((ROOT / "_protocol.py").read_text(encoding="utf-8"))
+def methods_of(protocol: str, module: ModuleType) -> list[ast.FunctionDef]:
+    tree = ast.parse(inspect.getsource(module))
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == protocol)
     return [node for node in found.body if isinstance(node, ast.FunctionDef)]
 
@@ -102,9 +106,9 @@ def methods_of(protocol: str) -> list[ast.FunctionDef]:
 def test_no_backend_has_an_optional_verb_by_halves() -> None:
     rooms = [import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)]
     for room in rooms:
-        for verb in _protocol.OPTIONAL:
+        for verb in _extras.OPTIONAL:
             mine = getattr(room, verb, None)
-            theirs = list(inspect.signature(getattr(_protocol.Extras, verb)).parameters)
+            theirs = list(inspect.signature(getattr(_extras.Extras, verb)).parameters)
             assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
 
 

@@ -3,10 +3,12 @@
 A cast is the target's own; the source's where the target lacks the dtype to cast from, and the host's where
 both lack one. Others do it instead where they give the same numbers: the source, if what leaves its device is
 narrower then, and the host, which is sooner, if nothing goes to a device or what goes there is narrower then.
+The host casts a large array while it is carried, if the target can do that: no whole copy lies between.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from xbridge import _host
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
     from xbridge._devices import Device
     from xbridge._plan import Route
-    from xbridge._protocol import Backend
+    from xbridge._protocol import Backend, Facts
+
+SMALL = 1 << 18
+"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
 def caster(route: Route) -> Backend | ModuleType:
@@ -45,6 +50,23 @@ def carry(
     move = Step(room, "move", (goal,), f"it moves from {start} to {goal}")
     first = casts and _has_both(route, room, start) and (_narrows(route) or not _has_both(route, room, goal))
     return [*casts, move] if first else [move, *casts]
+
+
+def at_once(route: Route, steps: list[Step]) -> list[Step]:
+    """The same steps, with the host's cast and the move of a large array in one, where the target can."""
+    room = route.target
+    verbs = [step.verb for step in steps[-3:]]
+    if verbs != ["cast", "from_host", "move"] or steps[-3].room is not _host:
+        return steps
+    if is_small(route.facts) or not hasattr(room, "send"):
+        return steps
+    casts, _, move = steps[-3:]
+    return [*steps[:-3], Step(room, "send", (route.dtype, *move.args), f"{casts.copies}, and {move.copies}")]
+
+
+def is_small(facts: Facts) -> bool:
+    """Whether it may be moved together with others."""
+    return facts.dtype in DTYPES and prod(facts.shape) * DTYPES[facts.dtype].bits // 8 <= SMALL
 
 
 def check(route: Route, room: Backend | ModuleType) -> list[Step]:

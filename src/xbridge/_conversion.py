@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
+from xbridge._casts import SMALL, is_small
 from xbridge._decide import across, within
-from xbridge._dtypes import DTYPES
 from xbridge._plan import Plan, Request, in_words
 from xbridge._registry import backend_for, get
 from xbridge._run import is_watched, perform, run, watched
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
     from xbridge._plan import Step
     from xbridge._protocol import Array, Backend, Facts
-
-SMALL = 1 << 18
-"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
 class Guest(NamedTuple):
@@ -100,10 +96,8 @@ def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterat
 
 def _up_to_the_move(x: Array, plan: Plan) -> tuple[Array, Plan]:
     """The array as it is before the move that others may share, and what is left to do then."""
-    facts = plan.route.facts
-    size = math.prod(facts.shape) * DTYPES[facts.dtype].bits // 8 if facts.dtype in DTYPES else SMALL + 1
     moves = [i for i, step in enumerate(plan.steps) if step.verb == "move" and hasattr(step.room, "move_all")]
-    at = moves[0] if moves and size <= SMALL else len(plan.steps)
+    at = moves[0] if moves and is_small(plan.route.facts) else len(plan.steps)
     return perform(x, plan._replace(steps=plan.steps[:at])), plan._replace(steps=plan.steps[at:])
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._casts import carry, cast, caster, check, order
+from xbridge._casts import at_once, carry, cast, caster, check, order
 from xbridge._devices import CPU, GPU, SHARDED
 from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
 from xbridge._plan import Plan, Route, Step, in_words
@@ -84,7 +84,7 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
         on_host += _share_or_copy(route, layout, will_copy=bool(taken.copies or once))
     elif source.readonly and not any(step.copies for step in on_host):
         on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
-    return _plan(route, [*steps, *on_host, taken, *later, *_track(route)])
+    return _plan(route, [*at_once(route, [*steps, *on_host, taken, *later]), *_track(route)])
 
 
 def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:

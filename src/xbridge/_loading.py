@@ -47,7 +47,8 @@ def check(name: str, module: Backend, entry: Entry) -> None:
 
 def _faults(name: str, module: Backend) -> Iterator[str]:
     """What keeps a module from being a backend. Of its facts the tables are made that all backends share."""
-    from xbridge._protocol import FACTS, OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
+    from xbridge._extras import OPTIONAL  # noqa: PLC0415 -- read on a miss only
+    from xbridge._protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
 
     missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
     if missing:

@@ -253,7 +253,7 @@ def _weighed(plan: Plan) -> Iterator[Step]:
     """The steps with their bytes."""
     dtype = plan.route.facts.dtype
     for step in plan.steps:
-        if step.verb == "cast":
+        if step.verb in ("cast", "send"):
             dtype = str(step.args[0])
         yield step._replace(nbytes=_bytes(plan.route.facts.shape, dtype) if step.copies else 0)
 

@@ -252,6 +252,9 @@ def warn(plan: Plan, caller: Caller) -> None:
         )
 
 
+_WORDS = {"move": ("transfers",), "cast": ("casts",), "send": ("casts", "transfers")}
+"""Verbs that make new memory for another reason than to have a copy."""
+
 _CATEGORIES: dict[str, type[CrossingWarning]] = {
     "copies": CopyWarning,
     "transfers": TransferWarning,
@@ -265,9 +268,9 @@ def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
     rules = policy.now()._asdict()
     found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
     for step in plan.steps:
-        word = {"move": "transfers", "cast": "casts"}.get(step.verb, "copies")
-        if step.copies and (word != "copies" or step.nbytes != 0):
-            found.setdefault(word, step.copies)
+        for word in _WORDS.get(step.verb, ("copies",)):
+            if step.copies and (word != "copies" or step.nbytes != 0):
+                found.setdefault(word, step.copies)
     yield from ((word, why) for word, why in found.items() if rules[word] == rule)
 
 

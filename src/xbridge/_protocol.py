@@ -7,7 +7,7 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Look* verbs touch no data, and answer for arrays that cannot be converted too.
 - *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
 - *Steps* are what plans are made of. Each does one thing or raises.
-- *Optional* verbs take many arrays at once, or know more of a device. A backend may have none.
+- *Optional* verbs (`_extras.py`) take many arrays at once, or know more of a device.
 """
 
 # pyright: reportReturnType=false
@@ -250,33 +250,6 @@ class Backend(Protocol):
         """An array over device memory that somebody shows, in the order of the current stream there."""
 
 
-class Extras(Backend, Protocol):
-    """What a backend may offer besides."""
-
-    def adopt_all(self, hosts: list[HostArray], /) -> list[Array] | None:
-        """`adopt` for each of these arrays; None when in doubt about one."""
-
-    def stack_all(self, xs: list[Array], /) -> Array | None:
-        """`stack` in one row, for plain arrays that may be unlike; None if they are, or in doubt."""
-
-    def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
-        """`move` for many small arrays at once, whose new memory may be one piece."""
-
-    def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
-        """Whether its cast there gives the host's numbers, sooner or not; without it, `host_casts` tell."""
-
-    def aside(
-        self, fn: Callable[[list[object]], list[object]], device: Device, /
-    ) -> Callable[[list[object]], list[object]]:
-        """`fn` for another thread, in the modes of this one: complete on return, and for this one to use.
-
-        It reads what lies there after what this thread has asked for so far, and nothing later. They nest.
-        """
-
-    def here(self) -> Callable[[], None]:
-        """What another thread calls once, to have for its life the modes, device and queues of this one."""
-
-
 FACTS: dict[str, type] = {
     "name": str,
     "plain": tuple,
@@ -296,5 +269,3 @@ VERBS = (
     *("peek", "adopt", "detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
     *("to_host", "from_host", "export", "import_"),
 )
-
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "agrees", "aside", "here")

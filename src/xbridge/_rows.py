@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._table import aligned, named_place, short, time
@@ -61,7 +62,7 @@ class Row(NamedTuple):
         source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
         target = f"{route.target.name} {route.dtype} on {route.device}"
         place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
-        moved = sum(step.nbytes or 0 for step in plan.steps if step.verb == "move")
+        moved = sum(step.nbytes or 0 for step in plan.steps if step.verb in ("move", "send"))
         copied = sum(step.nbytes or 0 for step in plan.steps) - moved
         return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
 
@@ -114,5 +115,5 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _to_avoid(plan: Plan) -> str:
     """What would spare each of the steps that make new memory."""
     reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
-    ways = [next((do for words, do in _TO_AVOID.items() if words in why), why) for why in reasons]
-    return "; ".join(dict.fromkeys(ways))
+    ways = [[do for words, do in _TO_AVOID.items() if words in why] or [why] for why in reasons]
+    return "; ".join(dict.fromkeys(chain.from_iterable(ways)))

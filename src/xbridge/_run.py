@@ -41,6 +41,7 @@ _FAILURES: dict[str, type[XBridgeError]] = {
     "check": DTypeError,
     "move": DeviceError,
     "move_all": DeviceError,
+    "send": DeviceError,
     "export": DeviceError,
     "import_": DeviceError,
     "detach": GradientError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -230,9 +231,9 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     seen = []
     send = _staging.Lane.send
 
-    def watched(lane: _staging.Lane, host: np.ndarray, there: torch.Tensor) -> None:
-        seen.append((np.shares_memory(host, mapped), host.nbytes))
-        send(lane, host, there)
+    def watched(lane: _staging.Lane, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+        seen.append((np.shares_memory(host, mapped), there.numel()))
+        send(lane, host, there, dtype)
 
     monkeypatch.setattr(_staging.Lane, "send", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
@@ -240,6 +241,24 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert there.tolist() == list(range(100))
     assert sum(size for _, size in seen) == 800
     assert all(shares and size <= CHUNK for shares, size in seen)
+
+
+def test_a_memmap_is_cast_piece_by_piece(
+    engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 14, lanes=2, least=1))
+    np.arange(1e5).tofile(tmp_path / "numbers")
+    mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
+    xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
+
+    tracemalloc.start()
+    there = xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert there.dtype == torch.float32
+    assert (there.cpu().numpy() == np.arange(1e5, dtype="float32")).all()
+    assert most < there.nbytes // 2
 
 
 @at_every_pace
@@ -254,7 +273,7 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_staging.Lane, "send", lambda *args: 1 / 0)
+        patch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
@@ -287,13 +306,13 @@ def test_with_too_few_threads_the_caller_does_it_all_again(
             raise RuntimeError(message)
         start(thread)
 
-    def failing_elsewhere(*args: Any) -> None:
+    def failing_elsewhere(*args: Any, **options: Any) -> None:
         if threading.current_thread() in started:
             assert refused.wait(60)
             failed.set()
             raise ZeroDivisionError
         assert failed.wait(60)
-        send(*args)
+        send(*args, **options)
 
     monkeypatch.setattr(threading.Thread, "start", only_one)
     monkeypatch.setattr(_staging.Lane, "send", failing_elsewhere)

@@ -145,7 +145,7 @@ STAGING = {
         "                lane.stream.synchronize()\n",
         "                pass\n",
     ),
-    "a piece too few": ("            start += part.nbytes\n", "            start += part.nbytes - 1\n"),
+    "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
 }
 CROSSING = {
     "a pack is read before it is there": (

@@ -12,7 +12,7 @@ import pytest
 import torch
 from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from rawmemory import bits, same_bits, tensor_of
 from strategies import host_dtype
@@ -20,8 +20,10 @@ from strategies_casts import castable, pairs_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import xbridge
+from xbridge import _casts
 from xbridge._dtypes import DTYPES, category
-from xbridge.backends.torch import agrees
+from xbridge.backends import torch as room
+from xbridge.backends.torch import _staging, agrees
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -191,6 +193,105 @@ def test_a_cast_before_or_behind_pinned_buffers_takes_whole_values(
 
     assert back.dtype == "float32"
     assert back.tolist() == [3 * n for n in range(250)]
+
+
+# -- large arrays, which the host casts piece by piece ---------------------------------------------
+
+SENT = sorted(pair for pair in room.host_casts if host_dtype(pair[0]).itemsize > host_dtype(pair[1]).itemsize)
+
+
+@pytest.fixture
+def _any_size_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_buffers(monkeypatch)
+    monkeypatch.setattr(_casts, "SMALL", -1)
+
+
+all_large = pytest.mark.usefixtures("_any_size_is_large")
+
+
+@all_large
+@given(st.sampled_from(SENT), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_large_array_is_cast_on_its_way_however_its_memory_lies(
+    pair: tuple[str, str], data: st.DataObject
+) -> None:
+    given, wanted = pair
+    array = data.draw(host_arrays(dtypes=st.just(given)))
+    before = bits(array)
+    with np.errstate(all="ignore"):
+        expected = array.astype(host_dtype(wanted), order="C" if 0 in array.strides else "K")
+
+    _, step = xbridge.explain(array, "torch", device=KIND, dtype=wanted).steps
+    there = xbridge.to_backend(array, "torch", device=KIND, dtype=wanted)
+
+    assert (step.verb, step.args, step.nbytes) == ("send", (wanted, DEVICE), expected.nbytes)
+    assert same_values(xbridge.to_numpy(there), expected)
+    assert xbridge.device_of(there) == DEVICE
+    if 1 not in array.shape:
+        assert there.stride() == torch.from_numpy(expected).to(KIND).stride()
+    assert same_bits(bits(array), before)
+
+
+@all_large
+@pytest.mark.parametrize("pace", PACES)
+def test_a_large_array_that_is_cast_is_complete_for_any_stream(pace: str) -> None:
+    source = np.arange(250.0)
+
+    with paced(PACES[pace]), api.stream(api.Stream()):
+        there = xbridge.to_backend(source, "torch", device=KIND, dtype="float32")
+        later = xbridge.transfer([source], "torch", device=KIND, dtype="float32").result()[0]
+        source[:] = -1
+
+    assert there.tolist() == later.tolist() == list(range(250))
+    assert not there._is_view()
+
+
+@all_large
+def test_a_value_that_is_lost_is_seen_before_a_large_array_is_sent() -> None:
+    numbers = np.array([1.0, 1e300])
+
+    plan = xbridge.explain(numbers, "torch", device=KIND, dtype="default")
+    assert [step.verb for step in plan.steps] == ["to_host", "check", "send"]
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.to_backend(numbers, "torch", device=KIND, dtype="default")
+    named = xbridge.asarray(numbers, backend="torch", device=KIND, dtype="float32", requires_grad=True)
+    assert named.tolist() == [1, np.inf]
+    assert (named.is_leaf, named.requires_grad) == (True, True)
+
+
+@all_large
+def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -> None:
+    numbers = np.ones(100)
+
+    with xbridge.policy(casts="raise"), pytest.raises(xbridge.PolicyError, match="forbids casts"):
+        xbridge.to_backend(numbers, "torch", device=KIND, dtype="float32")
+    with xbridge.policy(transfers="raise"), pytest.raises(xbridge.PolicyError, match="forbids transfers"):
+        xbridge.to_backend(numbers, "torch", device=KIND, dtype="float32")
+    with xbridge.policy(copies="raise"), xbridge.record() as seen:
+        xbridge.to_backend(numbers, "torch", device=KIND, dtype="float32")
+
+    (row,) = seen.rows
+    assert (row.copied, row.moved) == (0, 400)
+    assert row.avoid == "that dtype from the start; keep it where it is, or move it once"
+
+
+@pytest.mark.parametrize("setting", [0, 64])
+def test_a_large_array_is_cast_whether_or_not_there_are_buffers(
+    setting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_staging.SETTING, str(setting))
+    engine = use_small_buffers(monkeypatch)
+    engine.__dict__.update(sizes=_staging.sizes.__wrapped__)
+    numbers = np.arange(_casts.SMALL // 8 + 1.0)[::-1]
+
+    verbs = [
+        [step.verb for step in xbridge.explain(x, "torch", device=KIND, dtype="float32").steps]
+        for x in (numbers, numbers[1:])
+    ]
+    there = xbridge.to_backend(numbers, "torch", device=KIND, dtype="float32")
+
+    assert verbs == [["to_host", "send"], ["to_host", "cast", "from_host", "move"]]
+    assert (there.cpu().numpy() == numbers.astype("float32")).all()
 
 
 # -- the rest of the contract ----------------------------------------------------------------------

@@ -41,7 +41,7 @@ def filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K"
             return host.astype(dtype, order=order, subok=False)
     fresh = _aligned(host.shape, dtype) if taken_over else np.empty_like(host, dtype, order, subok=False)
     if host.nbytes < LARGE:
-        _copy(fresh, host)
+        fill(fresh, host)
         return fresh
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
 
@@ -50,9 +50,9 @@ def filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K"
     parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
     try:
         with ThreadPoolExecutor(WORKERS) as pool:
-            list(pool.map(_copy, [fresh[part] for part in parts], [host[part] for part in parts]))
+            list(pool.map(fill, [fresh[part] for part in parts], [host[part] for part in parts]))
     except RuntimeError:  # an interpreter that shuts down starts no threads
-        _copy(fresh, host)
+        fill(fresh, host)
     return fresh
 
 
@@ -63,6 +63,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     return np.ndarray(shape, dtype, room, start)
 
 
-def _copy(into: HostArray, values: HostArray) -> None:
+def fill(into: HostArray, values: HostArray) -> None:
+    """Copy values into memory that is there, with NumPy's own cast."""
     with np.errstate(all="ignore"):
         np.copyto(into, values, casting="unsafe")

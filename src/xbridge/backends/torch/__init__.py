@@ -28,7 +28,7 @@ from xbridge.backends.torch._crossing import move_all as move_all
 from xbridge.backends.torch._losses import agrees as agrees
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
-from xbridge.backends.torch._refusals import has_history, not_memory, not_values, readable, shape_of
+from xbridge.backends.torch._refusals import covers, has_history, not_memory, not_values, readable, shape_of
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
         flags = host.flags.num
         if flags in _DENSE and len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
             return host
-        return host if not flags & _OWNED and _covers(x, host) else None
+        return host if not flags & _OWNED and covers(x, host) else None
     except (RuntimeError, TypeError, ValueError):
         pass
     return None
@@ -278,16 +278,9 @@ def import_(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
 
 
-def _covers(x: torch.Tensor, host: HostArray) -> bool:
-    """Whether the elements lie apart from each other, and inside the storage."""
-    start = x.storage_offset() * host.itemsize
-    reach = host.nbytes
-    if not host.flags.forc:
-        layout = Layout(0, host.shape, host.strides, host.itemsize)
-        if layout.repeats():
-            return False
-        reach = layout.span()[1]
-    return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach
+def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor:
+    sent = _crossing.send(host, dtype, device)
+    return move(from_host(_host.cast(host, dtype)), device) if sent is None else sent
 
 
 def _facts(x: torch.Tensor) -> Facts:

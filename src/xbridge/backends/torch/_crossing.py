@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from xbridge._host._memory import native_dtype
 from xbridge.backends.torch._aside import is_captured, streams_of
 from xbridge.backends.torch._refusals import not_there, readable
 from xbridge.backends.torch._staging import ITEMS, Ring, is_dense, sizes
@@ -77,6 +78,20 @@ def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
             chosen = [i for rows in pack for i in rows.chosen]
             moved.update(zip(chosen, carry(_ring(place), pack), strict=True))
     return [moved[i] for i in range(len(xs))]
+
+
+def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor | None:
+    """New memory on a device, with the values of the host cast on their way; None where nothing is staged."""
+    goal, native, item = torch.device(device), getattr(torch, dtype), native_dtype(dtype)
+    if host.size * item.itemsize < sizes().least or native not in ITEMS or not _is_open(goal):
+        return None
+    axes = list(range(host.ndim))
+    if 0 not in host.strides and not host.flags.c_contiguous:
+        axes.sort(key=lambda axis: -abs(host.strides[axis]))
+    dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
+    like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
+    out = torch.empty_strided(host.shape, like.stride(), dtype=native, device=goal)
+    return _ring(goal).fill(out, host, item)
 
 
 class Rows(NamedTuple):

@@ -6,12 +6,18 @@ library's own exits check some of these and read garbage from the rest, so each 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from xbridge._protocol import Layout
 from xbridge.errors import UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._protocol import HostArray
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -88,3 +94,15 @@ def shape_of(x: torch.Tensor) -> tuple[int, ...]:
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
         return ()
     return (x.size(0),) if x.is_nested else tuple(x.shape)
+
+
+def covers(x: torch.Tensor, host: HostArray) -> bool:
+    """Whether the elements lie apart from each other, and inside the storage."""
+    start = x.storage_offset() * host.itemsize
+    reach = host.nbytes
+    if not host.flags.forc:
+        layout = Layout(0, host.shape, host.strides, host.itemsize)
+        if layout.repeats():
+            return False
+        reach = layout.span()[1]
+    return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from xbridge._dtypes import DTYPES
+from xbridge._host import fill
 from xbridge.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
@@ -82,10 +83,11 @@ class Lane(NamedTuple):
     """The same bytes."""
     stream: Any
 
-    def send(self, host: HostArray, there: torch.Tensor) -> None:
-        """Copy values of the host to bytes of the device; complete on return."""
-        np.copyto(self.host[: host.nbytes].view(host.dtype).reshape(host.shape), host)
-        there.copy_(self.buffer[: host.nbytes], non_blocking=True)
+    def send(self, host: HostArray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+        """Copy values of the host, cast, to bytes of the device; complete on return."""
+        size = there.numel()
+        fill(self.host[:size].view(dtype).reshape(host.shape), host)
+        there.copy_(self.buffer[:size], non_blocking=True)
         self.stream.synchronize()  # the next piece will be in the same buffer
 
     def fetch(self, host: HostArray, there: torch.Tensor) -> None:
@@ -127,9 +129,13 @@ class Ring:
 
     def send(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the host on the device; complete on return."""
-        out = torch.empty_like(x, device=self.device)
+        host = x.view(ITEMS[x.dtype]).numpy()
+        return self.fill(torch.empty_like(x, device=self.device), host, host.dtype)
+
+    def fill(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
+        """Give a dense tensor of the device the values of the host, cast; complete on return."""
         order = sorted(range(out.dim()), key=lambda axis: (out.stride(axis), out.shape[axis]), reverse=True)
-        self._share_out(Lane.send, x.view(ITEMS[x.dtype]).numpy().transpose(order), bytes_of(out))
+        self._share_out(partial(Lane.send, dtype=dtype), host.transpose(order), bytes_of(out))
         return out
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
@@ -168,11 +174,14 @@ class Ring:
 
     def _parts(self, host: HostArray, there: torch.Tensor) -> Iterator[Piece]:
         """Two pieces for every lane, unless that is more than one holds, or less than is worth a copy."""
-        size = min(self.sizes.chunk, max(SMALLEST, host.nbytes // (2 * self.sizes.lanes)))
+        total = there.numel()
+        size = min(self.sizes.chunk, max(SMALLEST, total // (2 * self.sizes.lanes)))
+        itemsize = total // host.size
         start = 0
-        for part in pieces(host, size):
-            yield part, there[start : start + part.nbytes]
-            start += part.nbytes
+        for part in pieces(host, size // itemsize):
+            stop = start + part.size * itemsize
+            yield part, there[start:stop]
+            start = stop
 
     def _use(self, work: Callable[[Lane], None], asked: Any) -> None:
         lane = self._free.get()
@@ -188,10 +197,10 @@ class Ring:
 
 
 def pieces(host: HostArray, limit: int) -> Iterator[HostArray]:
-    """Parts of an array of at most so many bytes, in C order."""
+    """Parts of an array of at most so many elements, in C order."""
     if host.flags.c_contiguous:
         host = host.reshape(-1)
-    row = host.nbytes // len(host)
+    row = host.size // len(host)
     if row > limit:
         for part in host:
             yield from pieces(part, limit)

@@ -1,0 +1,52 @@
+"""Extras: what a backend may offer besides. Who asks for one does without, where there is none."""
+
+# pyright: reportReturnType=false
+# The methods of a protocol are their docstrings.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from xbridge._protocol import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._devices import Device
+    from xbridge._protocol import Array, HostArray
+
+
+class Extras(Backend, Protocol):
+    """A backend with every optional verb."""
+
+    def adopt_all(self, hosts: list[HostArray], /) -> list[Array] | None:
+        """`adopt` for each of these arrays; None when in doubt about one."""
+
+    def stack_all(self, xs: list[Array], /) -> Array | None:
+        """`stack` in one row, for plain arrays that may be unlike; None if they are, or in doubt."""
+
+    def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
+        """`move` for many small arrays at once, whose new memory may be one piece."""
+
+    def send(self, host: HostArray, dtype: str, device: Device, /) -> Array:
+        """The host's cast and `move` in one, piece by piece: `host` is nowhere in memory cast as a whole.
+
+        `host` lies in any order of bytes and axes. It is a large one.
+        """
+
+    def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
+        """Whether its cast there gives the host's numbers, sooner or not; without it, `host_casts` tell."""
+
+    def aside(
+        self, fn: Callable[[list[object]], list[object]], device: Device, /
+    ) -> Callable[[list[object]], list[object]]:
+        """`fn` for another thread, in the modes of this one: complete on return, and for this one to use.
+
+        It reads what lies there after what this thread has asked for so far, and nothing later. They nest.
+        """
+
+    def here(self) -> Callable[[], None]:
+        """What another thread calls once, to have for its life the modes, device and queues of this one."""
+
+
+OPTIONAL = ("adopt_all", "stack_all", "move_all", "send", "agrees", "aside", "here")
