@@ -156,6 +156,38 @@ def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
     assert runs == [(3,), (3,)]
 
 
+def test_arrays_of_one_batch_are_computed_together(x: Array) -> None:
+    batch = xbridge.transfer({"a": x, "b": [x + 1, np.ones(2)], "c": 2 * x}, "numpy").result()
+    assert [batch["a"].tolist(), batch["c"].tolist()] == [VALUES, [2 * n for n in VALUES]]
+    assert batch["b"][0].tolist() == [n + 1 for n in VALUES]
+    assert runs == [(3,), (3,)]
+
+
+def test_arrays_of_one_batch_are_computed_together_in_sight_of_who_watches(x: Array) -> None:
+    with xbridge.record() as seen, xbridge.policy(copies="allow"):
+        many = xbridge.transfer([x, x + 1], "torch", dtype="float32").result()
+    assert [y.tolist() for y in many] == [VALUES, [n + 1 for n in VALUES]]
+    assert runs == [(3,), (3,)]
+    (row,) = seen.rows
+    assert (row.calls, row.copied) == (2, 2 * 6 * (8 + 4))
+
+
+def test_nothing_of_a_batch_is_computed_if_one_array_is_refused(x: Array) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\[1\]: .* drops the imaginary part"):
+        xbridge.transfer([x, x * 1j], "numpy", dtype="float64").result()
+    assert runs == []
+
+
+@pytest.mark.parametrize("wrong", [lambda chunk: 1 / 0, lambda chunk: chunk[:1]])
+def test_of_a_batch_that_fails_the_error_says_which_array_it_was(
+    x: Array, wrong: Callable[[Any], Any]
+) -> None:
+    bad = da.from_array(np.ones(4), chunks=2).map_blocks(wrong, dtype="float64", meta=np.empty(0))
+    batch = {"good": x, "bad": [x + 1, bad]}
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['bad'\]\[1\]: .*shape \(4,\)"):
+        xbridge.transfer(batch, "numpy").result()
+
+
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])
 def test_a_list_is_not_computed_only_to_be_refused(x: Array, others: list[Any]) -> None:
     with pytest.raises(xbridge.GradientError):

@@ -11,7 +11,7 @@ from xbridge._plan import Plan, Request, in_words
 from xbridge._registry import backend_for, get
 from xbridge._run import is_watched, perform, run, watched
 from xbridge.backends import HOST
-from xbridge.errors import counted
+from xbridge.errors import XBridgeError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,12 +68,12 @@ def convert(guest: Guest, target: Backend, request: Request) -> Array:
 
 
 def convert_all(guests: Iterable[Guest], target: Backend, request: Request) -> list[Array]:
-    """Each as `convert` would; small ones that make the same move make it together."""
+    """Each as `convert` would; what many can do together, such as to move if they are small, they do so."""
     if not is_watched(target):
         return _together(counted(_begun(guests, target, request)))
     known = list(counted(guests))
     arrays, plans = [guest.array for guest in known], list(counted(plan(x, target, request) for x in known))
-    return watched(arrays, plans, lambda: _together(counted(map(_up_to_the_move, arrays, plans))))
+    return watched(arrays, plans, lambda: _together(counted(map(_up_to_the_joint_step, arrays, plans))))
 
 
 def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan]]:
@@ -88,33 +88,49 @@ def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterat
         rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
         adopted = None if rest is None else target.adopt(x)
         if rest is None or adopted is None:
-            adopted, rest = _up_to_the_move(x, plan(guest, target, request))
+            adopted, rest = _up_to_the_joint_step(x, plan(guest, target, request))
             if len(rest.steps) == 1 and type(x) in plain:
                 alike[x.dtype] = rest
         yield adopted, rest
 
 
-def _up_to_the_move(x: Array, plan: Plan) -> tuple[Array, Plan]:
-    """The array as it is before the move that others may share, and what is left to do then."""
-    moves = [i for i, step in enumerate(plan.steps) if step.verb == "move" and hasattr(step.room, "move_all")]
-    at = moves[0] if moves and is_small(plan.route.facts) else len(plan.steps)
+def _up_to_the_joint_step(x: Array, plan: Plan) -> tuple[Array, Plan]:
+    """The array as it is before a step that others may share, and what is left to do then."""
+    if not plan.steps:
+        return x, plan
+    joint = [i for i, step in enumerate(plan.steps) if _is_joint(step, plan)]
+    at = joint[0] if joint else len(plan.steps)
     return perform(x, plan._replace(steps=plan.steps[:at])), plan._replace(steps=plan.steps[at:])
 
 
+def _is_joint(step: Step, plan: Plan) -> bool:
+    """Whether its library does it for many at once: computes what hangs together, moves what is small."""
+    if step.verb not in ("settle", "move") or not hasattr(step.room, f"{step.verb}_all"):
+        return False
+    return step.verb == "settle" or is_small(plan.route.facts)
+
+
 def _together(begun: Iterable[tuple[Array, Plan]]) -> list[Array]:
-    """What is left to do, the same move of many at once."""
-    arrays: list[Array] = []
-    waiting: dict[Step, list[tuple[int, Plan]]] = {}
-    for i, (x, rest) in enumerate(begun):
-        arrays.append(x)
-        if rest.steps:
-            waiting.setdefault(rest.steps[0], []).append((i, rest))
-    for step, rests in waiting.items():
-        together = Plan(rests[0][1].route, (step._replace(verb="move_all"),))
-        moved = perform([arrays[i] for i, _ in rests], together)
-        for (i, rest), x in zip(rests, moved, strict=True):
-            arrays[i] = perform(x, rest._replace(steps=rest.steps[1:]))
-    return arrays
+    """What is left to do, the same step of many at once."""
+    state = list(begun)
+    while True:
+        waiting: dict[Step, list[int]] = {}
+        for i, (_, rest) in enumerate(state):
+            if rest.steps:
+                waiting.setdefault(rest.steps[0], []).append(i)
+        if not waiting:
+            return [x for x, _ in state]
+        for step, chosen in waiting.items():
+            rests = [rest._replace(steps=rest.steps[1:]) for _, rest in map(state.__getitem__, chosen)]
+            joint = Plan(rests[0].route, (step._replace(verb=f"{step.verb}_all"),))
+            try:
+                done = perform([state[i][0] for i in chosen], joint)
+                made = list(counted(map(_up_to_the_joint_step, done, rests)))
+            except XBridgeError as error:
+                error.renumber(chosen)
+                raise
+            for i, one in zip(chosen, made, strict=True):
+                state[i] = one
 
 
 def plan(guest: Guest, target: Backend, request: Request) -> Plan:

@@ -28,6 +28,9 @@ class Extras(Backend, Protocol):
     def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
         """`move` for many small arrays at once, whose new memory may be one piece."""
 
+    def settle_all(self, xs: list[Array], /) -> list[Array]:
+        """`settle` for many at once, whatever they are made of being made once."""
+
     def send(self, host: HostArray, dtype: str, device: Device, /) -> Array:
         """The host's cast and `move` in one, piece by piece: `host` is nowhere in memory cast as a whole.
 
@@ -49,4 +52,4 @@ class Extras(Backend, Protocol):
         """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
 
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "send", "agrees", "aside", "here")
+OPTIONAL = ("adopt_all", "stack_all", "move_all", "settle_all", "send", "agrees", "aside", "here")

@@ -25,7 +25,7 @@ from xbridge._dtypes import category, exact_integers
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Layout, Refusal
 from xbridge.backends import numpy as _numpy
-from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,6 @@ gaps: dict[str, str] = {
     "sharing": "never: Dask reads memory later than the call, so what can change is copied",
 }
 samples = "xbridge.testing.samples.dask"
-
-_ITSELF = "x.compute(), which shows the task"
 
 
 def owns(cls: type, /) -> bool:
@@ -146,7 +144,7 @@ def track(x: Array, /) -> Array:
 
 
 def settle(x: Array, /) -> Array:
-    return x if isinstance(x, _Gathered) else _gathered(_joined(x))
+    return x if isinstance(x, _Gathered) else settle_all([x])[0]
 
 
 def check(x: Array, dtype: str, /) -> Array:
@@ -203,6 +201,11 @@ def import_(shown: Exporter, /) -> Array:
     raise no_exchange(name)
 
 
+def settle_all(xs: list[Array], /) -> list[Array]:
+    chunks = _computed(xs)[::-1]  # each let go when it is joined
+    return list(counted(_gathered(_joined(x, chunks.pop())) for x in xs))
+
+
 class _Gathered(da.Array):  # type: ignore[misc] # Dask has no types
     """An array of one chunk, which is here: what others settle into."""
 
@@ -222,27 +225,39 @@ class _Chunks:
         return list, ()
 
 
-def _joined(x: Array) -> HostArray:
-    """Compute an array, and lay its chunks side by side in new memory."""
+def _computed(xs: list[Array]) -> list[list[Any]]:
+    """The chunks of each, computed together; one by one if a task fails, to see whose that is."""
+    try:
+        with Chained(lambda error: _failed(xs[0], f"a task failed with {error!r}")):
+            return list(dask.compute(*map(_Chunks, xs)))
+    except UnsupportedArrayError:
+        if len(xs) == 1:
+            raise
+    return [chunks for [chunks] in counted(_computed([x]) for x in xs)]
+
+
+def _joined(x: Array, chunks: Any) -> HostArray:
+    """Lay the chunks of an array side by side in new memory."""
     facts = describe(x)
-    asked = f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
-    with Chained(
-        lambda error: UnsupportedArrayError.because(asked, f"a task failed with {error!r}", _ITSELF)
-    ):
-        (chunks,) = dask.compute(_Chunks(x))
     fresh = np.empty(facts.shape, native_dtype(facts.dtype))
     for where, at in zip(slices_from_chunks(x.chunks), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
         if _strange(chunk) or (describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
-            raise UnsupportedArrayError.because(
-                asked,
+            raise _failed(
+                x,
                 f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
                 f"{_kind(chunk)}{shape}",
                 "map_blocks with the dtype=, chunks= and meta= of what its function returns",
             )
         part[...] = chunk
     return fresh
+
+
+def _failed(x: Array, why: str, do: str = "x.compute(), which shows the task") -> UnsupportedArrayError:
+    facts = describe(x)
+    asked = f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
+    return UnsupportedArrayError.because(asked, why, do)
 
 
 def _over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
