@@ -73,10 +73,10 @@ def convert_all(guests: Iterable[Guest], target: Backend, request: Request) -> l
         return _together(counted(_begun(guests, target, request)))
     known = list(counted(guests))
     arrays, plans = [guest.array for guest in known], list(counted(plan(x, target, request) for x in known))
-    return watched(arrays, plans, lambda: _together(counted(map(_up_to_the_joint_step, arrays, plans))))
+    return watched(arrays, plans, lambda: _together(counted(map(_alone, arrays, plans))))
 
 
-def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan]]:
+def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan | None]]:
     """Each as far as it comes alone, and what is left to do.
 
     Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
@@ -87,20 +87,21 @@ def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterat
         x = guest.array
         rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
         adopted = None if rest is None else target.adopt(x)
-        if rest is None or adopted is None:
-            adopted, rest = _up_to_the_joint_step(x, plan(guest, target, request))
-            if len(rest.steps) == 1 and type(x) in plain:
+        if adopted is None:
+            adopted, rest = _alone(x, plan(guest, target, request))
+            if rest and len(rest.steps) == 1 and type(x) in plain:
                 alike[x.dtype] = rest
         yield adopted, rest
 
 
-def _up_to_the_joint_step(x: Array, plan: Plan) -> tuple[Array, Plan]:
-    """The array as it is before a step that others may share, and what is left to do then."""
-    if not plan.steps:
-        return x, plan
-    joint = [i for i, step in enumerate(plan.steps) if _is_joint(step, plan)]
-    at = joint[0] if joint else len(plan.steps)
-    return perform(x, plan._replace(steps=plan.steps[:at])), plan._replace(steps=plan.steps[at:])
+def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
+    """The array as it is before the next step that others may share, and what is left to do then."""
+    steps = plan.steps[done:]
+    if not steps:
+        return x, None
+    at = next((i for i, step in enumerate(steps) if _is_joint(step, plan)), len(steps))
+    x = perform(x, plan._replace(steps=steps[:at]))
+    return x, plan._replace(steps=steps[at:]) if steps[at:] else None
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
@@ -110,27 +111,32 @@ def _is_joint(step: Step, plan: Plan) -> bool:
     return step.verb == "settle" or is_small(plan.route.facts)
 
 
-def _together(begun: Iterable[tuple[Array, Plan]]) -> list[Array]:
+def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
     """What is left to do, the same step of many at once."""
-    state = list(begun)
-    while True:
+    arrays: list[Array] = []
+    rests: dict[int, Plan] = {}
+    for i, (x, rest) in enumerate(begun):
+        arrays.append(x)
+        if rest:
+            rests[i] = rest
+    while rests:
         waiting: dict[Step, list[int]] = {}
-        for i, (_, rest) in enumerate(state):
-            if rest.steps:
-                waiting.setdefault(rest.steps[0], []).append(i)
-        if not waiting:
-            return [x for x, _ in state]
+        for i, rest in rests.items():
+            waiting.setdefault(rest.steps[0], []).append(i)
         for step, chosen in waiting.items():
-            rests = [rest._replace(steps=rest.steps[1:]) for _, rest in map(state.__getitem__, chosen)]
-            joint = Plan(rests[0].route, (step._replace(verb=f"{step.verb}_all"),))
+            plans = [rests.pop(i) for i in chosen]
+            joint = Plan(plans[0].route, (step._replace(verb=f"{step.verb}_all"),))
             try:
-                done = perform([state[i][0] for i in chosen], joint)
-                made = list(counted(map(_up_to_the_joint_step, done, rests)))
+                done = perform([arrays[i] for i in chosen], joint)
+                behind = counted(_alone(x, plan, 1) for x, plan in zip(done, plans, strict=True))
+                for i, (x, rest) in zip(chosen, behind, strict=True):
+                    arrays[i] = x
+                    if rest:
+                        rests[i] = rest
             except XBridgeError as error:
                 error.renumber(chosen)
                 raise
-            for i, one in zip(chosen, made, strict=True):
-                state[i] = one
+    return arrays
 
 
 def plan(guest: Guest, target: Backend, request: Request) -> Plan:
