@@ -7,32 +7,35 @@ for them. Those that come from here are read-only, because tasks share them.
 
 from __future__ import annotations
 
-from functools import reduce
-from itertools import product
 from math import isnan
-from operator import getitem, methodcaller
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from operator import methodcaller
+from typing import TYPE_CHECKING
 
-import dask
+import dask  # noqa: F401 -- its root, plainly, as in every backend
 import dask.array as da
-import numpy as np
-from dask.array.core import normalize_chunks, slices_from_chunks
+from dask.array.core import normalize_chunks
 
 from xbridge import _host
 from xbridge._devices import CPU, no_exchange
 from xbridge._dtypes import category, exact_integers
 from xbridge._host._memory import layout_of, native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
+from xbridge._protocol import Layout, Refusal
 from xbridge.backends import numpy as _numpy
-from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError, counted
+from xbridge.backends.dask._chunks import Gathered, computed, facts_of, gathered, joined, over, strange
+from xbridge.errors import (
+    DeviceError,
+    DTypeError,
+    GradientError,
+    UnsupportedArrayError,
+    counted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
     from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._protocol import Array, Exporter, Facts, HostArray
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")
@@ -59,9 +62,7 @@ def owns(cls: type, /) -> bool:
 
 
 def describe(x: Array, /) -> Facts:
-    if isinstance(x.dtype, np.dtype):
-        return _numpy.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
-    return Facts(str(x.dtype).rpartition(".")[2], CPU, x.shape)
+    return facts_of(x)
 
 
 def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
@@ -69,11 +70,11 @@ def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
         return None
     if any(map(isnan, x.shape)):
         return Refusal(UnsupportedArrayError, "its chunks have unknown sizes", "x.compute_chunk_sizes()")
-    return _strange(x._meta)
+    return strange(x._meta)
 
 
 def layout(x: Array, /) -> Layout:
-    if isinstance(x, _Gathered):
+    if isinstance(x, Gathered):
         return layout_of(x.memory)
     return Layout.nowhere(x.shape, x.dtype.itemsize, writable=False)
 
@@ -144,12 +145,12 @@ def track(x: Array, /) -> Array:
 
 
 def settle(x: Array, /) -> Array:
-    return x if isinstance(x, _Gathered) else settle_all([x])[0]
+    return x if isinstance(x, Gathered) else settle_all([x])[0]
 
 
 def check(x: Array, dtype: str, /) -> Array:
     given = describe(x).dtype
-    if isinstance(x, _Gathered):
+    if isinstance(x, Gathered):
         _host.check(x.memory, dtype)
     elif not _within(given, dtype):
         raise DTypeError.because(
@@ -161,8 +162,8 @@ def check(x: Array, dtype: str, /) -> Array:
 
 
 def cast(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, _Gathered):
-        return _gathered(_host.cast(x.memory, dtype))
+    if isinstance(x, Gathered):
+        return gathered(_host.cast(x.memory, dtype))
     return x.astype(native_dtype(dtype))
 
 
@@ -190,7 +191,7 @@ def to_host(x: Array, /) -> HostArray:
 
 
 def from_host(host: HostArray, /) -> Array:
-    return _over(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
+    return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
 
 
 def export(x: Array, /) -> Exporter:
@@ -202,94 +203,8 @@ def import_(shown: Exporter, /) -> Array:
 
 
 def settle_all(xs: list[Array], /) -> list[Array]:
-    chunks = _computed(xs)[::-1]  # each let go when it is joined
-    return list(counted(_gathered(_joined(x, chunks.pop())) for x in xs))
-
-
-class _Gathered(da.Array):  # type: ignore[misc] # Dask has no types
-    """An array of one chunk, which is here: what others settle into."""
-
-    memory: HostArray
-
-
-class _Chunks:
-    """An array, as a collection of its own: what it computes to is a nested list of chunks, unjoined."""
-
-    def __init__(self, x: Array) -> None:
-        self._array = x
-
-    def __getattr__(self, word: str) -> Any:
-        return getattr(self._array, word)
-
-    def __dask_postcompute__(self) -> tuple[type[list[Any]], tuple[()]]:
-        return list, ()
-
-
-def _computed(xs: list[Array]) -> list[list[Any]]:
-    """The chunks of each, computed together; one by one if a task fails, to see whose that is."""
-    try:
-        with Chained(lambda error: _failed(xs[0], f"a task failed with {error!r}")):
-            return list(dask.compute(*map(_Chunks, xs)))
-    except UnsupportedArrayError:
-        if len(xs) == 1:
-            raise
-    return [chunks for [chunks] in counted(_computed([x]) for x in xs)]
-
-
-def _joined(x: Array, chunks: Any) -> HostArray:
-    """Lay the chunks of an array side by side in new memory."""
-    facts = describe(x)
-    fresh = np.empty(facts.shape, native_dtype(facts.dtype))
-    for where, at in zip(slices_from_chunks(x.chunks), np.ndindex(x.numblocks), strict=True):
-        part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
-        if _strange(chunk) or (describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
-            shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
-            raise _failed(
-                x,
-                f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
-                f"{_kind(chunk)}{shape}",
-                "map_blocks with the dtype=, chunks= and meta= of what its function returns",
-            )
-        part[...] = chunk
-    return fresh
-
-
-def _failed(x: Array, why: str, do: str = "x.compute(), which shows the task") -> UnsupportedArrayError:
-    facts = describe(x)
-    asked = f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
-    return UnsupportedArrayError.because(asked, why, do)
-
-
-def _over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
-    """A graph of nothing but views of host memory, which nobody can write through it."""
-    shown = _host.freeze(host) if host.flags.writeable else host
-    label = f"xbridge-{uuid4().hex}"
-    keys = product((label,), *(range(len(sizes)) for sizes in chunks))
-    parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
-    return cls(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
-
-
-def _gathered(host: HostArray) -> Array:
-    done = _over(host, tuple((n,) for n in host.shape), _Gathered)
-    done.memory = host
-    return done
-
-
-def _strange(chunk: object) -> Refusal | None:
-    """Why chunks like this one cannot leave."""
-    if not isinstance(chunk, (np.ndarray, np.generic)):
-        why, do = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
-        return Refusal(UnsupportedArrayError, why, do)
-    refused = _numpy.refusal(np.asanyarray(chunk), leaving=True)
-    if refused is None or refused.error is DTypeError:
-        return refused
-    masked = isinstance(chunk, np.ma.MaskedArray)
-    return refused._replace(do="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)")
-
-
-def _kind(chunk: object) -> str:
-    cls = type(chunk)
-    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+    chunks = computed(xs)[::-1]  # each let go when it is joined
+    return list(counted(gathered(joined(x, chunks.pop())) for x in xs))
 
 
 def _within(given: str, dtype: str) -> bool:

@@ -1,0 +1,118 @@
+"""From chunks to one array and back: computed, laid side by side, and looked at without a copy."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import product
+from operator import getitem
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.array.core import slices_from_chunks
+
+from xbridge import _host
+from xbridge._devices import CPU
+from xbridge._host._memory import native_dtype
+from xbridge._protocol import Facts, Refusal
+from xbridge.backends import numpy as _numpy
+from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
+
+if TYPE_CHECKING:
+    from xbridge._protocol import Array, HostArray
+
+
+class Gathered(da.Array):  # type: ignore[misc] # Dask has no types
+    """An array of one chunk, which is here: what others settle into."""
+
+    memory: HostArray
+
+
+class _Chunks:
+    """An array, as a collection of its own: what it computes to is a nested list of chunks, unjoined."""
+
+    def __init__(self, x: Array) -> None:
+        self._array = x
+
+    def __getattr__(self, word: str) -> Any:
+        return getattr(self._array, word)
+
+    def __dask_postcompute__(self) -> tuple[type[list[Any]], tuple[()]]:
+        return list, ()
+
+
+def computed(xs: list[Array]) -> list[list[Any]]:
+    """The chunks of each, computed together. Nobody says of a task that fails whose it is."""
+    one = len(xs) == 1
+    whose = _asked(xs[0]) if one else f"compute {len(xs)} Dask arrays together"
+    do = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
+    try:
+        with Chained(lambda error: UnsupportedArrayError.because(whose, f"a task failed with {error!r}", do)):
+            return list(dask.compute(*map(_Chunks, xs)))
+    except XBridgeError as error:
+        error.which = 0 if one else None  # whatever it was of several in the task
+        raise
+
+
+def joined(x: Array, chunks: Any) -> HostArray:
+    """Lay the chunks of an array side by side in new memory."""
+    facts = facts_of(x)
+    fresh = np.empty(facts.shape, native_dtype(facts.dtype))
+    for where, at in zip(slices_from_chunks(x.chunks), np.ndindex(x.numblocks), strict=True):
+        part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
+        if strange(chunk) or (_numpy.describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
+            shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
+            raise UnsupportedArrayError.because(
+                _asked(x),
+                f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
+                f"{_kind(chunk)}{shape}",
+                "map_blocks with the dtype=, chunks= and meta= of what its function returns",
+            )
+        part[...] = chunk
+    return fresh
+
+
+def _asked(x: Array) -> str:
+    facts = facts_of(x)
+    return f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
+
+
+def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
+    """A graph of nothing but views of host memory, which nobody can write through it."""
+    shown = _host.freeze(host) if host.flags.writeable else host
+    label = f"xbridge-{uuid4().hex}"
+    keys = product((label,), *(range(len(sizes)) for sizes in chunks))
+    parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
+    return cls(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
+
+
+def gathered(host: HostArray) -> Array:
+    done = over(host, tuple((n,) for n in host.shape), Gathered)
+    done.memory = host
+    return done
+
+
+def strange(chunk: object) -> Refusal | None:
+    """Why chunks like this one cannot leave."""
+    if not isinstance(chunk, (np.ndarray, np.generic)):
+        why, do = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
+        return Refusal(UnsupportedArrayError, why, do)
+    refused = _numpy.refusal(np.asanyarray(chunk), leaving=True)
+    if refused is None or refused.error is DTypeError:
+        return refused
+    masked = isinstance(chunk, np.ma.MaskedArray)
+    return refused._replace(do="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)")
+
+
+def _kind(chunk: object) -> str:
+    cls = type(chunk)
+    return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
+
+
+def facts_of(x: Array) -> Facts:
+    """Of an array, or of a chunk."""
+    if isinstance(x.dtype, np.dtype):
+        return _numpy.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
+    return Facts(str(x.dtype).rpartition(".")[2], CPU, x.shape)
