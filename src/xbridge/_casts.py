@@ -53,15 +53,19 @@ def carry(
 
 
 def at_once(route: Route, steps: list[Step]) -> list[Step]:
-    """The same steps, with the host's cast and the move of a large array in one, where the target can."""
-    room = route.target
-    verbs = [step.verb for step in steps[-3:]]
-    if verbs != ["cast", "from_host", "move"] or steps[-3].room is not _host:
+    """The same steps; a cast or copy of the host's is one with the move behind it, if the target wants it."""
+    sends = getattr(route.target, "sends", None)
+    if sends is None or route.device == CPU:
         return steps
-    if is_small(route.facts) or not hasattr(room, "send"):
+    at = [step.verb for step in steps].index("from_host")
+    change, move = steps[at - 1], steps[at + 1]
+    if change.verb not in ("cast", "copy") or move.verb != "move":
         return steps
-    casts, _, move = steps[-3:]
-    return [*steps[:-3], Step(room, "send", (route.dtype, *move.args), f"{casts.copies}, and {move.copies}")]
+    dtype = route.dtype if change.verb == "cast" else route.facts.dtype
+    if dtype not in DTYPES or not sends(prod(route.facts.shape) * DTYPES[dtype].bits // 8, route.device):
+        return steps
+    send = Step(route.target, "send", (dtype, *move.args), f"{change.copies}, and {move.copies}")
+    return [*steps[: at - 1], send, *steps[at + 2 :]]
 
 
 def is_small(facts: Facts) -> bool:

@@ -31,10 +31,13 @@ class Extras(Backend, Protocol):
     def settle_all(self, xs: list[Array], /) -> list[Array]:
         """`settle` for many at once, whatever they are made of being made once."""
 
-    def send(self, host: HostArray, dtype: str, device: Device, /) -> Array:
-        """The host's cast and `move` in one, piece by piece: `host` is nowhere in memory cast as a whole.
+    def sends(self, nbytes: int, device: Device, /) -> bool:
+        """Whether it would `send` an array that has so many bytes there."""
 
-        `host` lies in any order of bytes and axes. It is a large one.
+    def send(self, host: HostArray, dtype: str, device: Device, /) -> Array:
+        """The host's cast, or copy, and `move` in one, piece by piece: in host memory nothing is whole.
+
+        The result lies in the order of axes that the host would have given it.
         """
 
     def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
@@ -52,4 +55,4 @@ class Extras(Backend, Protocol):
         """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
 
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "settle_all", "send", "agrees", "aside", "here")
+OPTIONAL = ("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "aside", "here")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
     from typing import Self
 
-    from xbridge._plan import Plan
+    from xbridge._plan import Plan, Step
     from xbridge._protocol import Array
     from xbridge._run import Caller
     from xbridge.errors import CrossingWarning
@@ -252,9 +252,6 @@ def warn(plan: Plan, caller: Caller) -> None:
         )
 
 
-_WORDS = {"move": ("transfers",), "cast": ("casts",), "send": ("casts", "transfers")}
-"""Verbs that make new memory for another reason than to have a copy."""
-
 _CATEGORIES: dict[str, type[CrossingWarning]] = {
     "copies": CopyWarning,
     "transfers": TransferWarning,
@@ -268,10 +265,17 @@ def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
     rules = policy.now()._asdict()
     found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
     for step in plan.steps:
-        for word in _WORDS.get(step.verb, ("copies",)):
+        for word in _words(step, plan.route.facts.dtype):
             if step.copies and (word != "copies" or step.nbytes != 0):
                 found.setdefault(word, step.copies)
     yield from ((word, why) for word, why in found.items() if rules[word] == rule)
+
+
+def _words(step: Step, dtype: str) -> tuple[str, ...]:
+    """What a step does to an array of that dtype."""
+    if step.verb == "send":
+        return ("transfers",) if step.args[0] == dtype else ("casts", "transfers")
+    return ({"move": "transfers", "cast": "casts"}.get(step.verb, "copies"),)
 
 
 def _checked(word: str, rule: str) -> Rule:

@@ -35,7 +35,8 @@ def use_small_buffers(
     engine = changed(_crossing, crossing, instead if crossing else "")
     engine.__dict__.update(Ring=ring, sizes=lambda: SIZES)
     monkeypatch.setattr(room, "_crossing", engine)
-    monkeypatch.setattr(room, "move_all", engine.move_all)
+    for verb in ("move_all", "send", "sends"):
+        monkeypatch.setattr(room, verb, getattr(engine, verb))
     monkeypatch.setattr(room, "aside", changed(_aside, aside, instead if aside else "").aside)
     return engine
 

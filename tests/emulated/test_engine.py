@@ -280,6 +280,19 @@ def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch:
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
+def test_who_asks_for_too_much_memory_may_try_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = torch.OutOfMemoryError("out of memory")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(_staging.Ring, "send", fail)
+    for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            convert(np.ones(100), "torch", device=KIND)
+        assert caught.value is error
+
+
 def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(api.Stream, "synchronize", lambda stream: 1 / 0)
@@ -392,7 +405,10 @@ def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
     assert [x.tolist() for x in there] == [x.tolist() for x in xs]
 
 
-def test_the_core_moves_small_arrays_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_moves_small_arrays_together_and_large_ones_alone(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
     seen = []
     move_all = room.move_all
 

@@ -18,9 +18,9 @@ from rawmemory import bits, same_bits, tensor_of
 from strategies import host_dtype
 from strategies_casts import castable, pairs_of
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_modes import Passes
 
 import xbridge
-from xbridge import _casts
 from xbridge._dtypes import DTYPES, category
 from xbridge.backends import torch as room
 from xbridge.backends.torch import _staging, agrees
@@ -203,10 +203,29 @@ SENT = sorted(pair for pair in room.host_casts if host_dtype(pair[0]).itemsize >
 @pytest.fixture
 def _any_size_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_buffers(monkeypatch)
-    monkeypatch.setattr(_casts, "SMALL", -1)
 
 
 all_large = pytest.mark.usefixtures("_any_size_is_large")
+
+
+def sent(array: Host, wanted: str, **options: Any) -> None:
+    """An array of NumPy's goes to the device in one step, as NumPy would have cast it and laid it out."""
+    before = bits(array)
+    with np.errstate(all="ignore"):
+        expected = array.astype(host_dtype(wanted), order="C" if 0 in array.strides else "K")
+
+    _, step = xbridge.explain(array, "torch", device=KIND, **options).steps
+    there = xbridge.to_backend(array, "torch", device=KIND, **options)
+
+    assert (step.verb, step.args, step.nbytes) == ("send", (wanted, DEVICE), expected.nbytes)
+    assert same_values(xbridge.to_numpy(there), expected)
+    assert xbridge.device_of(there) == DEVICE
+    if 1 not in array.shape:
+        assert there.stride() == torch.from_numpy(expected).to(KIND).stride()
+    assert same_bits(bits(array), before)
+
+
+TABLE = np.arange(77.0).reshape(7, 11)
 
 
 @all_large
@@ -216,20 +235,29 @@ def test_a_large_array_is_cast_on_its_way_however_its_memory_lies(
     pair: tuple[str, str], data: st.DataObject
 ) -> None:
     given, wanted = pair
-    array = data.draw(host_arrays(dtypes=st.just(given)))
-    before = bits(array)
-    with np.errstate(all="ignore"):
-        expected = array.astype(host_dtype(wanted), order="C" if 0 in array.strides else "K")
+    array = data.draw(host_arrays(dtypes=st.just(given)).filter(lambda array: array.size))
+    sent(array, wanted, dtype=wanted)
 
-    _, step = xbridge.explain(array, "torch", device=KIND, dtype=wanted).steps
-    there = xbridge.to_backend(array, "torch", device=KIND, dtype=wanted)
 
-    assert (step.verb, step.args, step.nbytes) == ("send", (wanted, DEVICE), expected.nbytes)
-    assert same_values(xbridge.to_numpy(there), expected)
-    assert xbridge.device_of(there) == DEVICE
-    if 1 not in array.shape:
-        assert there.stride() == torch.from_numpy(expected).to(KIND).stride()
-    assert same_bits(bits(array), before)
+@all_large
+@pytest.mark.parametrize("array", [TABLE[::-1], TABLE.T[:, ::-1], np.broadcast_to(TABLE[:1], (7, 11))])
+def test_a_large_array_is_cast_on_its_way_from_back_to_front_too(array: Host) -> None:
+    sent(array, "float32", dtype="float32")
+    sent(array.view(array.dtype.newbyteorder()), "float32", dtype="float32")
+
+
+@all_large
+def test_what_the_host_has_to_copy_is_copied_on_its_way_too() -> None:
+    foreign = TABLE.astype(">f8")
+
+    for array in (foreign, TABLE[::-1], foreign.T[::2]):
+        sent(array, "float64")
+        with xbridge.policy(copies="raise", casts="raise"), xbridge.record() as seen:
+            xbridge.to_backend(array, "torch", device=KIND)
+        (row,) = seen.rows
+        assert (row.copied, row.moved) == (0, array.nbytes)
+    wider = xbridge.to_backend(foreign.astype(">f4"), "torch", device=KIND, dtype="float64")
+    assert wider.tolist() == TABLE.tolist()
 
 
 @all_large
@@ -276,22 +304,40 @@ def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -
 
 
 @pytest.mark.parametrize("setting", [0, 64])
-def test_a_large_array_is_cast_whether_or_not_there_are_buffers(
+def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(_staging.SETTING, str(setting))
+    monkeypatch.setattr(_staging, "LEAST", 4096)
     engine = use_small_buffers(monkeypatch)
     engine.__dict__.update(sizes=_staging.sizes.__wrapped__)
-    numbers = np.arange(_casts.SMALL // 8 + 1.0)[::-1]
+    numbers = np.arange(1024.0)[::-1]
 
-    verbs = [
-        [step.verb for step in xbridge.explain(x, "torch", device=KIND, dtype="float32").steps]
-        for x in (numbers, numbers[1:])
-    ]
-    there = xbridge.to_backend(numbers, "torch", device=KIND, dtype="float32")
+    for array, through in ((numbers, setting > 0), (numbers[1:], False)):
+        verbs = [step.verb for step in xbridge.explain(array, "torch", device=KIND, dtype="float32").steps]
+        there = xbridge.to_backend(array, "torch", device=KIND, dtype="float32")
+        assert verbs == (["to_host", "send"] if through else ["to_host", "cast", "from_host", "move"])
+        assert there.tolist() == array.tolist()
 
-    assert verbs == [["to_host", "send"], ["to_host", "cast", "from_host", "move"]]
-    assert (there.cpu().numpy() == numbers.astype("float32")).all()
+
+@all_large
+def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> None:
+    with Passes():  # type: ignore[no-untyped-call] # theirs
+        plan = xbridge.explain(TABLE, "torch", device=KIND, dtype="float32")
+        there = xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
+
+    assert [step.verb for step in plan.steps] == ["to_host", "cast", "from_host", "move"]
+    assert there.tolist() == TABLE.tolist()
+
+
+@all_large
+def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
+
+    with pytest.raises(xbridge.DeviceError, match=f"send float32 {DEVICE} failed with ZeroDivisionError"):
+        xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
 
 
 # -- the rest of the contract ----------------------------------------------------------------------

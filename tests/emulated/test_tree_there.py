@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import watch_packs
+from emulated.engine import use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
 
 import xbridge
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCH = {"x": np.arange(4.0), "y": [np.ones(3), "text", np.arange(2)], "large": np.zeros(1 << 16)}
+
+
+def test_a_list_is_recorded_as_stacked_where_it_was_stacked() -> None:
+    x = torch.ones(2, device=KIND)
+    with xbridge.record() as home:
+        xbridge.asarray([x, x], backend="numpy")
+    with xbridge.record() as there:
+        xbridge.asarray([torch.ones(2), x], device=KIND)
+
+    for seen, place in ((home, "numpy float32 on cpu"), (there, f"torch float32 on {DEVICE}")):
+        (stacked,) = [row for row in seen.rows if row.copied]
+        assert (stacked.source, stacked.target) == (place, place)
 
 
 @pytest.fixture
@@ -90,3 +102,20 @@ def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
 def test_an_array_that_cannot_cross_is_named(way: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.DTypeError, match=r"at tree(\[0\])?\['y'\]\[1\]: cannot convert"):
         way({"x": np.ones(1), "y": [np.ones(2), np.array([None])]})
+
+
+@pytest.mark.parametrize("default", [KIND, "cpu", "meta"])
+def test_whatever_device_is_the_default_all_arrives_where_it_was_sent(
+    default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [np.arange(n + 0.0) for n in (3, 4, 200)]
+
+    use_small_buffers(monkeypatch)
+    with torch.device(default):
+        there = tree.to_backend(batch, "torch", device=KIND)
+        narrow = xbridge.transfer(batch, "torch", device=KIND, dtype="float32").result()
+        back = tree.to_numpy(there)
+
+    assert {str(x.device) for x in (*there, *narrow)} == {DEVICE}
+    for given, wide, single, again in zip(batch, there, narrow, back, strict=True):
+        assert given.tolist() == wide.tolist() == single.tolist() == again.tolist()

@@ -25,6 +25,8 @@ from xbridge.backends.torch._aside import here as here
 from xbridge.backends.torch._bulk import adopt_all as adopt_all
 from xbridge.backends.torch._bulk import stack_all as stack_all
 from xbridge.backends.torch._crossing import move_all as move_all
+from xbridge.backends.torch._crossing import send as send
+from xbridge.backends.torch._crossing import sends as sends
 from xbridge.backends.torch._losses import agrees as agrees
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
@@ -276,11 +278,6 @@ def export(x: torch.Tensor, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
-
-
-def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor:
-    sent = _crossing.send(host, dtype, device)
-    return move(from_host(_host.cast(host, dtype)), device) if sent is None else sent
 
 
 def _facts(x: torch.Tensor) -> Facts:

@@ -80,18 +80,21 @@ def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
     return [moved[i] for i in range(len(xs))]
 
 
-def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor | None:
-    """New memory on a device, with the values of the host cast on their way; None where nothing is staged."""
-    goal, native, item = torch.device(device), getattr(torch, dtype), native_dtype(dtype)
-    if host.size * item.itemsize < sizes().least or native not in ITEMS or not _is_open(goal):
-        return None
+def sends(nbytes: int, device: Device, /) -> bool:
+    """Whether so many bytes go through buffers now."""
+    return nbytes >= sizes().least and _is_open(torch.device(device))
+
+
+def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor:
+    """New memory on a device, laid out as NumPy would lay out the cast array."""
+    goal = torch.device(device)
     axes = list(range(host.ndim))
     if 0 not in host.strides and not host.flags.c_contiguous:
         axes.sort(key=lambda axis: -abs(host.strides[axis]))
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
-    out = torch.empty_strided(host.shape, like.stride(), dtype=native, device=goal)
-    return _ring(goal).fill(out, host, item)
+    out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, dtype), device=goal)
+    return _ring(goal).cast_into(out, host, native_dtype(dtype))
 
 
 class Rows(NamedTuple):
@@ -117,7 +120,7 @@ class Rows(NamedTuple):
     def apart(self, host: HostArray) -> Iterator[torch.Tensor]:
         """The same on the host, each in a storage that ends where it does."""
         like = self.xs[0]
-        item = torch.empty(0, dtype=ITEMS[like.dtype]).numpy().dtype
+        item = torch.empty(0, dtype=ITEMS[like.dtype], device="cpu").numpy().dtype
         shape, strides = (len(self.xs), *like.shape), [n * like.itemsize for n in like.stride()]
         rows = np.ndarray(shape, item, host.data, self.start, (self.pitch, *strides))
         for i in range(len(self.xs)):

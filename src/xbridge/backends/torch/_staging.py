@@ -130,9 +130,9 @@ class Ring:
     def send(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the host on the device; complete on return."""
         host = x.view(ITEMS[x.dtype]).numpy()
-        return self.fill(torch.empty_like(x, device=self.device), host, host.dtype)
+        return self.cast_into(torch.empty_like(x, device=self.device), host, host.dtype)
 
-    def fill(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
+    def cast_into(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
         """Give a dense tensor of the device the values of the host, cast; complete on return."""
         order = sorted(range(out.dim()), key=lambda axis: (out.stride(axis), out.shape[axis]), reverse=True)
         self._share_out(partial(Lane.send, dtype=dtype), host.transpose(order), bytes_of(out))

@@ -235,7 +235,7 @@ def _loaded(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorag
     """A storage that comes out of a file, on the device if that is where it goes."""
     if torch.device(location).type != "emu":
         return None
-    return torch.empty(0, dtype=torch.uint8).set_(storage).to("emu").untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("emu").untyped_storage()
 
 
 def _as_it_is(storage: object) -> None:

@@ -69,7 +69,7 @@ class Place:
 
     def open(self) -> torch.Tensor:
         """The same elements as a host tensor: for work in a stream, and nobody else."""
-        bare = torch.tensor([], dtype=self.dtype)
+        bare = torch.tensor([], dtype=self.dtype, device="cpu")
         view = _set.redispatch(CPU, bare, self.data.untyped_storage(), self.offset, self.size, self.stride)
         view = view.conj() if self.conj else view
         return view._neg_view() if self.neg else view  # type: ignore[no-any-return]
