@@ -26,7 +26,7 @@ NEEDING = {
         "src/xbridge/testing/samples/jax.py",
     ],
     "dask": [
-        "src/xbridge/backends/dask.py",
+        "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
     "optree": [

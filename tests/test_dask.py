@@ -154,6 +154,9 @@ def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
     table = xbridge.asarray([[x, x + 1], [x * 2, x]], backend="numpy")
     assert table[1, 0].tolist() == [2 * n for n in VALUES]
     assert runs == [(3,), (3,)]
+    runs.clear()
+    assert xbridge.asarray([x.sum(), x.max(), 1.5], backend="numpy").tolist() == [21, 6, 1.5]
+    assert runs == [(3,), (3,)]
 
 
 def test_arrays_of_one_batch_are_computed_together(x: Array) -> None:
@@ -178,14 +181,48 @@ def test_nothing_of_a_batch_is_computed_if_one_array_is_refused(x: Array) -> Non
     assert runs == []
 
 
-@pytest.mark.parametrize("wrong", [lambda chunk: 1 / 0, lambda chunk: chunk[:1]])
-def test_of_a_batch_that_fails_the_error_says_which_array_it_was(
-    x: Array, wrong: Callable[[Any], Any]
+def made_by(task: Callable[[Any], Any]) -> Array:
+    """An array of four elements whose chunks a task makes."""
+    return da.from_array(np.ones(4), chunks=2).map_blocks(task, dtype="float64", meta=np.empty(0))
+
+
+def test_of_a_batch_in_which_a_chunk_is_not_as_announced_the_error_says_which_array_it_was(x: Array) -> None:
+    batch = [np.ones(2), x, np.ones(2), made_by(lambda chunk: chunk[:1])]
+    for name in ("numpy", "torch"):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[3\]: .*shape \(4,\)"):
+            xbridge.transfer(batch, name, dtype="float32").result()
+
+
+def test_of_a_batch_in_which_a_value_is_lost_the_error_says_which_array_it_was(x: Array) -> None:
+    jax = pytest.importorskip("jax")
+    batch = [np.ones(2), x, np.ones(2), da.from_array(np.array([1.0, 1e300]))]
+    with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError, match=r"^at tree\[3\]: "):
+        xbridge.transfer(batch, "jax", dtype="default").result()
+
+
+def of_ours(chunk: Any) -> Any:
+    """A task in which an error of ours is raised, which knows of which input it was there."""
+    return xbridge.align(np.ones(2), chunk, backend="numpy", dtype="float32", copy=False)
+
+
+@pytest.mark.parametrize("task", [lambda chunk: 1 / 0, of_ours])
+def test_a_task_of_a_batch_that_fails_is_an_error_and_no_task_runs_twice(
+    x: Array, task: Callable[[Any], Any]
 ) -> None:
-    bad = da.from_array(np.ones(4), chunks=2).map_blocks(wrong, dtype="float64", meta=np.empty(0))
-    batch = {"good": x, "bad": [x + 1, bad]}
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['bad'\]\[1\]: .*shape \(4,\)"):
-        xbridge.transfer(batch, "numpy").result()
+    bad = made_by(task)
+    with dask.config.set(scheduler="sync"), pytest.raises(xbridge.XBridgeError) as caught:
+        xbridge.transfer({"good": x, "bad": [x + 1, bad, x * 2]}, "numpy").result()
+    assert "tree[" not in str(caught.value)
+    assert len(runs) <= 2
+    with pytest.raises(xbridge.XBridgeError, match=r"^at tree\['bad'\]: "):
+        xbridge.transfer({"good": np.ones(2), "bad": bad}, "numpy").result()
+
+
+@pytest.mark.parametrize("shape", [(0, 20_000), (2, 300, 0), (0,)])
+def test_an_array_without_elements_comes_in_whatever_its_shape(shape: tuple[int, ...]) -> None:
+    for given in (np.zeros(shape), np.zeros(shape)[..., ::-1]):
+        made = xbridge.to_backend(given, "dask")
+        assert (made.shape, made.compute().shape) == (shape, shape)
 
 
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])

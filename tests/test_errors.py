@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import copy as copies
 import pickle
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,8 +229,38 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try list(x) if it holds numbers, or xbridge.tree.to_backend if it holds arrays"
+            "try xbridge.tree.to_backend for the arrays in it"
         ),
+    ),
+    (
+        lambda: xbridge.to_numpy({}.values()),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot convert a dict_values: no backend owns the type and it exports no memory; "
+            "try list(x), and asarray if it holds numbers, "
+            "or xbridge.tree.to_backend for the arrays in it"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(MappingProxyType({})),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot convert a mappingproxy: no backend owns the type and it exports no memory; "
+            "try dict(x), and xbridge.tree.to_backend for the arrays in it"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy("1.5"),
+        xbridge.UnsupportedArrayError,
+        (
+            "cannot convert a str: no backend owns the type and it exports no memory; "
+            "try float(x) if it spells a number"
+        ),
+    ),
+    (
+        lambda: xbridge.to_numpy(None),
+        xbridge.UnsupportedArrayError,
+        ("cannot convert a NoneType: no backend owns the type and it exports no memory; try an array"),
     ),
     (
         lambda: xbridge.to_numpy(b"abc"),

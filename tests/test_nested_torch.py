@@ -60,6 +60,9 @@ def test_the_first_array_says_whose_the_result_is() -> None:
         made = xbridge.asarray(x)
         assert isinstance(made, kind)
         assert made.tolist()[1] == [0.0, 1.0, 2.0]
+    tracked = xbridge.asarray([[np.float32(0), 1.0], [leaf().sum(), np.float32(2)]])
+    assert tracked.requires_grad  # a scalar of NumPy's does not decide where there is an array
+    assert tracked.tolist() == [[0.0, 1.0], [leaf().sum().item(), 2.0]]
     assert isinstance(xbridge.asarray([X, X], backend="numpy"), np.ndarray)
     assert isinstance(xbridge.asarray([A, A], backend="torch"), torch.Tensor)
 

@@ -54,7 +54,8 @@ LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
         (D, "x.astype(float) if it spells numbers, or x.tolist()"),
     ),
     **dict.fromkeys(("dates", "durations"), (D, "x.astype('int64')")),
-    **dict.fromkeys(("structures", "raw bytes"), (D, "one field, such as x['name']")),
+    "structures": (D, "one field, such as x['name']"),
+    "raw bytes": (D, "x.view(dtype), with the dtype that they are of"),
 }
 
 

@@ -105,6 +105,15 @@ def test_the_call_returns_before_anything_is_read() -> None:
     assert under_way.result() is under_way.result()
 
 
+def test_seconds_to_wait_are_a_number() -> None:
+    under_way = xbridge.transfer(np.ones(2), "numpy")
+
+    for timeout in ("1", float("nan"), 1j):
+        with pytest.raises(xbridge.OptionError, match="a number of seconds, or None; try"):
+            under_way.result(timeout)  # type: ignore[arg-type] # on purpose
+    assert under_way.result(1e300).tolist() == [1, 1]
+
+
 def test_sources_live_as_long_as_they_are_needed() -> None:
     slow = Gate()
     alive, opened = weakref.ref(slow), slow.opened

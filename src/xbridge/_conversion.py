@@ -127,8 +127,8 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
             plans = [rests.pop(i) for i in chosen]
             joint = Plan(plans[0].route, (step._replace(verb=f"{step.verb}_all"),))
             try:
-                done = perform([arrays[i] for i in chosen], joint)
-                behind = counted(_alone(x, plan, 1) for x, plan in zip(done, plans, strict=True))
+                done = perform([arrays[i] for i in chosen], joint)[::-1]  # each let go when it goes on
+                behind = counted(_alone(done.pop(), plan, 1) for plan in plans)
                 for i, (x, rest) in zip(chosen, behind, strict=True):
                     arrays[i] = x
                     if rest:

@@ -96,9 +96,9 @@ def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
 
     tracked = any(element.facts.history for element in elements)
     history = tracked and any(stacker.describe(one).history for one in parts)
-    facts = _strong(elements)[0].facts._replace(dtype=dtype, shape=shape, history=history)
+    facts = _strong(elements)[0].facts._replace(dtype=dtype, device=where, shape=shape, history=history)
     stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
-    plan = Plan(Route(stacker, stacker, facts, part, dtype, place), (stack,))
+    plan = Plan(Route(stacker, stacker, facts, part, dtype, where), (stack,))
     return Guest(run(parts, plan), stacker)
 
 
@@ -139,7 +139,7 @@ def _is_mixed(elements: list[_Element]) -> bool:
 def _stacker(elements: list[_Element], target: Backend, request: Request) -> Backend:
     """Who puts them side by side."""
     place = _strong(elements)[0].facts.device
-    own = any(element.guest.room is target for element in elements)
+    own = any(element.guest.room is target for element in _strong(elements))
     there = CPU not in (place, request.device) and place in target.devices()
     if own or there or (_named(request) and _is_mixed(elements)):
         return target
@@ -223,10 +223,9 @@ def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
 
 
 def _one_place(elements: list[_Element], request: Request) -> Device:
+    """Where they are, and all of them unless a device was named."""
     places = _distinct(element.facts.device for element in _strong(elements))
-    if request.device is not None:
-        return request.device
-    if len(places) > 1:
+    if request.device is None and len(places) > 1:
         raise DeviceError.because(
             "stack the arrays of this list", f"they live on {', '.join(places)}", "align(*arrays) first"
         )

@@ -86,9 +86,10 @@ def asarray(
     if nest is None:
         target = get(HOST if name is None else name)
         return _apart(_from_numbers, [get(HOST)], target, options)(obj, target, options)
-    strong = map(type, compress(nest.leaves, map(not_, nest.weak)))
-    sources = [backend_for(cls) or get(HOST) for cls in dict.fromkeys(strong)]
-    first = sources[0]
+    kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
+    rooms = {cls: backend_for(cls) or get(HOST) for cls in kinds}
+    sources = list(rooms.values())
+    first = next((room for cls, room in rooms.items() if not issubclass(cls, room.scalars)), sources[0])
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
 

@@ -24,6 +24,7 @@ from xbridge.errors import (
     UnsupportedArrayError,
     XBridgeError,
     counted,
+    is_about_memory,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def perform(x: Array, plan: Plan) -> Array:
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
+            if is_about_memory(error):
+                raise
             failure = _FAILURES.get(step.verb, UnsupportedArrayError)
             why = f"the step {step.action} failed with {error!r}"
             raise failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself") from error

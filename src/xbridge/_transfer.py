@@ -11,8 +11,9 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from math import isnan
 from operator import index
-from threading import get_ident
+from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +79,19 @@ class Transfer:
 
         Raises
         ------
+        OptionError
+            `timeout` is no number of seconds.
         XBridgeError
             What the conversion raised, as for `to_backend`, at every call.
         TimeoutError
             It is not done yet. It goes on.
         """
+        if timeout is not None and (not isinstance(timeout, (int, float)) or isnan(timeout)):
+            raise OptionError.because(
+                f"wait timeout={timeout!r}", "it is a number of seconds, or None", "timeout=1.0"
+            )
         try:
-            return self._future.result(timeout)
+            return self._future.result(timeout and min(timeout, TIMEOUT_MAX))
         except TimeoutError:
             if self._future.done():
                 raise  # the conversion's own

@@ -42,6 +42,11 @@ FOREIGN_ERRORS = (
 """What a library may raise in a step of its own; ours is chained to it. A compiler can follow an `except`."""
 
 
+def is_about_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the host or on a device: that passes, for who wants to try with less."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
 class XBridgeError(Exception):
     """The base of every error that xbridge raises."""
 
@@ -149,7 +154,9 @@ class Chained:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Raise ours from theirs."""
-        if isinstance(error, Exception) and not isinstance(error, (XBridgeError, MemoryError, Warning)):
+        if isinstance(error, (XBridgeError, Warning)) or (error and is_about_memory(error)):
+            return
+        if isinstance(error, Exception):
             raise self._ours(error) from error
 
 

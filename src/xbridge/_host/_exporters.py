@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
 _LITERALS = (bool, int, float, complex, list, tuple, range)
 _ELSEWHERE = "in its own library first"
+_IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
+_WAYS_OUT = {
+    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
+    "toarray": "x.toarray()",
+    "compute": "x.compute()",
+    "isdigit": "float(x) if it spells a number",
+    **dict.fromkeys(("fromkeys", "_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
+    "keys": f"dict(x), and {_IN_A_TREE}",
+    "__iter__": f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}",
+}
+"""What a class has, and then what to type instead."""
 _TOP = max(sys.maxsize, 1 << 32)
 """No program's memory lies higher."""
 
@@ -129,11 +140,11 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _from_buffer(x: object) -> HostArray:
-    if isinstance(x, _LITERALS):
+    if isinstance(x, _LITERALS) and not hasattr(type(x), "_fields"):
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
             "numbers and lists are no arrays",
-            "asarray(x), or xbridge.tree.to_backend for the arrays in it",
+            f"asarray(x), or {_IN_A_TREE}",
         )
     with Chained(lambda error: _failed(x, error)):
         try:
@@ -148,7 +159,7 @@ def _from_buffer(x: object) -> HostArray:
             raise UnsupportedArrayError.because(
                 f"convert a {type(x).__name__}",
                 "no backend owns the type and it exports no memory",
-                "list(x) if it holds numbers, or xbridge.tree.to_backend if it holds arrays",
+                next((do for word, do in _WAYS_OUT.items() if hasattr(type(x), word)), "an array"),
             ) from error
     if isinstance(x, (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(

@@ -42,7 +42,7 @@ _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "com
 _WAYS_OUT = {
     "M": "x.astype('int64')",
     "m": "x.astype('int64')",
-    "V": "one field, such as x['name']",
+    "V": "x.view(dtype), with the dtype that they are of",
 }
 _NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
@@ -66,11 +66,9 @@ def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    do = (
-        "x.astype('float32')"
-        if x.dtype.type.__module__ == "ml_dtypes"
-        else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
-    )
+    do = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
+    if x.dtype.type.__module__ == "ml_dtypes":
+        do = "x.astype('float32')"
     return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
 
 

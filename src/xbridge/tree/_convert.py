@@ -68,7 +68,7 @@ def to_backend(
         The tree contains itself, or is too deep for Python's stack.
     XBridgeError
         As for `xbridge.to_backend`; the message begins with the way to the array, such as
-        ``tree['image'][3]``. Nothing is returned then, and the tree is as it was.
+        ``tree['image'][3]``, if it is of one. Nothing is returned then, and the tree is as it was.
 
     Examples
     --------
