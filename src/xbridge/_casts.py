@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from xbridge._devices import Device
     from xbridge._plan import Route
-    from xbridge._protocol import Backend, Facts
-
-SMALL = 1 << 18
-"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
+    from xbridge._protocol import Backend
 
 
 def caster(route: Route) -> Backend | ModuleType:
@@ -66,11 +63,6 @@ def at_once(route: Route, steps: list[Step]) -> list[Step]:
         return steps
     send = Step(route.target, "send", (dtype, *move.args), f"{change.copies}, and {move.copies}")
     return [*steps[: at - 1], send, *steps[at + 2 :]]
-
-
-def is_small(facts: Facts) -> bool:
-    """Whether it may be moved together with others."""
-    return facts.dtype in DTYPES and prod(facts.shape) * DTYPES[facts.dtype].bits // 8 <= SMALL
 
 
 def check(route: Route, room: Backend | ModuleType) -> list[Step]:

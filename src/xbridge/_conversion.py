@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
-from xbridge._casts import SMALL, is_small
 from xbridge._decide import across, within
+from xbridge._dtypes import DTYPES
 from xbridge._plan import Plan, Request, in_words
 from xbridge._registry import backend_for, get
 from xbridge._run import is_watched, perform, run, watched
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from xbridge._plan import Step
     from xbridge._protocol import Array, Backend, Facts
+
+SMALL = 1 << 18
+"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
 class Guest(NamedTuple):
@@ -108,7 +112,11 @@ def _is_joint(step: Step, plan: Plan) -> bool:
     """Whether its library does it for many at once: computes what hangs together, moves what is small."""
     if step.verb not in ("settle", "move") or not hasattr(step.room, f"{step.verb}_all"):
         return False
-    return step.verb == "settle" or is_small(plan.route.facts)
+    return step.verb == "settle" or _is_small(plan.route.facts)
+
+
+def _is_small(facts: Facts) -> bool:
+    return facts.dtype in DTYPES and prod(facts.shape) * DTYPES[facts.dtype].bits // 8 <= SMALL
 
 
 def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
