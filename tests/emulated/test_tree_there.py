@@ -104,6 +104,23 @@ def test_an_array_that_cannot_cross_is_named(way: Callable[[Any], Any]) -> None:
         way({"x": np.ones(1), "y": [np.ones(2), np.array([None])]})
 
 
+def test_dask_arrays_are_computed_together_and_cross_together(packs: list[int]) -> None:
+    da = pytest.importorskip("dask.array")
+    runs = []
+
+    def counted(chunk: Any) -> Any:
+        runs.append(chunk.shape)
+        return chunk + 1
+
+    x = da.ones(6, chunks=6).map_blocks(counted, dtype="float64", meta=np.empty(0))
+    there = tree.to_backend({"a": x, "b": [x * 2, np.ones(2)]}, "torch", device=KIND)
+
+    assert runs == [(6,)]
+    assert sorted(packs) == [1, 2]
+    assert (there["a"].tolist(), there["b"][0].tolist()) == ([2] * 6, [4] * 6)
+    assert {str(y.device) for y in (there["a"], *there["b"])} == {DEVICE}
+
+
 @pytest.mark.parametrize("default", [KIND, "cpu", "meta"])
 def test_whatever_device_is_the_default_all_arrives_where_it_was_sent(
     default: str, monkeypatch: pytest.MonkeyPatch
