@@ -61,7 +61,8 @@ def at_once(route: Route, steps: list[Step]) -> list[Step]:
     dtype = route.dtype if change.verb == "cast" else route.facts.dtype
     if dtype not in DTYPES or not sends(prod(route.facts.shape) * DTYPES[dtype].bits // 8, route.device):
         return steps
-    send = Step(route.target, "send", (dtype, *move.args), f"{change.copies}, and {move.copies}")
+    args = (*move.args, dtype) if change.verb == "cast" else move.args
+    send = Step(route.target, "send", args, f"{change.copies}, and {move.copies}")
     return [*steps[: at - 1], send, *steps[at + 2 :]]
 
 

@@ -133,9 +133,8 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
             waiting.setdefault(rest.steps[0], []).append(i)
         for step, chosen in waiting.items():
             plans = [rests.pop(i) for i in chosen]
-            joint = Plan(plans[0].route, (step._replace(verb=f"{step.verb}_all"),))
             try:
-                done = perform([arrays[i] for i in chosen], joint)[::-1]  # each let go when it goes on
+                done = _jointly(step, [arrays[i] for i in chosen], plans)[::-1]  # each let go when it goes on
                 behind = counted(_alone(done.pop(), plan, 1) for plan in plans)
                 for i, (x, rest) in zip(chosen, behind, strict=True):
                     arrays[i] = x
@@ -145,6 +144,18 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
                 error.renumber(chosen)
                 raise
     return arrays
+
+
+def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
+    """The step for all; one by one if it fails and may be done again, to see at which."""
+    try:
+        done: list[Array] = perform(xs, Plan(plans[0].route, (step._replace(verb=f"{step.verb}_all"),)))
+    except XBridgeError:
+        if step.verb != "move":
+            raise
+        alone = (perform(x, plan._replace(steps=(step,))) for x, plan in zip(xs, plans, strict=True))
+        done = list(counted(alone))
+    return done
 
 
 def plan(guest: Guest, target: Backend, request: Request) -> Plan:

@@ -34,8 +34,8 @@ class Extras(Backend, Protocol):
     def sends(self, nbytes: int, device: Device, /) -> bool:
         """Whether it would `send` an array that has so many bytes there."""
 
-    def send(self, host: HostArray, dtype: str, device: Device, /) -> Array:
-        """The host's cast, or copy, and `move` in one, piece by piece: in host memory nothing is whole.
+    def send(self, host: HostArray, device: Device, dtype: str | None = None, /) -> Array:
+        """The host's cast, or else its copy, and `move` in one, piece by piece: no whole copy lies between.
 
         The result lies in the order of axes that the host would have given it.
         """

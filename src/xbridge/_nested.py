@@ -40,6 +40,8 @@ class _Element(NamedTuple):
     guest: Guest
     facts: Facts
     weak: bool
+    scalar: bool
+    """Whether it is a scalar of NumPy's, which is placed where the arrays are."""
 
     @property
     def exact(self) -> bool:
@@ -108,12 +110,21 @@ def _elements(nest: Nest, target: Backend, request: Request) -> list[_Element]:
         Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
-    return [_Element(guest, guest.facts(), weak) for guest, weak in zip(guests, nest.weak, strict=True)]
+    scalars = get(HOST).scalars
+    return [
+        _Element(guest, guest.facts(), weak, isinstance(leaf, scalars))
+        for guest, leaf, weak in zip(guests, nest.leaves, nest.weak, strict=True)
+    ]
 
 
 def _strong(elements: list[_Element]) -> list[_Element]:
     """Those that decide on dtype and device. There is one at least, or it would be a list of numbers."""
     return [element for element in elements if not element.weak]
+
+
+def _placed(elements: list[_Element]) -> list[_Element]:
+    """Those that decide on the device."""
+    return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
 def _common_dtype(elements: list[_Element], named: str | None) -> str:
@@ -138,8 +149,8 @@ def _is_mixed(elements: list[_Element]) -> bool:
 
 def _stacker(elements: list[_Element], target: Backend, request: Request) -> Backend:
     """Who puts them side by side."""
-    place = _strong(elements)[0].facts.device
-    own = any(element.guest.room is target for element in _strong(elements))
+    place = _placed(elements)[0].facts.device
+    own = any(element.guest.room is target for element in elements)
     there = CPU not in (place, request.device) and place in target.devices()
     if own or there or (_named(request) and _is_mixed(elements)):
         return target
@@ -148,7 +159,7 @@ def _stacker(elements: list[_Element], target: Backend, request: Request) -> Bac
 
 def _part(element: _Element, stacker: Backend, request: Request) -> Array:
     """An element as the stacker can take it."""
-    guest, facts, _ = element
+    guest, facts = element.guest, element.facts
     if facts.dtype == request.dtype and facts.native and not guest.foreign:
         array = _as_it_is(guest, facts, stacker, request)
         if array is not None:
@@ -224,7 +235,7 @@ def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
 
 def _one_place(elements: list[_Element], request: Request) -> Device:
     """Where they are, and all of them unless a device was named."""
-    places = _distinct(element.facts.device for element in _strong(elements))
+    places = _distinct(element.facts.device for element in _placed(elements))
     if request.device is None and len(places) > 1:
         raise DeviceError.because(
             "stack the arrays of this list", f"they live on {', '.join(places)}", "align(*arrays) first"

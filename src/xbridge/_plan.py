@@ -253,8 +253,10 @@ def _weighed(plan: Plan) -> Iterator[Step]:
     """The steps with their bytes."""
     dtype = plan.route.facts.dtype
     for step in plan.steps:
-        if step.verb in ("cast", "send"):
+        if step.verb == "cast":
             dtype = str(step.args[0])
+        elif step.verb == "send":
+            dtype = str(*step.args[1:] or (dtype,))
         yield step._replace(nbytes=_bytes(plan.route.facts.shape, dtype) if step.copies else 0)
 
 

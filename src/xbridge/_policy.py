@@ -265,16 +265,16 @@ def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
     rules = policy.now()._asdict()
     found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
     for step in plan.steps:
-        for word in _words(step, plan.route.facts.dtype):
+        for word in _words(step):
             if step.copies and (word != "copies" or step.nbytes != 0):
                 found.setdefault(word, step.copies)
     yield from ((word, why) for word, why in found.items() if rules[word] == rule)
 
 
-def _words(step: Step, dtype: str) -> tuple[str, ...]:
-    """What a step does to an array of that dtype."""
+def _words(step: Step) -> tuple[str, ...]:
+    """What a step is, in words of a policy."""
     if step.verb == "send":
-        return ("transfers",) if step.args[0] == dtype else ("casts", "transfers")
+        return ("casts" if len(step.args) > 1 else "copies", "transfers")
     return ({"move": "transfers", "cast": "casts"}.get(step.verb, "copies"),)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from math import isnan
+from numbers import Real
 from operator import index
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
@@ -86,12 +87,12 @@ class Transfer:
         TimeoutError
             It is not done yet. It goes on.
         """
-        if timeout is not None and (not isinstance(timeout, (int, float)) or isnan(timeout)):
+        if timeout is not None and (not isinstance(timeout, Real) or isnan(min(timeout, TIMEOUT_MAX))):
             raise OptionError.because(
                 f"wait timeout={timeout!r}", "it is a number of seconds, or None", "timeout=1.0"
             )
         try:
-            return self._future.result(timeout and min(timeout, TIMEOUT_MAX))
+            return self._future.result(timeout and float(min(timeout, TIMEOUT_MAX)))
         except TimeoutError:
             if self._future.done():
                 raise  # the conversion's own

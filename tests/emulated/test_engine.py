@@ -469,14 +469,18 @@ def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
     assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
 
 
-def test_a_pack_that_fails_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_fails_crosses_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(room, "move_all", failing)
 
-    with pytest.raises(xbridge.DeviceError, match="out of memory"):
-        xbridge.transfer([np.ones(2)], "torch", device=KIND).result()
+    there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
+
+    assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
+    monkeypatch.setattr(room, "move", failing)
+    with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
+        xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
 
 def test_gradients_flow_through_a_transfer() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import use_small_buffers
+from emulated.engine import CHUNK, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -217,7 +217,7 @@ def sent(array: Host, wanted: str, **options: Any) -> None:
     _, step = xbridge.explain(array, "torch", device=KIND, **options).steps
     there = xbridge.to_backend(array, "torch", device=KIND, **options)
 
-    assert (step.verb, step.args, step.nbytes) == ("send", (wanted, DEVICE), expected.nbytes)
+    assert (step.verb, step.args, step.nbytes) == ("send", (DEVICE, *options.values()), expected.nbytes)
     assert same_values(xbridge.to_numpy(there), expected)
     assert xbridge.device_of(there) == DEVICE
     if 1 not in array.shape:
@@ -252,7 +252,7 @@ def test_what_the_host_has_to_copy_is_copied_on_its_way_too() -> None:
 
     for array in (foreign, TABLE[::-1], foreign.T[::2]):
         sent(array, "float64")
-        with xbridge.policy(copies="raise", casts="raise"), xbridge.record() as seen:
+        with xbridge.policy(casts="raise"), xbridge.record() as seen:
             xbridge.to_backend(array, "torch", device=KIND)
         (row,) = seen.rows
         assert (row.copied, row.moved) == (0, array.nbytes)
@@ -336,8 +336,26 @@ def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
 ) -> None:
     monkeypatch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
 
-    with pytest.raises(xbridge.DeviceError, match=f"send float32 {DEVICE} failed with ZeroDivisionError"):
+    with pytest.raises(xbridge.DeviceError, match=f"send {DEVICE} float32 failed with ZeroDivisionError"):
         xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
+
+
+@pytest.mark.parametrize("size", [3, 1 << 10])
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"dtype": "float32"}], ids=str)
+def test_a_policy_is_the_same_whatever_the_size(
+    options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_small_buffers(monkeypatch).__dict__.update(sizes=lambda: _staging.Sizes(CHUNK, 2, least=1 << 10))
+    foreign = np.arange(size + 0.0).astype(">f8")
+    word = "casts" if options else "copies"
+
+    for forbidden in (word, "transfers"):
+        rules: Any = {forbidden: "raise"}
+        with xbridge.policy(**rules), pytest.raises(xbridge.PolicyError, match=f"forbids {forbidden}"):
+            xbridge.to_backend(foreign, "torch", device=KIND, **options)
+    others: Any = dict.fromkeys({"copies", "casts", "detaches"} - {word}, "raise")
+    with xbridge.policy(**others):
+        assert len(xbridge.to_backend(foreign, "torch", device=KIND, **options)) == size
 
 
 # -- the rest of the contract ----------------------------------------------------------------------

@@ -34,6 +34,25 @@ def test_a_list_is_recorded_as_stacked_where_it_was_stacked() -> None:
         assert (stacked.source, stacked.target) == (place, place)
 
 
+@pytest.mark.parametrize("options", [{}, {"backend": "torch"}, {"backend": "numpy"}], ids=str)
+def test_a_scalar_of_numpys_lies_where_the_arrays_of_its_list_are(options: dict[str, Any]) -> None:
+    x = torch.full((), 2.0, device=KIND)
+
+    for xs, values in (([np.float32(1), x], [1, 2]), ([x, np.float32(1), 3], [2, 1, 3])):
+        made = xbridge.asarray(xs, **options)
+        assert made.tolist() == values
+        assert xbridge.device_of(made) == ("cpu" if options == {"backend": "numpy"} else DEVICE)
+
+
+def test_of_arrays_that_cross_together_the_error_says_which_it_was() -> None:
+    gone = torch.ones(3)
+    gone.untyped_storage().resize_(0)
+
+    for bad, why in ((gone, "its storage was freed"), (torch.eye(3).to_sparse(), r"of shape \(3, 3\)")):
+        with pytest.raises(xbridge.XBridgeError, match=rf"^at tree\[2\]: .*{why}"):
+            tree.to_backend([torch.ones(2), torch.ones(5), bad, torch.ones(4)], "torch", device=KIND)
+
+
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays crossed together, pack by pack."""

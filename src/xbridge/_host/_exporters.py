@@ -32,10 +32,17 @@ _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
     "compute": "x.compute()",
+    "result": "x.result()",
+    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
     "isdigit": "float(x) if it spells a number",
-    **dict.fromkeys(("fromkeys", "_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
+    "__float__": "float(x)",
+    "__fspath__": "numpy.load(x)",
+    **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
     "keys": f"dict(x), and {_IN_A_TREE}",
-    "__iter__": f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}",
+    **dict.fromkeys(
+        ("__iter__", "__getitem__"), f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
+    ),
+    "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
 """What a class has, and then what to type instead."""
 _TOP = max(sys.maxsize, 1 << 32)
@@ -159,7 +166,7 @@ def _from_buffer(x: object) -> HostArray:
             raise UnsupportedArrayError.because(
                 f"convert a {type(x).__name__}",
                 "no backend owns the type and it exports no memory",
-                next((do for word, do in _WAYS_OUT.items() if hasattr(type(x), word)), "an array"),
+                _way_out(type(x)),
             ) from error
     if isinstance(x, (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(
@@ -168,6 +175,12 @@ def _from_buffer(x: object) -> HostArray:
     with Chained(lambda error: _failed(x, error)):
         host: HostArray = np.asarray(view)
     return host
+
+
+def _way_out(cls: type) -> str:
+    """What to type instead of an object; what its metaclass has, it has not."""
+    words = {word for base in cls.__mro__ for word in vars(base)}
+    return next((do for word, do in _WAYS_OUT.items() if word in words), "an array")
 
 
 def _failed(x: object, error: Exception) -> UnsupportedArrayError:

@@ -85,16 +85,16 @@ def sends(nbytes: int, device: Device, /) -> bool:
     return nbytes >= sizes().least and _is_open(torch.device(device))
 
 
-def send(host: HostArray, dtype: str, device: Device, /) -> torch.Tensor:
+def send(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
     """New memory on a device, laid out as NumPy would lay out the cast array."""
-    goal = torch.device(device)
+    goal, word = torch.device(device), dtype or host.dtype.name
     axes = list(range(host.ndim))
     if 0 not in host.strides and not host.flags.c_contiguous:
         axes.sort(key=lambda axis: -abs(host.strides[axis]))
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
-    out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, dtype), device=goal)
-    return _ring(goal).cast_into(out, host, native_dtype(dtype))
+    out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, word), device=goal)
+    return _ring(goal).cast_into(out, host, native_dtype(word))
 
 
 class Rows(NamedTuple):
