@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import array
 import copy as copies
+import enum
+import io
 import pickle
+from concurrent.futures import Future
+from fractions import Fraction
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -383,6 +388,51 @@ BUILT_IN = {
     "PolicyError": RuntimeError,
 }
 WARNINGS = {"CastWarning", "CopyWarning", "CrossingWarning", "DetachWarning", "TransferWarning"}
+
+
+class Pair(NamedTuple):
+    """No array, and no list either."""
+
+    a: int
+    b: int
+
+
+class Plain:
+    """No array, but it holds one."""
+
+    def __init__(self) -> None:
+        self.weight = np.ones(2)
+
+
+class Kind(enum.Enum):
+    """Whose members cannot be listed, though the class can."""
+
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("x", "do"),
+    [
+        (Fraction(1, 2), "float(x)"),
+        (Path("a.npy"), "numpy.load(x)"),
+        (io.BytesIO(b"ab"), "numpy.frombuffer(x.getbuffer(), dtype)"),
+        (Future[Any](), "x.result()"),
+        (Pair(1, 2), "xbridge.tree.to_backend for the arrays in it"),
+        (Plain(), "vars(x), and xbridge.tree.to_backend for the arrays in it"),
+        (Kind.ONE, "vars(x), and xbridge.tree.to_backend for the arrays in it"),
+        (
+            type("Model", (), {"state_dict": None})(),
+            "xbridge.tree.to_backend for the arrays of x.state_dict()",
+        ),
+        (type("Matrix", (), {"toarray": None})(), "x.toarray()"),
+        (type("Promise", (), {"compute": None})(), "x.compute()"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_to_type_instead_of_what_is_no_array_is_what_its_class_can_do(x: object, do: str) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(x)
+    assert str(caught.value).endswith(f"; try {do}")
 
 
 def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:

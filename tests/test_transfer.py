@@ -236,6 +236,17 @@ def test_a_thread_sees_the_context_of_the_caller() -> None:
     assert loading == ["inside"] * 2
 
 
+def alone(program: str) -> subprocess.CompletedProcess[str]:
+    """A program in an interpreter of its own, which has to end."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
 def test_a_program_may_end_with_transfers_under_way() -> None:
     program = """
 import numpy as np, xbridge
@@ -247,13 +258,7 @@ next(ahead)
 kept = xbridge.transfer(np.ones(1 << 20), "numpy", dtype="float32")
 xbridge.transfer(np.ones(1 << 20), "numpy", dtype="float32")
 """
-    shown = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    shown = alone(program)
 
     assert (shown.returncode, shown.stderr) == (0, "")
 
@@ -298,13 +303,7 @@ def last():
 atexit.register(last)
 xbridge.transfer(np.ones(2), "numpy").result()
 """
-    shown = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    shown = alone(program)
 
     assert shown.stderr == ""
     assert shown.stdout.startswith("[1. 1.]\ncannot convert batches ahead")

@@ -8,13 +8,12 @@ The host casts a large array while it is carried, if the target can do that: no 
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from xbridge import _host
 from xbridge._devices import CPU
 from xbridge._dtypes import DTYPES
-from xbridge._plan import Step
+from xbridge._plan import Step, nbytes_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -58,10 +57,10 @@ def at_once(route: Route, steps: list[Step]) -> list[Step]:
     change, move = steps[at - 1], steps[at + 1]
     if change.verb not in ("cast", "copy") or move.verb != "move":
         return steps
-    dtype = route.dtype if change.verb == "cast" else route.facts.dtype
-    if dtype not in DTYPES or not sends(prod(route.facts.shape) * DTYPES[dtype].bits // 8, route.device):
+    nbytes = nbytes_of(route.facts.shape, route.dtype if change.verb == "cast" else route.facts.dtype)
+    if nbytes is None or not sends(nbytes, route.device):
         return steps
-    args = (*move.args, dtype) if change.verb == "cast" else move.args
+    args = (*move.args, route.dtype) if change.verb == "cast" else move.args
     send = Step(route.target, "send", args, f"{change.copies}, and {move.copies}")
     return [*steps[: at - 1], send, *steps[at + 2 :]]
 

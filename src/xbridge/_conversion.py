@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
 from xbridge._decide import across, within
-from xbridge._dtypes import DTYPES
-from xbridge._plan import Plan, Request, in_words
+from xbridge._plan import Plan, Request, in_words, nbytes_of
 from xbridge._registry import backend_for, get
 from xbridge._run import is_watched, perform, run, watched
 from xbridge.backends import HOST
@@ -116,7 +114,8 @@ def _is_joint(step: Step, plan: Plan) -> bool:
 
 
 def _is_small(facts: Facts) -> bool:
-    return facts.dtype in DTYPES and prod(facts.shape) * DTYPES[facts.dtype].bits // 8 <= SMALL
+    nbytes = nbytes_of(facts.shape, facts.dtype)
+    return nbytes is not None and nbytes <= SMALL
 
 
 def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:

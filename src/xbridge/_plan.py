@@ -160,7 +160,7 @@ class Plan(NamedTuple):
         if self.error:
             return None
         route, given = self.route, self.source
-        nbytes = _bytes(given.shape, route.dtype) if given.nbytes is not None else None
+        nbytes = nbytes_of(given.shape, route.dtype) if given.nbytes is not None else None
         nbytes = given.nbytes if route.dtype == given.dtype else nbytes
         place = (route.dtype, route.device, given.shape)
         return Endpoint(route.target.name, *place, nbytes, self.writable, self.requires_grad)
@@ -257,10 +257,11 @@ def _weighed(plan: Plan) -> Iterator[Step]:
             dtype = str(step.args[0])
         elif step.verb == "send":
             dtype = str(*step.args[1:] or (dtype,))
-        yield step._replace(nbytes=_bytes(plan.route.facts.shape, dtype) if step.copies else 0)
+        yield step._replace(nbytes=nbytes_of(plan.route.facts.shape, dtype) if step.copies else 0)
 
 
-def _bytes(shape: tuple[int, ...], dtype: str) -> int | None:
+def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
+    """Of a dense array; None of a dtype of the library's own."""
     return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
 
 

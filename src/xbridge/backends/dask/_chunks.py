@@ -112,7 +112,7 @@ def _kind(chunk: object) -> str:
 
 
 def facts_of(x: Array) -> Facts:
-    """Of an array, or of a chunk."""
+    """What `describe` says."""
     if isinstance(x.dtype, np.dtype):
         return _numpy.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
     return Facts(str(x.dtype).rpartition(".")[2], CPU, x.shape)
