@@ -38,7 +38,7 @@ def test_calls_of_one_line_are_one_row() -> None:
     (row,) = seen.rows
     assert (row.file, row.line, row.function) == (__file__, COPIES_AT, "copy_one")
     assert (row.source, row.target) == ("numpy float64 on cpu", "numpy float64 on cpu")
-    assert (row.calls, row.copied, row.moved, row.avoid) == (5, 40_000, 0, "leave out copy=True")
+    assert (row.calls, row.copied, row.moved, row.avoid) == (5, 40_000, 0, "nothing: copy=True asks for new memory")
     assert row.seconds > 0
 
 
@@ -61,7 +61,7 @@ def test_bytes_between_devices_are_told_from_copies() -> None:
     (row,) = seen.rows
     assert row.source == "array_api_strict float64 on device1"
     assert (row.copied, row.moved) == (4000, 4000)
-    assert row.avoid == "that dtype from the start; keep it where it is, or move it once"
+    assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
 def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
@@ -174,7 +174,7 @@ def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
     assert len(lines) == 2
     copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
     assert "16 kB" in copies
-    assert copies.endswith("leave out copy=True")
+    assert copies.endswith("nothing: copy=True asks for new memory")
     assert last.startswith("all 2")
     assert "20 kB" in last
     assert len(seen.summary(most=1).splitlines()) == 3

@@ -34,8 +34,8 @@ def under_way(entry: Entry) -> list[str]:
     """The modules of the library and of the backend that are being imported now, by whatever thread."""
     path = entry.module if isinstance(entry.module, str) else entry.module.__name__
     roots = {*entry.roots, path.partition(".")[0]}
-    modules = [(name, module) for name, module in sys.modules.copy().items() if name.partition(".")[0] in roots]
-    return [name for name, module in modules if _is_initializing(module)]
+    known = sys.modules.copy().items()
+    return [name for name, module in known if name.partition(".")[0] in roots and _is_initializing(module)]
 
 
 def _is_initializing(module: object) -> bool:
