@@ -372,7 +372,8 @@ BACKEND = """
 import meeting, sys, toylib
 meeting.may_go_on.set()
 import asking
-sys.modules[__name__] = toylib.make_backend("asking", owns=lambda cls: cls is asking.Array, from_host=asking.Array)
+own = {"owns": lambda cls: cls is asking.Array, "from_host": asking.Array}
+sys.modules[__name__] = toylib.make_backend("asking", **own)
 """
 IN_THREADS = """
 import sys, threading, types
@@ -466,7 +467,8 @@ def test_what_could_not_be_loaded_is_not_tried_again_to_say_so(
 ) -> None:
     (tmp_path / "broken_once.py").write_text("import toylib\ntoylib.tries.append(1)\nraise OSError\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys.modules["toylib"], "tries", tries := [], raising=False)
+    tries: list[int] = []
+    monkeypatch.setattr(sys.modules["toylib"], "tries", tries, raising=False)
     xbridge.register_backend("others", "broken_once", roots=())
     assert [xbridge.is_available("others") for _ in range(3)] == [False] * 3
     assert tries == [1]
