@@ -175,7 +175,8 @@ def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversi
 
 
 def test_a_snapshot_of_weights_is_not_advised_away() -> None:
-    torch, tree = pytest.importorskip("torch"), pytest.importorskip("xbridge.tree")
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("optree")
+    tree = xbridge.tree
     model = torch.nn.Linear(2, 2)
     with record() as seen:
         snapshot = tree.to_numpy(model.state_dict(), copy=True)

@@ -120,7 +120,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         -------
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
-            `seconds` and `avoid`.
+            `seconds` and `avoid`: what would spare these bytes, or the option that asks for them.
 
         Examples
         --------

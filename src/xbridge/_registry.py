@@ -144,7 +144,7 @@ def known_backends() -> tuple[str, ...]:
 
 
 def is_available(name: str) -> bool:
-    """Whether the backend can be imported and used here. The answer is remembered.
+    """Whether the backend can be imported and used here. The answer is remembered, once the import is over.
 
     Parameters
     ----------
@@ -154,7 +154,8 @@ def is_available(name: str) -> bool:
     Returns
     -------
     bool
-        False if nobody has registered the name, or its library cannot be imported.
+        False if the name is not registered, or its library cannot be imported, or is still being imported
+        by this thread.
 
     Examples
     --------
