@@ -21,13 +21,13 @@ collect_ignore = ["kit_projects.py"]  # a plugin of some tests, which pytest wan
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tables of the test's own, as they are before anything is loaded."""
     monkeypatch.setattr(_registry, "by_type", {})
-    monkeypatch.setattr(_registry, "_available", {})
+    monkeypatch.setattr(_registry, "_failed", set())
     monkeypatch.setattr(_registry, "_current", set())
     monkeypatch.setattr(_registry, "_entries", dict(INDEX))
     monkeypatch.setattr(_registry, "_plugins", None)
     yield
     monkeypatch.undo()
-    _registry._warm()
+    _registry._renew()
 
 
 @pytest.fixture

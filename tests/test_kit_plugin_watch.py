@@ -51,7 +51,7 @@ def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
         [
             "*= xbridge: what was converted =*",
             "where * to avoid it",
-            "test_it.py:5 * 2 * 16 kB * leave out copy=True",
+            "test_it.py:5 * 2 * 16 kB * nothing: copy=True asks for new memory",
             "all * 16 kB *",
         ]
     )

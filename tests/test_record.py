@@ -17,11 +17,14 @@ from xbridge import _record, _registry, _rows, _table, explain, record
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from xbridge.testing.strategies import Conversion
 
 HOST = np.ones(1000)
+ASKED = "nothing: copy=True asks for new memory"
+SAME = " (if it stays the same)"
 
 
 def copy_one() -> Any:
@@ -38,7 +41,12 @@ def test_calls_of_one_line_are_one_row() -> None:
     (row,) = seen.rows
     assert (row.file, row.line, row.function) == (__file__, COPIES_AT, "copy_one")
     assert (row.source, row.target) == ("numpy float64 on cpu", "numpy float64 on cpu")
-    assert (row.calls, row.copied, row.moved, row.avoid) == (5, 40_000, 0, "leave out copy=True")
+    assert (row.calls, row.copied, row.moved, row.avoid) == (
+        5,
+        40_000,
+        0,
+        "nothing: copy=True asks for new memory",
+    )
     assert row.seconds > 0
 
 
@@ -61,7 +69,7 @@ def test_bytes_between_devices_are_told_from_copies() -> None:
     (row,) = seen.rows
     assert row.source == "array_api_strict float64 on device1"
     assert (row.copied, row.moved) == (4000, 4000)
-    assert row.avoid == "that dtype from the start; keep it where it is, or move it once"
+    assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
 def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
@@ -158,6 +166,107 @@ def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversi
     assert row.copied + row.moved == sum(step.nbytes or 0 for step in plan.steps)
     assert bool(row.avoid) is bool(row.copied + row.moved)
     assert not {step.copies for step in plan.steps if step.copies} & set(row.avoid.split("; "))
+    assert not [word for word in ("leave", "unsafe_share", "copy=None", "copy=False") if word in row.avoid]
+    if call.options.get("copy"):
+        assert row.avoid in ("", ASKED)
+
+
+# -- what would spare it ---------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_weights_is_not_advised_away() -> None:
+    torch, _ = pytest.importorskip("torch"), pytest.importorskip("optree")
+    tree = xbridge.tree
+    model = torch.nn.Linear(2, 2)
+    with record() as seen:
+        snapshot = tree.to_numpy(model.state_dict(), copy=True)
+        tree.to_numpy(model.state_dict(), copy=True, dtype="float64")
+        xbridge.transfer(model.state_dict(), "numpy", copy=True).result()
+        list(xbridge.prefetch([model.state_dict()], "numpy", copy=True))
+    before = {name: weight.tolist() for name, weight in snapshot.items()}
+    with torch.no_grad():
+        model.weight += 1
+    assert {name: weight.tolist() for name, weight in snapshot.items()} == before
+    assert sum(row.calls for row in seen.rows) == 8
+    assert {row.avoid for row in seen.rows} == {ASKED}
+
+
+def test_a_snapshot_stays_one_whatever_else_makes_new_memory() -> None:
+    torch = pytest.importorskip("torch")
+    strict = pytest.importorskip("array_api_strict")
+    fixed = HOST.copy()
+    fixed.flags.writeable = False
+    far = strict.asarray(HOST, device=strict.Device("device1"))
+    with record() as seen:
+        for x in (fixed, HOST[::-1], HOST.astype(">f8"), np.broadcast_to(1.0, 3)):
+            xbridge.to_backend(x, "torch", copy=True)
+        for x in (far, torch.ones(2).requires_grad_(), torch.ones(2, dtype=torch.complex64).conj()):
+            xbridge.to_numpy(x, copy=True)
+    assert {row.avoid for row in seen.rows} == {ASKED}
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+def tracked(a: Any) -> Any:
+    return xbridge.to_backend(a.copy(), "torch").requires_grad_()
+
+
+GIVEN_ELSE: dict[str, tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "native byte order from the start": ({}, lambda a: a.astype(">f8"), same),
+    "a dense array, row by row": ({}, lambda a: a[::-1], lambda a: a[::-1].copy()),
+    "an array that repeats nothing": (
+        {},
+        lambda a: np.lib.stride_tricks.as_strided(a, (2, 3), (0, 8)),
+        lambda a: np.stack([a, a]),
+    ),
+    "aligned memory": (
+        {},
+        lambda a: np.frombuffer(bytearray(b"." + a.tobytes()), np.uint8)[1:].view(a.dtype),
+        same,
+    ),
+    f"cast it once{SAME}": ({"dtype": "float32"}, same, lambda a: xbridge.to_numpy(a, dtype="float32")),
+    "compute it without gradients, if none are needed": ({"grad": "detach"}, tracked, same),
+}
+"""The advice: options, what makes the array of three numbers that needs it, and what makes the other one."""
+
+
+@pytest.mark.parametrize("advice", GIVEN_ELSE)
+def test_advice_on_what_is_given_spares_the_bytes_and_changes_nothing_else(advice: str) -> None:
+    pytest.importorskip("torch")
+    options, make, instead = GIVEN_ELSE[advice]
+    a = np.arange(3.0)
+    given, followed = make(a), instead(a)
+    with record() as seen:
+        before = xbridge.to_backend(given, "torch", **options)
+    with record() as spared:
+        after = xbridge.to_backend(followed, "torch", **options)
+    assert [row.avoid for row in seen.rows] == [advice]
+    assert [(row.copied, row.moved, row.avoid) for row in spared.rows] == [(0, 0, "")]
+    assert (before.dtype, before.requires_grad) == (after.dtype, after.requires_grad)
+    assert before.tolist() == after.tolist()
+
+
+def test_memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
+    pytest.importorskip("torch")
+    fixed = HOST.copy()
+    fixed.flags.writeable = False
+    with record() as seen:
+        once = xbridge.to_backend(fixed, "torch")
+    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
+    once += 1  # as often as it is used
+    assert fixed.tolist() == HOST.tolist()
+
+
+def test_memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
+    pytest.importorskip("dask")
+    a = np.arange(3.0)
+    with record() as seen:
+        once = xbridge.to_backend(a, "dask")
+    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
+    a[:] = 9
+    assert xbridge.to_list(once) == [0.0, 1.0, 2.0]
 
 
 # -- how it is shown -----------------------------------------------------------------------------
@@ -174,7 +283,7 @@ def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
     assert len(lines) == 2
     copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
     assert "16 kB" in copies
-    assert copies.endswith("leave out copy=True")
+    assert copies.endswith(ASKED)
     assert last.startswith("all 2")
     assert "20 kB" in last
     assert len(seen.summary(most=1).splitlines()) == 3

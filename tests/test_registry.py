@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from fresh import run
 from toylib import SubToy, Toy, make_backend
 
 import xbridge
@@ -16,8 +17,9 @@ from xbridge import _registry
 from xbridge.backends import numpy as room
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
-    from types import ModuleType
 
     from xbridge._protocol import HostArray
 
@@ -353,27 +355,237 @@ def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
     assert asked == ["adopt"]
 
 
-def test_a_child_of_a_fork_does_not_wait_for_a_thread_of_its_parent() -> None:
-    code = """
-import os, threading, xbridge
-from xbridge import _registry
-held, release = threading.Event(), threading.Event()
-def hold():
-    with _registry._lock:
-        held.set()
-        release.wait()
-threading.Thread(target=hold).start()
-held.wait()
-child = os.fork()
-if child == 0:
-    os._exit("numpy" not in xbridge.known_backends())
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-release.set()
+# -- libraries that are imported meanwhile ---------------------------------------------------------
+
+PATIENCE = 30
+"""Seconds after which a thread that waits has failed."""
+
+LIBRARY = """
+import meeting, toylib, xbridge
+meeting.begun.set()
+meeting.may_go_on.wait({patience})
+{asks}
+class Array(toylib.Toy):
+    pass
 """
-    shown = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=60
+BACKEND = """
+import meeting, sys, toylib
+meeting.may_go_on.set()
+import asking
+own = {"owns": lambda cls: cls is asking.Array, "from_host": asking.Array}
+sys.modules[__name__] = toylib.make_backend("asking", **own)
+"""
+IN_THREADS = """
+import sys, threading, types
+import numpy as np, xbridge
+meeting = sys.modules["meeting"] = types.ModuleType("meeting")
+meeting.begun, meeting.may_go_on = threading.Event(), threading.Event()
+xbridge.register_backend("asking", "asking_xbridge")
+made = []
+def look_up():
+    meeting.begun.wait({patience})
+    made.append(xbridge.to_backend(np.ones(3), "asking"))
+looking = threading.Thread(target=look_up)
+looking.start()
+import asking
+looking.join()
+(one,) = made
+print(type(one) is asking.Array, xbridge.backend_of(one), xbridge.is_available("asking"))
+"""
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "xbridge.is_available('asking')",
+        "xbridge.register_backend('asking', 'asking_xbridge')",
+        "xbridge.register_backend('others', 'asking_xbridge')",
+        "xbridge.known_backends(); xbridge.is_available('numpy')",
+    ],
+)
+def test_a_library_may_ask_for_its_backend_while_it_is_imported_and_looked_up(
+    tmp_path: Path, asks: str
+) -> None:
+    """The look-up waits for the import of the library, and the library for an answer to the look-up."""
+    (tmp_path / "asking.py").write_text(LIBRARY.format(asks=asks, patience=PATIENCE))
+    (tmp_path / "asking_xbridge.py").write_text(BACKEND)
+    status, shown = run(IN_THREADS.format(patience=PATIENCE), path=tmp_path, limit=4 * PATIENCE)
+    assert (status, shown) == (0, ["True asking True"])
+
+
+def test_a_library_that_asks_for_itself_too_early_is_available_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own backend cannot be imported before it is there itself, and that is no answer for good."""
+    (tmp_path / "early.py").write_text(
+        "import numpy as np, xbridge\n"
+        "available = xbridge.is_available('early')\n"
+        "try:\n    xbridge.to_backend(np.ones(2), 'early')\n"
+        "except xbridge.MissingLibraryError as error:\n    refused = str(error)\n"
+        "class Array:\n    pass\n"
     )
-    assert shown.stdout.strip() == "0"
-    before = _registry._lock
-    _registry._renew_lock()
-    assert _registry._lock is not before
+    (tmp_path / "early_xbridge.py").write_text(
+        "import sys, early, toylib\n"
+        "sys.modules[__name__] = toylib.make_backend('early', plain=(early.Array,))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("early", "early_xbridge")
+    import early  # type: ignore[import-not-found]
+
+    assert not early.available
+    assert early.refused == (
+        "cannot use backend 'early': early is still being imported; try the same after import early"
+    )
+    assert xbridge.is_available("early")
+
+
+def test_a_backend_that_is_looked_up_by_its_own_import_is_said_to_be_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "round.py").write_text(
+        "import numpy as np, xbridge\n"
+        "available = xbridge.is_available('round')\n"
+        "try:\n    xbridge.to_backend(np.ones(2), 'round')\n"
+        "except xbridge.MissingLibraryError as error:\n    refused = str(error)\n"
+    )
+    (tmp_path / "round_xbridge.py").write_text(
+        "import sys, round, toylib\nsys.modules[__name__] = toylib.make_backend('round')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("round", "round_xbridge")
+    assert xbridge.is_available("round")
+    library = sys.modules["round"]
+    assert not library.available
+    assert library.refused == (
+        "cannot use backend 'round': round_xbridge is still being imported; "
+        "try the same after import round_xbridge"
+    )
+
+
+def test_what_could_not_be_loaded_is_not_tried_again_to_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_once.py").write_text("import toylib\ntoylib.tries.append(1)\nraise OSError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    tries: list[int] = []
+    monkeypatch.setattr(sys.modules["toylib"], "tries", tries, raising=False)
+    xbridge.register_backend("others", "broken_once", roots=())
+    assert [xbridge.is_available("others") for _ in range(3)] == [False] * 3
+    assert tries == [1]
+
+
+# -- what is registered while somebody looks -------------------------------------------------------
+
+
+def test_a_backend_that_is_registered_during_the_import_of_another_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first_toys.py").write_text(
+        "import sys, toylib, xbridge\n"
+        "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
+        "sys.modules[__name__] = toylib.make_backend(describe=None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    winner = make_backend()
+    monkeypatch.setattr(sys.modules["toylib"], "winner", winner, raising=False)
+    xbridge.register_backend("toylib", "first_toys")
+    with pytest.raises(xbridge.OptionError, match="first_toys has no describe"):
+        xbridge.to_backend(np.ones(2), "toylib")
+    assert _registry.get("toylib") is winner
+
+    (tmp_path / "second_toys.py").write_text(
+        "import sys, toylib, xbridge\n"
+        "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
+        "sys.modules[__name__] = toylib.make_backend()\n"
+    )
+    xbridge.register_backend("toylib", "second_toys", replace=True)
+    assert _registry.get("toylib") is winner
+
+
+def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
+    facts = room.describe(np.ones(2))
+    second = make_backend(describe=lambda _: facts._replace(dtype="second"))
+
+    def owns(cls: type) -> bool:
+        xbridge.register_backend("toylib", second, replace=True)
+        return issubclass(cls, Toy)
+
+    xbridge.register_backend("toylib", make_backend(owns=owns))
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
+
+
+class Slow(ModuleType):
+    """A backend one of whose facts takes a while to read."""
+
+    reading, may_go_on = threading.Event(), threading.Event()
+
+    @property
+    def plain(self) -> tuple[type, ...]:
+        """The plain types, read when the test has had its turn."""
+        self.reading.set()
+        assert self.may_go_on.wait(PATIENCE)
+        return (Toy,)
+
+
+@pytest.mark.parametrize("watch", [xbridge.record, lambda: xbridge.policy(copies="warn")])
+def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_then(
+    monkeypatch: pytest.MonkeyPatch, watch: Callable[[], AbstractContextManager[object]]
+) -> None:
+    monkeypatch.setattr(Slow, "reading", threading.Event())
+    monkeypatch.setattr(Slow, "may_go_on", threading.Event())
+    slow = make_backend(plain=None)
+    slow.__class__ = Slow
+    monkeypatch.setattr("xbridge._registry.check", lambda *_: None)
+    xbridge.register_backend("toylib", slow)
+    loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
+    loading.start()
+    assert slow.reading.wait(PATIENCE)
+    with watch():
+        assert loading.is_alive(), "who begins to watch has waited for a backend"
+        slow.may_go_on.set()
+        loading.join()
+        assert not any(_registry.hot.values())
+        assert not _registry.kept
+    assert _registry.hot["toylib"].keys() >= {Toy}
+
+
+def test_nothing_fills_the_tables_while_somebody_watches() -> None:
+    """Threads that load, replace and convert, and one that watches again and again."""
+    backends = [make_backend(), make_backend()]
+    xbridge.register_backend("toylib", backends[0])
+    over, begin, failures = threading.Event(), threading.Barrier(5), []
+
+    def again(work: Callable[[int], object]) -> None:
+        begin.wait()
+        turn = 0
+        try:
+            while not over.is_set():
+                turn += 1
+                work(turn)
+        except (xbridge.XBridgeError, RuntimeError, AssertionError) as error:
+            failures.append(error)
+
+    def replace(turn: int) -> None:
+        xbridge.register_backend("toylib", backends[turn % 2], replace=True)
+
+    def convert(_: int) -> None:
+        toy = xbridge.to_backend(np.ones(2), "toylib")
+        assert xbridge.backend_of(toy) == "toylib"
+        assert xbridge.to_numpy(toy).tolist() == [1.0, 1.0]
+
+    jobs = [replace, convert, convert, lambda _: xbridge.is_available("toylib")]
+    threads = [threading.Thread(target=again, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    found = []
+    for _ in range(200):
+        with xbridge.record():
+            found += [name for _ in range(20) for name, table in _registry.hot.items() if table]
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert (failures, found) == ([], [])
+    assert _registry.get("toylib") is _registry.by_type.get(Toy, _registry.get("toylib"))
+    assert _registry.hot["numpy"].keys() >= {Toy, np.ndarray}

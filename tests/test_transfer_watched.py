@@ -37,7 +37,7 @@ def test_a_record_has_the_line_that_began_a_transfer() -> None:
         begin().result()
     (row,) = seen.rows
     assert (row.file, row.line, row.function) == (__file__, line_of(begin), "begin")
-    assert (row.calls, row.copied, row.avoid) == (2, 80, "that dtype from the start")
+    assert (row.calls, row.copied, row.avoid) == (2, 80, "cast it once (if it stays the same)")
     assert row.seconds > 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from xbridge.backends import Entry
@@ -17,18 +18,42 @@ if TYPE_CHECKING:
 
 
 def load(name: str, path: str, entry: Entry) -> Any:
+    """Import a module, again if it is not there because another thread was importing the library."""
     with Chained(lambda error: _failure(name, path, entry, error)):
+        try:
+            return import_module(path)
+        except FOREIGN_ERRORS:
+            if sys.modules.keys().isdisjoint(entry.roots):
+                raise
+        for module in under_way(entry):
+            import_module(module)  # waits for that thread, which cannot be waiting for this one any more
         return import_module(path)
+
+
+def under_way(entry: Entry) -> list[str]:
+    """The modules of the library and of the backend that are being imported now, by whatever thread."""
+    path = entry.module if isinstance(entry.module, str) else entry.module.__name__
+    roots = {*entry.roots, path.partition(".")[0]}
+    known = sys.modules.copy().items()
+    return [name for name, module in known if name.partition(".")[0] in roots and _is_initializing(module)]
+
+
+def _is_initializing(module: object) -> bool:
+    """Whether the body of a module is still running, as the import system itself asks."""
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
 def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
     """What keeps a backend from being imported: its library is missing, it is itself, or it is broken."""
+    begun = under_way(entry)
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
         why = f"the package {entry.package} announces a module {path}, and there is none"
         do = f"pip install --upgrade {entry.package}"
     elif absent.partition(".")[0] in {*entry.roots, path.partition(".")[0]}:
         why, do = f"{absent.partition('.')[0]} is not installed", entry.install
+    elif begun:
+        why, do = f"{begun[0]} is still being imported", f"the same after import {begun[0]}"
     else:
         why, do = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
     return MissingLibraryError.because(f"use backend {name!r}", why, do)
@@ -37,6 +62,10 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
 def check(name: str, module: Backend, entry: Entry) -> None:
     """Hold a module to the protocol when it is loaded: a misspelt verb is a missing one."""
     why = next(_faults(name, module), "")
+    if why and _is_initializing(module):
+        raise MissingLibraryError.because(
+            f"use backend {name!r}", f"{entry} is still being imported", f"the same after import {entry}"
+        )
     if why:
         raise OptionError.because(
             f"use backend {name!r}",

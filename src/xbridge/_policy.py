@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 from warnings import warn_explicit
 
 from xbridge import _registry
+from xbridge._locks import lock
 from xbridge.errors import (
     CastWarning,
     CopyWarning,
@@ -64,6 +65,7 @@ class _Block:
 
 _here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
 _everywhere = Rules()
+_changing = lock()
 
 
 class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -224,7 +226,8 @@ def rules_in(words: str) -> Rules:
 def everywhere(rules: Rules) -> Rules:
     """Set what holds in the process where no block says otherwise; gives what held until now."""
     global _everywhere
-    before, _everywhere = _everywhere, rules
+    with _changing:
+        before, _everywhere = _everywhere, rules
     _registry.watch((rules != Rules()) - (before != Rules()))
     return before
 

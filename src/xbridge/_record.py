@@ -7,10 +7,10 @@ there are too many of them. It sees all threads, because a hidden transfer is of
 from __future__ import annotations
 
 import json
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _registry
+from xbridge._locks import lock
 from xbridge._rows import Queue, Row, table
 from xbridge.errors import MissingLibraryError
 
@@ -50,13 +50,13 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     ...         y = xbridge.to_numpy(np.ones(1000), dtype="float32")
     >>> (row,) = seen.rows
     >>> row.calls, row.copied, row.moved, row.avoid
-    (3, 12000, 0, 'that dtype from the start')
+    (3, 12000, 0, 'cast it once (if it stays the same)')
     """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int, str, str, str], Row] = {}
         self._queues: dict[tuple[str, int, int], Queue] = {}
-        self._lock = Lock()
+        self._lock = lock()
 
     def __enter__(self) -> Self:
         """Begin to collect."""
@@ -120,7 +120,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         -------
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
-            `seconds` and `avoid`.
+            `seconds` and `avoid`: what would spare these bytes, or the option that asks for them.
 
         Examples
         --------
@@ -195,7 +195,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
 
 _open: tuple[record, ...] = ()
-_changing = Lock()
+_changing = lock()
 
 
 def tell(plan: Plan, caller: Caller, seconds: float) -> None:

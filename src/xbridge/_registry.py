@@ -1,4 +1,4 @@
-"""Name -> backend, type -> backend: the only tables, and the only lock.
+"""Name -> backend, type -> backend: the only tables.
 
 A backend is a string until somebody needs it: its name, or an array of its type. A package root only
 nominates a backend for a type (`torch.Size` is a tuple); the backend's own `owns` decides. Outsiders are
@@ -6,15 +6,18 @@ read from the entry-point group `xbridge.backends` once, on the first name or ty
 
 The hot path reads one table, `hot`: backend name -> exact type -> one function that converts or returns
 None (and `kept`, for an array that stays). It is read without the lock, filled and emptied under it.
+
+Code of others never runs under the lock: imports, `owns`, the attributes of a backend. It may import, and the
+thread that imports its library may be waiting for this lock. So what comes of it is put in afterwards, if
+it still holds.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from _thread import RLock
 
-from xbridge._loading import check, load, plugins, unknown
+from xbridge._loading import check, load, plugins, under_way, unknown
+from xbridge._locks import in_child, lock
 from xbridge._tracing import constant
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
@@ -41,20 +44,11 @@ _current: set[str] = set()
 
 watchers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
 
-_entries: dict[str, Entry] = dict(INDEX)
+_entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
 _plugins: dict[str, tuple[Entry, ...]] | None = None
-_available: dict[str, bool] = {}
-_lock = RLock()
-
-
-def _renew_lock() -> None:
-    """A child process has no use for a lock that another thread of its parent may hold."""
-    global _lock  # noqa: PLW0603 -- the one lock
-    _lock = RLock()
-
-
-# Where there is no fork, there is nothing to prepare for.
-getattr(os, "register_at_fork", dict)(after_in_child=_renew_lock)
+_failed: set[Entry] = set()
+"""What could not be loaded, and will not be tried again to say whether it is available."""
+_lock = lock()
 
 
 def get(name: str) -> Backend:
@@ -115,6 +109,7 @@ def register_backend(
         raise OptionError.because(f"register a backend {name!r}", "a name is a string", repr(str(name)))
     packages = (name,) if roots is None else (roots,) if isinstance(roots, str) else tuple(roots)
     entry = Entry(module, packages, f"pip install {name}")
+    global _entries  # noqa: PLW0603 -- replaced under the lock
     with _lock:
         held = _entries.get(name)
         if held is not None and not replace:
@@ -125,11 +120,11 @@ def register_backend(
                 f"that name belongs to {held}",
                 "replace=True, or another name",
             )
-        _entries[name] = entry
-        by_type.clear()
         _current.discard(name)
-        _available.pop(name, None)
-        _warm()
+        _empty()
+        by_type.clear()
+        _entries = {**_entries, name: entry}
+    _warm()
 
 
 def known_backends() -> tuple[str, ...]:
@@ -145,12 +140,11 @@ def known_backends() -> tuple[str, ...]:
     >>> known_backends()[:2]
     ('numpy', 'torch')
     """
-    with _lock:
-        return tuple(dict.fromkeys([*_entries, *_scan()]))
+    return tuple(dict.fromkeys([*_entries, *_scan()]))
 
 
 def is_available(name: str) -> bool:
-    """Whether the backend can be imported and used here. The answer is remembered.
+    """Whether the backend can be imported and used here. The answer is remembered, once the import is over.
 
     Parameters
     ----------
@@ -160,7 +154,8 @@ def is_available(name: str) -> bool:
     Returns
     -------
     bool
-        False if nobody has registered the name, or its library cannot be imported.
+        False if the name is not registered, or its library cannot be imported, or is still being imported
+        by this thread.
 
     Examples
     --------
@@ -169,15 +164,16 @@ def is_available(name: str) -> bool:
     """
     if not isinstance(name, str):
         return False
-    with _lock:
-        if name not in _available:
-            try:
-                _load(name)
-            except (MissingLibraryError, UnknownBackendError, OptionError):
-                _available[name] = False
-            else:
-                _available[name] = True
-        return _available[name]
+    found = claims(name)
+    if len(found) != 1 or found[0] in _failed:
+        return False
+    try:
+        _load(name)
+    except (MissingLibraryError, UnknownBackendError, OptionError):
+        if not under_way(found[0]):
+            _failed.update(found)
+        return False
+    return True
 
 
 def watch(change: int) -> None:
@@ -185,21 +181,24 @@ def watch(change: int) -> None:
     global watchers  # noqa: PLW0603 -- changed under the lock
     with _lock:
         watchers += change
-        _warm()
+        _empty()
+    _warm()
 
 
 @constant
 def _find(cls: type) -> str:
     """Fill the tables for a class, and name its backend; "" if nobody owns it."""
-    with _lock:
-        roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
-        for root in roots:
-            for name in _nominated(root):
-                backend = _load(name)
-                if backend.owns(cls):
-                    by_type[cls] = backend
-                    return name
-        return ""
+    entries = _entries
+    roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
+    for root in roots:
+        for name in _nominated(root):
+            backend = _load(name)
+            if backend.owns(cls):
+                with _lock:
+                    if entries is _entries:
+                        by_type[cls] = backend
+                return name
+    return ""
 
 
 @constant
@@ -207,9 +206,7 @@ def _fetch(name: str) -> str:
     """Make sure that a backend is loaded."""
     if not isinstance(name, str):
         raise unknown(name, known_backends())
-    if name not in _current:
-        with _lock:
-            _load(name)
+    _load(name)
     return name
 
 
@@ -217,36 +214,69 @@ def _nominated(root: str) -> list[str]:
     """Names of the backends whose arrays may come from a package; asks plugins only if nobody else."""
     if root in sys.stdlib_module_names:
         return []
-    names = [name for name, entry in tuple(_entries.items()) if root in entry.roots]
+    names = [name for name, entry in _entries.items() if root in entry.roots]
     return names or [name for name in _scan() if name == root]
 
 
 def _load(name: str) -> Backend:
-    if name in _current:
-        return getattr(_Loaded, name)  # type: ignore[no-any-return] # set below
-    entry = _entry(name)
-    module = entry.module
-    loaded: Any = load(name, module, entry) if isinstance(module, str) else module
-    backend: Backend = loaded
-    check(name, backend, entry)
-    setattr(_Loaded, name, backend)
-    _current.add(name)
-    hot.setdefault(name, {})
-    _load(HOST)
-    _warm()
+    """The backend of that name that is registered when this returns; what is registered meanwhile wins."""
+    while name not in _current:
+        entry = _entry(name)
+        module = entry.module
+        loaded: Any = load(name, module, entry) if isinstance(module, str) else module
+        check(name, loaded, entry)
+        if name != HOST:
+            _load(HOST)
+        with _lock:
+            if name not in _current and entry is _entries.get(name, entry):
+                setattr(_Loaded, name, loaded)
+                _current.add(name)
+                _failed.discard(entry)
+                hot.setdefault(name, {})
+                _empty()
+        _warm()
+    backend: Backend = getattr(_Loaded, name)
     return backend
 
 
-def _warm() -> None:
-    """Lay out the hot table anew for the backends that are loaded."""
+def _empty() -> None:
+    """Empty the hot table, under the lock."""
     for table in (kept, *hot.values()):
         table.clear()
-    rooms = [] if watchers else [_load(name) for name in sorted(_current)]
+
+
+def _warm() -> None:
+    """Lay out the hot table, and put it in if it still holds. Whoever has changed that lays it out again."""
+    rooms = _rooms()
+    own: dict[type, Callable[[Array], Array]] = {}
+    tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
     for target in rooms:
-        kept.update(dict.fromkeys(target.plain, _itself))
+        own.update(dict.fromkeys(target.plain, _itself))
+        table = tables.setdefault(target.name, {})
         for source in rooms:
-            direct = _direct(source, target)
-            hot.setdefault(target.name, {}).update(dict.fromkeys(source.plain, direct))
+            table.update(dict.fromkeys(source.plain, _direct(source, target)))
+    with _lock:
+        if rooms == _rooms():
+            kept.update(own)
+            for name, table in tables.items():
+                hot[name].update(table)
+
+
+def _rooms() -> list[Backend]:
+    """The backends between which the hot table leads now."""
+    with _lock:
+        return [] if watchers else [getattr(_Loaded, name) for name in sorted(_current)]
+
+
+def _renew() -> None:
+    """Derive the tables anew in a child process: a thread that it has not got may have been changing them."""
+    with _lock:
+        _empty()
+        by_type.clear()
+    _warm()
+
+
+in_child(_renew)
 
 
 def _itself(x: Array) -> Array:
@@ -274,8 +304,8 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
 
 def claims(name: str) -> tuple[Entry, ...]:
     """Where a backend of that name may be found: in one place, unless packages disagree."""
-    with _lock:
-        return (_entries[name],) if name in _entries else _scan().get(name, ())
+    entry = _entries.get(name)
+    return _scan().get(name, ()) if entry is None else (entry,)
 
 
 def _entry(name: str) -> Entry:
@@ -294,7 +324,9 @@ def _entry(name: str) -> Entry:
 
 def _scan() -> dict[str, tuple[Entry, ...]]:
     """Entry points, read once. One that claims a name that is built in or registered is passed over."""
-    global _plugins  # noqa: PLW0603 -- filled once, under the lock
+    global _plugins  # noqa: PLW0603 -- filled once, by the first thread that is done
     if _plugins is None:
-        _plugins = plugins()
+        found = plugins()
+        with _lock:
+            _plugins = found if _plugins is None else _plugins
     return _plugins

@@ -15,22 +15,31 @@ if TYPE_CHECKING:
     from xbridge._run import Caller
 
 _TO_AVOID = {
-    "copy=True": "leave out copy=True",
     "its bytes are": "native byte order from the start",
     "not aligned": "aligned memory",
     "no such strides": "a dense array, row by row",
-    "its memory is read-only": "a writable array, or unsafe_share",
+    "its memory is read-only": "convert it once",
     "its elements may share": "an array that repeats nothing",
-    "it requires grad": "x.detach() first",
-    "its memory can change": "unsafe_share, if nobody writes it",
+    "it requires grad": "compute it without gradients, if none are needed",
+    "its memory can change": "convert it once",
     "a compiler would": "convert outside of compiled code",
-    "still pending": "compute it once, and keep that",
-    "still to be computed": "compute it once, and keep that",
+    "still pending": "compute it once",
+    "still to be computed": "compute it once",
     "of a list lie apart": "one array from the start",
-    " becomes ": "that dtype from the start",
+    " becomes ": "cast it once",
     "it moves from": "keep it where it is, or move it once",
 }
-"""Words of a reason -> what makes the step needless."""
+"""Words of a reason -> what makes the step needless.
+
+Each changes what is given, or how often, and never how it is asked for: no guard of the caller's or of the
+contract's is taken away, and what comes of the call has the same values, dtype, device and gradient.
+"""
+
+_IF_SAME = " (if it stays the same)"
+"""What is made once for many conversions shows nothing of what is written in between."""
+
+_ASKED = "nothing: copy=True asks for new memory"
+"""Of a snapshot. Its source will change, so that not even one conversion for all would do."""
 
 
 class Row(NamedTuple):
@@ -48,7 +57,7 @@ class Row(NamedTuple):
     """Bytes that came from another device."""
     seconds: float
     avoid: str
-    """What it would take to have none of these bytes; empty where there are none."""
+    """What it would take to have none of these bytes, or what asks for them; empty if there are none."""
 
     @property
     def where(self) -> str:
@@ -113,7 +122,10 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _to_avoid(plan: Plan) -> str:
-    """What would spare each of the steps that make new memory."""
+    """What would spare each of the steps that make new memory, unless new memory was asked for."""
     reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
+    if reasons and plan.route.request.copy:
+        return _ASKED
     ways = [[do for words, do in _TO_AVOID.items() if words in why] or [why] for why in reasons]
-    return "; ".join(dict.fromkeys(chain.from_iterable(ways)))
+    advice = "; ".join(dict.fromkeys(chain.from_iterable(ways)))
+    return advice + _IF_SAME if " once" in advice else advice

@@ -14,6 +14,7 @@ from functools import partial
 from math import isnan
 from numbers import Real
 from operator import index
+from os import getpid
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge import _registry
 from xbridge._apart import apart, as_here, beside, ends, goal, may_leave
 from xbridge._leaves import Batch, converted
+from xbridge._locks import freed
 from xbridge._run import begun_by, caller
 from xbridge.errors import OptionError, XBridgeError
 
@@ -50,10 +52,11 @@ class Transfer:
     True
     """
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_process")
 
     def __init__(self, future: Future[Any]) -> None:
-        self._future = future
+        self._future, self._process = future, getpid()
+        freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
 
     def done(self) -> bool:
         """Whether `result` would return, or raise, at once.
@@ -63,7 +66,7 @@ class Transfer:
         bool
             Once True, it stays so.
         """
-        return self._future.done()
+        return self._future.done() or self._process != getpid()
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait until everything has arrived.
@@ -83,7 +86,8 @@ class Transfer:
         OptionError
             `timeout` is no number of seconds.
         XBridgeError
-            What the conversion raised, as for `to_backend`, at every call.
+            What the conversion raised, as for `to_backend`, at every call. Or it was under way when `fork`
+            made this process, where no thread goes on with it.
         TimeoutError
             It is not done yet. It goes on.
         """
@@ -91,6 +95,8 @@ class Transfer:
             raise OptionError.because(
                 f"wait timeout={timeout!r}", "it is a number of seconds, or None", "timeout=1.0"
             )
+        if not self._future.done():
+            _stay(self._process, "wait for a transfer", "transfer")
         try:
             return self._future.result(timeout and float(min(timeout, TIMEOUT_MAX)))
         except TimeoutError:
@@ -198,7 +204,8 @@ def prefetch(
     ------
     XBridgeError
         An option that no array could be converted with, at once; what is wrong with an array, in its turn;
-        that no thread can be started; while a CUDA graph is captured, a `DeviceError`.
+        that no thread can be started; in a process that was forked meanwhile; while a CUDA graph is
+        captured, a `DeviceError`.
         What the iterable raises comes in its turn too, with its traceback.
 
     Notes
@@ -237,7 +244,7 @@ def _ahead(
 
     Where batches are copied one thread does both in turn: then the iterable may write the same memory again.
     """
-    batches, home, waits = iter(iterable), get_ident(), True
+    batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = goal(name, options)
     carry = apart(partial(converted, name=name, **options), [(target, place)])
     loading, load = copy_context(), partial(_loaded, batches, carry, target)
@@ -259,12 +266,19 @@ def _ahead(
         while given := _first(under_way, by, depth):
             ask()
             yield given.pop()
+            _stay(process, "convert batches ahead", "prefetch")
     except (KeyboardInterrupt, SystemExit):
         waits = False  # the program is to end, and the iterable may never give another batch
         raise
     finally:
         for pool in (loader, carrier):  # a garbage collection in one of its threads cannot wait for it
             pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
+
+
+def _stay(process: int, what: str, do: str) -> None:
+    """Refuse to wait, in a child process, for threads that its parent alone has."""
+    if process != getpid():
+        raise XBridgeError.because(what, "its threads are those of another process", f"{do} in this process")
 
 
 def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:

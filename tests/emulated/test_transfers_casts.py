@@ -300,7 +300,7 @@ def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -
 
     (row,) = seen.rows
     assert (row.copied, row.moved) == (0, 400)
-    assert row.avoid == "that dtype from the start; keep it where it is, or move it once"
+    assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
 
 
 @pytest.mark.parametrize("setting", [0, 64])

@@ -7,7 +7,7 @@ subclasses; so does what is too small to gain anything, or lies in pinned memory
 from __future__ import annotations
 
 from functools import cache
-from threading import Lock
+from os import getpid
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from xbridge._host._memory import native_dtype
+from xbridge._locks import lock
 from xbridge.backends.torch._aside import is_captured, streams_of
 from xbridge.backends.torch._refusals import not_there, readable
 from xbridge.backends.torch._staging import ITEMS, Ring, is_dense, sizes
@@ -34,8 +35,11 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 """Without it what lies in the memory of a tensor is no view: it has a history of its own."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_rings: dict[torch.device, Ring] = {}
-_making = Lock()
+_rings: dict[tuple[int, torch.device], Ring] = {}
+"""By process: in a child, the lanes that threads of its parent had would never come back. Not even a driver
+lets a child use or free what its parent has pinned, so those rings stay where they are."""
+
+_making = lock()
 
 
 def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
@@ -192,10 +196,11 @@ def _is_open(place: torch.device) -> bool:
 
 def _ring(place: torch.device) -> Ring:
     """The buffers of a device, made when they are first needed."""
+    key = getpid(), place
     with _making:
-        if place not in _rings:
-            _rings[place] = Ring(place, sizes())
-        return _rings[place]
+        if key not in _rings:
+            _rings[key] = Ring(place, sizes())
+        return _rings[key]
 
 
 def _is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:

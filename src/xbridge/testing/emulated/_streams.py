@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from xbridge._locks import freed, lock
+
 if TYPE_CHECKING:
+    from _thread import RLock
     from collections.abc import Callable, Iterator
     from typing import Self, TypeAlias
 
@@ -96,13 +99,13 @@ class Stream(torch.Stream):
     """
 
     _queue: deque[_Work]
-    _turn: threading.Lock
+    _turn: RLock
     _asked: Event
 
     def __new__(cls, device: object = None, priority: int = 0) -> Self:
         place = {"stream_id": len(_streams), "device_index": 0, "device_type": _KIND}
         new = super().__new__(cls, **place)
-        new._queue, new._turn, new._asked = deque(), threading.Lock(), Event()
+        new._queue, new._turn, new._asked = deque(), lock(), Event()
         _streams.append(new)  # for good: work under way needs no owner
         return new
 
@@ -228,7 +231,7 @@ def delay(seconds: float) -> Iterator[None]:
     [1.0, 1.0, 1.0]
     """
     asked: Asked = SimpleQueue()
-    over = threading.Event()
+    over = freed(threading.Event())
     background = threading.Thread(target=_wait_for_each, args=(asked, over), daemon=True)
     background.start()
     _delays.append((seconds, asked))
