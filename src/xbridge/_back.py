@@ -220,8 +220,10 @@ def _aligned(
 ) -> Callable[P, R]:
     from functools import wraps  # noqa: PLC0415 -- as above
 
+    from xbridge._dtypes import UNNAMED  # noqa: PLC0415 -- it imports typing
+
     name = _named(fn)
-    narrowing = "default" if options["dtype"] == "default" else None
+    narrowing = options["dtype"] if options["dtype"] in UNNAMED else None
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
