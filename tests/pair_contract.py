@@ -220,8 +220,10 @@ def _cannot_begin(asked: Asked) -> tuple[str, ...]:
         return ("a backend that has gradients",)
     if not is_inexact(asked.dtype):
         return ("dtype='float32'",)
-    itself = asked.sample.array.is_leaf and not asked.leaves and shares(asked, asked.options.get("copy"))
-    return ("grad='detach'",) if asked.sample.tracked and not (asked.detaches or itself) else ()
+    if not asked.sample.tracked or asked.detaches:
+        return ()
+    itself = not asked.leaves and asked.sample.array.is_leaf and shares(asked, asked.options.get("copy"))
+    return () if itself else ("grad='detach'",)
 
 
 def loses(values: HostArray, dtype: str) -> bool:

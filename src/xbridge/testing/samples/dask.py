@@ -66,12 +66,6 @@ def _reduced(values: HostArray) -> Array:
     return _halves(values[None])[0]
 
 
-def _unknown(values: HostArray) -> Array:
-    """Rows picked by what is computed, so that only the computed chunks tell how many there are."""
-    spaced = np.repeat(values, 2, 0)
-    return da.from_array(spaced, chunks=2, name=False)[da.from_array(np.arange(len(spaced)) % 2 == 0, chunks=2)]
-
-
 def _is_cut(_dtype: str, shape: Shape) -> bool:
     return any(n > 1 for n in shape)
 
@@ -95,7 +89,6 @@ ways: dict[str, Way] = {
     "broadcast": _way(_broadcast, host.repeated)._replace(fold=host.ways["broadcast"].fold),
     "stored": _way(_stored),
     "reduced": _way(_reduced),
-    "of unknown sizes": _way(_unknown, lambda _, shape: len(shape) > 0),
     "Fortran chunk": _laid("Fortran"),
     "strided chunk": _laid("strided"),
     "unaligned chunk": _laid("unaligned"),
