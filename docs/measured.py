@@ -36,6 +36,7 @@ def tables(rooms: list[Declared]) -> dict[str, Table]:
     return {
         "pairs": pairs(rooms),
         "dtypes": dtypes(rooms),
+        "nearest": nearest(rooms),
         "defaults": defaults(rooms),
         "devices": devices(rooms),
         "layouts": layouts(),
@@ -147,6 +148,22 @@ def goes(name: str, word: str) -> bool:
     assert back.dtype == x.dtype, (name, word)
     assert back.tobytes() == x.tobytes(), (name, word)
     return word in DTYPES or name == HOST
+
+
+def nearest(rooms: list[Declared]) -> Table:
+    """What `dtype="nearest"` makes of what some library lacks."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for word in (*DTYPES, "longdouble", "clongdouble"):
+        x = np.ones(2, native_dtype(word))
+        there = [
+            xbridge.to_backend(x, room.name, dtype="nearest") if room.is_measured else x for room in rooms
+        ]
+        found = [xbridge.dtype_of(y) for y in there]
+        alike.setdefault(tuple("stays" if cell == word else f"`{cell}`" for cell in found), []).append(
+            f"`{word}`"
+        )
+    rows = [[", ".join(words), *cells] for cells, words in alike.items() if {*cells} != {"stays"}]
+    return [["dtype", *(room.name for room in rooms)], *rows]
 
 
 def defaults(rooms: list[Declared]) -> Table:

@@ -278,7 +278,9 @@ def test_numbers_become_the_defaults_of_their_device(device: str) -> None:
 @pytest.mark.skipif("no_x64" not in HERE, reason="came with array-api-strict 2.6")
 def test_a_device_without_wide_dtypes_refuses_or_narrows_them() -> None:
     for x in (np.array([1.0, 2.0]), at("device1", [1.0, 2.0], "float64")):
-        with pytest.raises(xbridge.DTypeError, match="its device no_x64 has no float64; try dtype='nearest', or"):
+        with pytest.raises(
+            xbridge.DTypeError, match="its device no_x64 has no float64; try dtype='nearest', or"
+        ):
             xbridge.to_backend(x, NAME, device="no_x64")
         narrow = xbridge.to_backend(x, NAME, device="no_x64", dtype="default")
         assert xbridge.dtype_of(narrow) == "float32"

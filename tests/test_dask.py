@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,8 +123,8 @@ def test_what_is_computed_is_checked(x: Array) -> None:
 def test_what_is_of_unknown_sizes_stays_so_within_dask(x: Array) -> None:
     part = x[x > 2]
     assert xbridge.asarray(part) is part
-    for call in (lambda: xbridge.asarray(part, dtype="float32"), lambda: xbridge.asarray([part, part])):
-        assert np.isnan(call().shape[-1])
+    for made in (xbridge.asarray(part, dtype="float32"), xbridge.asarray([part, part])):
+        assert np.isnan(made.shape[-1])
     assert not xbridge.shares_memory(part, part)
     assert runs == []
 
@@ -142,23 +141,21 @@ LEAVING: dict[str, Callable[[Array], Any]] = {
     "align": lambda x: xbridge.align(np.ones(6), x)[1],
     "list": lambda x: xbridge.asarray([x, x], backend="numpy")[0],
     "mixed list": lambda x: xbridge.asarray([np.ones(6), x], backend="numpy")[1],
-    **{
-        f"of unknown sizes, {name}": partial(lambda call, x: call(x[x > 0]), call)
-        for name, call in {
-            "to_numpy": xbridge.to_numpy,
-            "to_list": xbridge.to_list,
-            "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32"),
-            "nearest": lambda x: xbridge.to_numpy(x, dtype="nearest"),
-            "asarray": lambda x: xbridge.asarray(x, like=np.ones(1)),
-            "align": lambda x: xbridge.align(np.ones(2), x)[1],
-            "aligned": lambda x: xbridge.aligned(backend="numpy")(np.asarray)(x).compute(),
-            "list": lambda x: xbridge.asarray([x, x], backend="numpy")[1],
-            "mixed list": lambda x: xbridge.asarray([np.ones(6), x], backend="numpy")[1],
-            "tree": lambda x: xbridge.tree.to_numpy({"x": (x, 1)})["x"][0],
-            "transfer": lambda x: xbridge.transfer([x, x], "numpy").result()[1],
-        }.items()
-    },
 }
+UNKNOWN: dict[str, Callable[[Array], Any]] = {
+    **LEAVING,
+    "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32"),
+    "nearest": lambda x: xbridge.to_numpy(x, dtype="nearest"),
+    "like": lambda x: xbridge.asarray(x, like=np.ones(1)),
+    "tree": lambda x: xbridge.tree.to_numpy({"x": (x, 1)})["x"][0],
+    "transfer": lambda x: xbridge.transfer([x, x], "numpy").result()[1],
+}
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
+def test_what_leaves_is_computed_once_whatever_its_size(x: Array, way: str) -> None:
+    assert list(UNKNOWN[way](x[x > 0])) == VALUES
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("way", LEAVING)

@@ -35,7 +35,10 @@ def refusal_of(call: Callable[[], object]) -> xbridge.XBridgeError:
         (lambda block: block[0], r"numpy.ndarray float64 of shape \(2,\)"),
         (lambda block: block.astype("f4"), "numpy.ndarray float32"),
         (lambda block: block[:, :1], r"of shape \(\d, 2\) came as numpy.ndarray float64 of shape \(\d, 1\)"),
-        (lambda block: block[: 1 + (block[0, 0] % 8 == 0)], r"of shape \(2, 2\) came as .* of shape \(\d, 2\)"),
+        (
+            lambda block: block[: 1 + (block[0, 0] % 8 == 0)],
+            r"of shape \(2, 2\) came as .* of shape \(\d, 2\)",
+        ),
     ],
 )
 def test_chunks_of_unknown_sizes_that_do_not_fit_together_are_refused(chunk: Any, came: str) -> None:

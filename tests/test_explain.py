@@ -188,7 +188,10 @@ def test_a_promise_is_explained_and_not_kept() -> None:
     assert explain(unknown, "dask").to_dict()["source"]["shape"] == [None]
     plan = explain(unknown, "numpy", dtype="float32")
     assert plan.error is None
-    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [("settle", None), ("cast", None)]
+    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [
+        ("settle", None),
+        ("cast", None),
+    ]
     ends = plan.to_dict()["source"], plan.to_dict()["target"]
     assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
     assert "(nan,)" in str(plan)

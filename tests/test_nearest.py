@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,9 @@ from xbridge._dtypes import DTYPES, category, nearest
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Refusal
 from xbridge._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
@@ -82,28 +84,33 @@ def test_a_library_gets_every_dtype_of_a_kind_that_it_has(there: tuple[str, ...]
         assert xbridge.dtype_of(made) in there
         assert category(xbridge.dtype_of(made)) == category(dtype)
         assert made.data.astype("f8").tolist() == values.astype("f8").tolist()
-        hint = None if dtype in there else "; try dtype='nearest', or another library"
-        try:
-            xbridge.to_backend(values, "toylib")
-        except xbridge.DTypeError as error:
-            assert str(error).endswith(str(hint))
-        else:
-            assert hint is None
+        if dtype not in there:
+            with pytest.raises(
+                xbridge.DTypeError, match=f"no {dtype}; try dtype='nearest', or another library$"
+            ):
+                xbridge.to_backend(values, "toylib")
 
 
 @pytest.mark.usefixtures("own_registry")
 def test_it_looks_at_the_values_only_where_one_could_be_lost() -> None:
     toys("float32", "int32")
-    for dtype, there in {"bfloat16": "float32", "uint8": "int32", "float64": "float32", "uint32": "int32"}.items():
+    for dtype, there in {
+        "bfloat16": "float32",
+        "uint8": "int32",
+        "float64": "float32",
+        "uint32": "int32",
+    }.items():
         x = np.ones(2, native_dtype(dtype))
         plan = xbridge.explain(x, "toylib", dtype="nearest")
         assert plan.target is not None
         assert plan.target.dtype == there
-        assert [step.action for step in plan.checks] == ([] if dtype in ("bfloat16", "uint8") else [f"check {there}"])
+        assert [step.action for step in plan.checks] == (
+            [] if dtype in ("bfloat16", "uint8") else [f"check {there}"]
+        )
         assert plan.exact is (dtype != "float64")
 
 
-LOST = {
+LOST: dict[str, list[Any]] = {
     "int64": [2**31, -(2**31) - 1],
     "uint64": [2**32],
     "float64": [1e39, -1e300],
@@ -137,6 +144,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 class Seen:
     """What a function was called with."""
 
+    x: Any
+
     def __init__(self, x: Any) -> None:
         self.x = x
 
@@ -158,7 +167,7 @@ def test_every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) ->
         assert np.asarray(made).astype("c16").tolist() == values.astype("c16").tolist()
     for dtype, numbers in LOST.items():
         for number in numbers:
-            with pytest.raises(xbridge.ValueLossError, match="does not fit .*; try naming it: dtype="):
+            with pytest.raises(xbridge.ValueLossError, match=r"does not fit .*; try naming it: dtype="):
                 call(np.array([number], dtype))
 
 
@@ -173,7 +182,13 @@ def test_to_numpy_takes_what_numpy_has_not(recwarn: pytest.WarningsRecorder) -> 
 
 def test_nothing_changes_where_the_dtype_is_there() -> None:
     torch = pytest.importorskip("torch")
-    for x in (np.ones(2), np.ones(2, "longdouble"), np.array(["a"]), torch.ones(2).double(), torch.eye(2).to_sparse()):
+    for x in (
+        np.ones(2),
+        np.ones(2, "longdouble"),
+        np.array(["a"]),
+        torch.ones(2).double(),
+        torch.eye(2).to_sparse(),
+    ):
         assert xbridge.asarray(x, dtype="nearest", copy=False) is x
     t = xbridge.to_backend(a := np.arange(3.0), "torch", dtype="nearest", copy=False)
     assert np.shares_memory(a, t.numpy())
@@ -270,6 +285,10 @@ def test_what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) -> None:
 
 def test_the_words_of_the_model_and_of_the_library_agree() -> None:
     pytest.importorskip("ml_dtypes")
-    sets = [("float32", "int32", "bool"), ("float16", "bfloat16", "uint8", "int64"), ("float64", "uint64", "complex64")]
+    sets = [
+        ("float32", "int32", "bool"),
+        ("float16", "bfloat16", "uint8", "int64"),
+        ("float64", "uint64", "complex64"),
+    ]
     for there, dtype in product(sets, DTYPES):
         assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -135,7 +135,12 @@ def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tenso
             for options in ({}, {"copy": False}, {"grad": "keep"}, {"dtype": "nearest"}, {"like": x}, named):
                 assert xbridge.asarray(x, requires_grad=True, **options) is x
                 plan = xbridge.explain(x, "torch", requires_grad=True)
-                assert (plan.steps, plan.error, plan.requires_grad, plan.cuts_graph) == ((), None, True, False)
+                assert (plan.steps, plan.error, plan.requires_grad, plan.cuts_graph) == (
+                    (),
+                    None,
+                    True,
+                    False,
+                )
     made = xbridge.asarray(tracked, requires_grad=True, grad="detach")
     assert made is not tracked
     assert (made.is_leaf, made.requires_grad) == (True, True)
@@ -144,7 +149,8 @@ def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tenso
 
 def test_a_tensor_of_a_transform_is_no_leaf_that_can_be_handed_on() -> None:
     def begin(x: Tensor) -> Tensor:
-        return xbridge.asarray(x, requires_grad=True)
+        made: Tensor = xbridge.asarray(x, requires_grad=True)
+        return made
 
     with pytest.raises(xbridge.GradientError, match="cut the history"):
         torch.func.vmap(begin)(torch.ones(2))
@@ -311,7 +317,9 @@ def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> None:
     wide = np.ones(2, np.longdouble)
-    with pytest.raises(xbridge.DTypeError, match="torch has no longdouble; try dtype='nearest', or dtype='float64'"):
+    with pytest.raises(
+        xbridge.DTypeError, match="torch has no longdouble; try dtype='nearest', or dtype='float64'"
+    ):
         xbridge.to_backend(wide, "torch")
     assert xbridge.to_backend(wide, "torch", dtype="float64").tolist() == [1.0, 1.0]
     with pytest.raises(xbridge.DTypeError, match="NumPy has no complex32"):

@@ -166,8 +166,8 @@ def aligned(
         The function. Only its arguments that are arrays are converted, positional or by keyword, in the
         order of the call; lists, numbers and everything else reach it as they are.
     like, backend, device, dtype, copy, grad
-        As for `align`. With neither `like` nor `backend`, the first array decides. With
-        ``dtype="default"`` results are no wider than the default of the library they go back to, either.
+        As for `align`. With neither `like` nor `backend`, the first array decides. ``dtype="nearest"`` and
+        ``"default"`` hold for results as well, with the library that they go back to as the target.
 
     Returns
     -------

@@ -60,8 +60,11 @@ A long double is as wide as it is anywhere: on some machines it is less.
 _OTHER = DType("other", 0)
 
 _INSTEAD = {
-    **{"longdouble": "float64", "clongdouble": "complex128"},
-    **{"complex32": "complex64", "complex64": "complex128", "complex128": "complex64"},
+    "longdouble": "float64",
+    "clongdouble": "complex128",
+    "complex32": "complex64",
+    "complex64": "complex128",
+    "complex128": "complex64",
 }
 
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}

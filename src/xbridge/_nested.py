@@ -88,8 +88,10 @@ def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
         spot = destination(stacker, request.device, place)
     # Who lacks the common dtype cannot stack in it and narrow the stack.
     where = CPU if spot is None else spot
-    narrow = request.dtype in UNNAMED and dtype in DTYPES and stacker.lacks(dtype, where) is not None
-    if narrow:
+    narrow = dtype in DTYPES and stacker.lacks(dtype, where) is not None
+    if request.dtype not in UNNAMED:
+        narrow = False
+    elif narrow:
         dtype = chosen(request.dtype, dtype, stacker, where)
     if dtype in DTYPES:  # or it would be computed to be refused
         foretell(stacker, target, Facts(dtype, where, shape), request)
@@ -126,7 +128,9 @@ def _compute_unknown(guests: list[Guest], target: Backend) -> None:
     rooms = {guest.room for guest in guests if not is_known(guest.facts().shape)} - {target}
     for room in rooms:
         places = [i for i, guest in enumerate(guests) if guest.room is room]
-        for i, host in zip(places, convert_all([guests[i] for i in places], get(HOST), Request()), strict=True):
+        for i, host in zip(
+            places, convert_all([guests[i] for i in places], get(HOST), Request()), strict=True
+        ):
             guests[i] = Guest(host, get(HOST))
 
 
