@@ -154,16 +154,18 @@ def nearest(rooms: list[Declared]) -> Table:
     """What `dtype="nearest"` makes of what some library lacks."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, "longdouble", "clongdouble"):
-        x = np.ones(2, native_dtype(word))
-        there = [
-            xbridge.to_backend(x, room.name, dtype="nearest") if room.is_measured else x for room in rooms
-        ]
-        found = [xbridge.dtype_of(y) for y in there]
-        alike.setdefault(tuple("stays" if cell == word else f"`{cell}`" for cell in found), []).append(
-            f"`{word}`"
-        )
-    rows = [[", ".join(words), *cells] for cells, words in alike.items() if {*cells} != {"stays"}]
+        cells = tuple(becomes(room, word) if room.is_measured else "*not measured*" for room in rooms)
+        if any(cell.startswith("`") for cell in cells):
+            alike.setdefault(cells, []).append(f"`{word}`")
+    rows = [[", ".join(words), *cells] for cells, words in alike.items()]
     return [["dtype", *(room.name for room in rooms)], *rows]
+
+
+def becomes(room: Declared, word: str) -> str:
+    """The nearest dtype that a library has, if it is another one."""
+    y = xbridge.to_backend(np.ones(2, native_dtype(word)), room.name, dtype="nearest")
+    found = xbridge.dtype_of(y)
+    return "stays" if found == word else f"`{found}`"
 
 
 def defaults(rooms: list[Declared]) -> Table:
