@@ -36,6 +36,7 @@ def tables(rooms: list[Declared]) -> dict[str, Table]:
     return {
         "pairs": pairs(rooms),
         "dtypes": dtypes(rooms),
+        "nearest": nearest(rooms),
         "defaults": defaults(rooms),
         "devices": devices(rooms),
         "layouts": layouts(),
@@ -147,6 +148,24 @@ def goes(name: str, word: str) -> bool:
     assert back.dtype == x.dtype, (name, word)
     assert back.tobytes() == x.tobytes(), (name, word)
     return word in DTYPES or name == HOST
+
+
+def nearest(rooms: list[Declared]) -> Table:
+    """What `dtype="nearest"` makes of what some library lacks."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for word in (*DTYPES, "longdouble", "clongdouble"):
+        cells = tuple(becomes(room, word) if room.is_measured else "*not measured*" for room in rooms)
+        if any(cell.startswith("`") for cell in cells):
+            alike.setdefault(cells, []).append(f"`{word}`")
+    rows = [[", ".join(words), *cells] for cells, words in alike.items()]
+    return [["dtype", *(room.name for room in rooms)], *rows]
+
+
+def becomes(room: Declared, word: str) -> str:
+    """The nearest dtype that a library has, if it is another one."""
+    y = xbridge.to_backend(np.ones(2, native_dtype(word)), room.name, dtype="nearest")
+    found = xbridge.dtype_of(y)
+    return "stays" if found == word else f"`{found}`"
 
 
 def defaults(rooms: list[Declared]) -> Table:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge._devices import CPU
-from xbridge._dtypes import category, exact_integers, is_inexact
+from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact
 from xbridge._host._memory import native_dtype
 from xbridge._registry import get
 from xbridge.backends import HOST
@@ -22,6 +22,8 @@ from xbridge.testing.conformance._draws import plain
 from xbridge.testing.conformance._memory import is_aligned, read, spot, touched
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xbridge._protocol import Array, HostArray, Layout
     from xbridge.errors import XBridgeError
     from xbridge.testing._samples import Sample
@@ -86,6 +88,8 @@ class Asked(NamedTuple):
     def dtype(self) -> str:
         """What it is to be of: `default` is no wider than the default of its kind."""
         asked = self.options.get("dtype") or self.given
+        if asked == "nearest":
+            return nearest_of(self.given, [word for word in DTYPES if has(self.target, word, self.device)])
         if asked != "default":
             return str(asked)
         narrow = WIDE.get(self.given)
@@ -141,6 +145,30 @@ def _place(device: str) -> Any:
     return array_api_strict.Device(device if device in names else "CPU_DEVICE")
 
 
+def nearest_of(dtype: str, there: Sequence[str]) -> str:
+    """Of these dtypes `dtype`, or the one of its kind that is nearest to it."""
+    alike = [word for word in there if category(word) == category(dtype)]
+    if dtype in there or not alike:
+        return dtype
+    sizes = {word: native_dtype(word).itemsize for word in alike}
+    enough = [word for word in alike if _holds_all_of(dtype, word)]
+    size = min(sizes[word] for word in enough) if enough else max(sizes.values())
+    chosen = [word for word in enough or alike if sizes[word] == size]
+    signed = [word for word in chosen if (word[0] == "u") is (dtype[0] == "u")] or chosen
+    return next((word for word in signed if word != "bfloat16"), signed[0])
+
+
+def _holds_all_of(dtype: str, other: str) -> bool:
+    """Whether every value goes there and is the same; of small dtypes each is tried."""
+    native, wide = native_dtype(dtype), native_dtype(other)
+    if native.itemsize > 2 or category(dtype) != "float":
+        return np.can_cast(native, wide)
+    values = np.arange(1 << 8 * native.itemsize).astype(f"u{native.itemsize}").view(native)
+    with np.errstate(all="ignore"):
+        given, kept = values.astype("f8"), values.astype(wide).astype("f8")
+    return np.array_equal(given, kept, equal_nan=True)
+
+
 # -- what must be refused ------------------------------------------------------------------------
 
 
@@ -160,10 +188,11 @@ def refusals(asked: Asked) -> dict[type[XBridgeError], tuple[str, ...]]:
         due[GradientError] = ("grad=None",)
     if options.get("requires_grad") and (steps := _cannot_begin(asked)):
         due[GradientError] = (*due.get(GradientError, ()), *steps)
-    if options.get("copy") is False and asked.sample.values.size and not shares(asked, copy=None):
+    shared = shares(asked, copy=None) or not (asked.sample.values.size or _is_cast(asked))
+    if options.get("copy") is False and not shared:
         due[CopyError] = ("copy=None",)
-    if options.get("dtype") == "default" and loses(asked.sample.values, asked.dtype):
-        due[ValueLossError] = (f"dtype={asked.given!r} or dtype={asked.dtype!r}",)
+    if options.get("dtype") in ("default", "nearest") and loses(asked.sample.values, asked.dtype):
+        due[ValueLossError] = (f"naming it: dtype={asked.dtype!r}",)
     return due
 
 
@@ -173,10 +202,16 @@ def _lacking(asked: Asked) -> tuple[str, ...]:
     if category(given) == "complex" and category(dtype) in ("int", "float"):
         return ("x.real",)
     if not has(asked.target, dtype, asked.device):
-        return ("dtype='float32'", "dtype='default'", "jax_enable_x64")
+        return ("dtype='nearest'",)
     if given != dtype and cast(asked) is None:
         return tuple(f"that step in {name} itself" for name in (asked.source, asked.target, "numpy"))
     return ()
+
+
+def _is_cast(asked: Asked) -> bool:
+    """Whether the items change: to another dtype, or to the order of bytes of the one that was asked for."""
+    native = get(asked.source).describe(asked.sample.array).native
+    return asked.dtype != asked.given or not (native or asked.options.get("dtype") is None)
 
 
 def _cannot_begin(asked: Asked) -> tuple[str, ...]:
@@ -185,7 +220,10 @@ def _cannot_begin(asked: Asked) -> tuple[str, ...]:
         return ("a backend that has gradients",)
     if not is_inexact(asked.dtype):
         return ("dtype='float32'",)
-    return ("grad='detach'",) if asked.sample.tracked and not asked.detaches else ()
+    if not asked.sample.tracked or asked.detaches:
+        return ()
+    itself = not asked.leaves and asked.sample.array.is_leaf and shares(asked, asked.options.get("copy"))
+    return () if itself else ("grad='detach'",)
 
 
 def loses(values: HostArray, dtype: str) -> bool:

@@ -35,7 +35,7 @@ def options(dtypes: Sequence[str] = HOST_DTYPES) -> st.SearchStrategy[dict[str, 
         {},
         optional={
             "device": st.sampled_from([None, "cpu"]),
-            "dtype": st.sampled_from([None, "default", *dtypes]),
+            "dtype": st.sampled_from([None, "default", "nearest", *dtypes]),
             "copy": st.sampled_from([None, True, False]),
             "grad": st.sampled_from([None, "keep", "detach"]),
         },

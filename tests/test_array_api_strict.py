@@ -160,7 +160,7 @@ def test_no_other_dtype_comes_in(dtype: str) -> None:
 
 def test_a_half_comes_in_by_naming_a_wider_dtype() -> None:
     a = np.array([0.5, np.inf], "float16")
-    with pytest.raises(xbridge.DTypeError, match=r"has no float16; try dtype='float32'$"):
+    with pytest.raises(xbridge.DTypeError, match=r"has no float16; try dtype='nearest', or dtype='float32'$"):
         xbridge.to_backend(a, NAME)
     assert xbridge.to_list(xbridge.to_backend(a, NAME, dtype="float32")) == [0.5, np.inf]
 
@@ -279,7 +279,7 @@ def test_numbers_become_the_defaults_of_their_device(device: str) -> None:
 def test_a_device_without_wide_dtypes_refuses_or_narrows_them() -> None:
     for x in (np.array([1.0, 2.0]), at("device1", [1.0, 2.0], "float64")):
         with pytest.raises(
-            xbridge.DTypeError, match=r"its device no_x64 has no float64; try dtype='default'$"
+            xbridge.DTypeError, match="its device no_x64 has no float64; try dtype='nearest', or"
         ):
             xbridge.to_backend(x, NAME, device="no_x64")
         narrow = xbridge.to_backend(x, NAME, device="no_x64", dtype="default")

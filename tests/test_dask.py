@@ -120,6 +120,15 @@ def test_what_is_computed_is_checked(x: Array) -> None:
     assert len(runs) == 2
 
 
+def test_what_is_of_unknown_sizes_stays_so_within_dask(x: Array) -> None:
+    part = x[x > 2]
+    assert xbridge.asarray(part) is part
+    for made in (xbridge.asarray(part, dtype="float32"), xbridge.asarray([part, part])):
+        assert np.isnan(made.shape[-1])
+    assert not xbridge.shares_memory(part, part)
+    assert runs == []
+
+
 # -- what leaves ---------------------------------------------------------------------------------
 
 
@@ -133,6 +142,20 @@ LEAVING: dict[str, Callable[[Array], Any]] = {
     "list": lambda x: xbridge.asarray([x, x], backend="numpy")[0],
     "mixed list": lambda x: xbridge.asarray([np.ones(6), x], backend="numpy")[1],
 }
+UNKNOWN: dict[str, Callable[[Array], Any]] = {
+    **LEAVING,
+    "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32"),
+    "nearest": lambda x: xbridge.to_numpy(x, dtype="nearest"),
+    "like": lambda x: xbridge.asarray(x, like=np.ones(1)),
+    "tree": lambda x: xbridge.tree.to_numpy({"x": (x, 1)})["x"][0],
+    "transfer": lambda x: xbridge.transfer([x, x], "numpy").result()[1],
+}
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
+def test_what_leaves_is_computed_once_whatever_its_size(x: Array, way: str) -> None:
+    assert list(UNKNOWN[way](x[x > 0])) == VALUES
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("way", LEAVING)
@@ -222,6 +245,47 @@ def test_an_array_without_elements_comes_in_whatever_its_shape(shape: tuple[int,
     for given in (np.zeros(shape), np.zeros(shape)[..., ::-1]):
         made = xbridge.to_backend(given, "dask")
         assert (made.shape, made.compute().shape) == (shape, shape)
+
+
+CUTS: dict[str, tuple[Callable[[Array], Array], Callable[[HostArray], HostArray]]] = {
+    "rows": (lambda x: x[x[:, 0] > 5], lambda a: a[a[:, 0] > 5]),
+    "columns": (lambda x: x[:, x[0] > 1], lambda a: a[:, a[0] > 1]),
+    "elements": (lambda x: x[x > 7], lambda a: a[a > 7]),
+    "nothing": (lambda x: x[x > 99], lambda a: a[a > 99]),
+    "rows, later": (lambda x: (x[x[:, 0] > 5] * 2).T, lambda a: (a[a[:, 0] > 5] * 2).T),
+    "of one chunk": (lambda x: x.rechunk(-1)[x[:, 0] > 5], lambda a: a[a[:, 0] > 5]),
+    "unique": (lambda x: da.unique(x % 3), lambda a: np.unique(a % 3)),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("target", ["numpy", "torch", "jax", "array_api_strict"])
+def test_what_is_of_unknown_sizes_arrives_as_it_was_computed(cut: str, target: str) -> None:
+    if not xbridge.is_available(target):
+        pytest.skip(f"{target} is not installed")
+    values = np.arange(20, dtype="int32").reshape(5, 4)
+    lazily, at_once = CUTS[cut]
+    there = xbridge.to_backend(lazily(da.from_array(values, chunks=2)), target)
+    found = np.from_dlpack(there)
+    assert (found.shape, found.tolist()) == (at_once(values).shape, at_once(values).tolist())
+
+
+def test_what_is_of_unknown_sizes_is_not_shared_and_fits_no_list_of_other_lengths(x: Array) -> None:
+    with pytest.raises(xbridge.CopyError, match="still to be computed"):
+        xbridge.to_numpy(x[x > 2], copy=False)
+    assert runs == []
+    with pytest.raises(xbridge.OptionError, match=r"it holds shapes \(4,\), \(3,\)"):
+        xbridge.asarray([x[x > 2], x[x > 3]], backend="numpy")
+    assert len(runs) == 2  # both, together
+
+
+def test_the_policy_and_the_records_see_what_is_of_unknown_sizes(x: Array) -> None:
+    with xbridge.record() as seen:
+        xbridge.to_numpy(x[x > 2])
+    (row,) = seen.rows
+    assert (row.copied, row.avoid) == (0, "compute it once, and keep that")  # nobody knew how many bytes
+    with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):
+        xbridge.to_numpy(x[x > 2])
 
 
 @pytest.mark.parametrize("others", [[], [np.ones(6)]])

@@ -143,7 +143,7 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
             r"<!-- generated: \w+ -->(.*?)<!-- end -->", (DOCS / page).read_text("utf-8"), re.DOTALL
         )
     ]
-    assert len(parts) == 10
+    assert len(parts) == 11
     assert all(part.strip() for part in parts)
 
 

@@ -185,8 +185,17 @@ def test_a_promise_is_explained_and_not_kept() -> None:
     assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [("settle", 24), ("cast", 12)]
     assert not plan.shares_memory
     unknown = lazy[lazy > 0]
-    assert isinstance(explain(unknown, "numpy").error, xbridge.UnsupportedArrayError)
     assert explain(unknown, "dask").to_dict()["source"]["shape"] == [None]
+    plan = explain(unknown, "numpy", dtype="float32")
+    assert plan.error is None
+    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [
+        ("settle", None),
+        ("cast", None),
+    ]
+    ends = plan.to_dict()["source"], plan.to_dict()["target"]
+    assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
+    assert "(nan,)" in str(plan)
+    assert "? bytes" in str(plan)
 
 
 def test_what_has_no_memory_is_explained_within_its_library() -> None:

@@ -120,7 +120,7 @@ def test_64_bits_are_refused_while_they_are_off_and_both_ways_out_are_named(dtyp
         xbridge.to_backend(np.ones(2, dtype), "jax")
     assert str(caught.value) == (
         f"{given}: JAX has no {dtype} while its x64 mode is off; "
-        "try dtype='default', or jax.config.update('jax_enable_x64', True)"
+        "try dtype='nearest', or jax.config.update('jax_enable_x64', True)"
     )
     calls: tuple[Callable[[], object], ...] = (
         lambda: xbridge.to_backend(np.ones(2, "f4"), "jax", dtype=dtype),
@@ -303,14 +303,17 @@ def test_a_list_whose_common_dtype_has_64_bits_becomes_the_default_where_that_is
     wide = [np.float64(0.1), np.int64(2**24), np.complex128(2j)]
     for other, dtype in zip(wide, ("float32", "float32", "complex64"), strict=True):
         pair = [jnp.ones((), "float32"), other]
-        with pytest.raises(xbridge.DTypeError, match="try dtype='default'"):
+        with pytest.raises(xbridge.DTypeError, match="try dtype='nearest'"):
             xbridge.asarray(pair, backend="jax")
-        x = xbridge.asarray(pair, backend="jax", dtype="default")
-        assert x.dtype == dtype
-        assert x.tolist() == [1, np.asarray(other).astype(dtype).item()]
+        for asked in ("default", "nearest"):
+            x = xbridge.asarray(pair, backend="jax", dtype=asked)
+            assert x.dtype == dtype
+            assert x.tolist() == [1, np.asarray(other).astype(dtype).item()]
     for lost in (np.float64(1e300), np.int64(2**24 + 1)):
         with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
             xbridge.asarray([jnp.ones((), "float32"), lost], dtype="default")
+        with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+            xbridge.asarray([jnp.ones((), "float32"), lost], dtype="nearest")
     assert xbridge.asarray([jnp.ones((), bool), 2], dtype="default").dtype == "int32"
     with pytest.raises(xbridge.DTypeError, match="longdouble"):
         xbridge.asarray([jnp.ones(()), np.longdouble(1)], dtype="default")

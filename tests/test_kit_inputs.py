@@ -57,7 +57,13 @@ def test_conversions_take_every_option() -> None:
     asked = {(word, value) for call in some for word, value in call.options.items()}
     assert {("copy", None), ("copy", True), ("copy", False)} <= asked
     assert {("grad", None), ("grad", "keep"), ("grad", "detach")} <= asked
-    assert {("device", None), ("device", "cpu"), ("dtype", None), ("dtype", "default")} <= asked
+    assert {
+        ("device", None),
+        ("device", "cpu"),
+        ("dtype", None),
+        ("dtype", "default"),
+        ("dtype", "nearest"),
+    } <= asked
     assert len({word for option, word in asked if option == "dtype"}) > 10
 
 

@@ -263,6 +263,9 @@ def test_a_list_shares_nothing_unless_it_is_empty() -> None:
         else:
             assert xbridge.asarray(x, copy=False).shape == (0,)
     assert xbridge.asarray([np.empty(0)], copy=False).shape == (1, 0)
+    for empty, dtype in (([np.empty(0)], "int8"), ([np.empty(0), np.empty(0, "f4")], None)):
+        with pytest.raises(xbridge.CopyError, match=r"float(64|32) becomes \w+; try copy=None"):
+            xbridge.asarray(empty, copy=False, dtype=dtype)
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -69,7 +69,7 @@ def calls(draw: st.DrawFn, source: str, target: str) -> Asked:
     sample = draw(samples(source, shapes=SHAPES, devices=st.sampled_from(places(source))))
     own = [sample.values.dtype.name] * 5
     options = {
-        "dtype": st.sampled_from([None, "default", "default", *own, *DTYPES]),
+        "dtype": st.sampled_from([None, "default", "default", "nearest", "nearest", *own, *DTYPES]),
         "copy": st.sampled_from([None, True, False]),
         "device": st.sampled_from([None, *places(target), "cpu", "nowhere:7"]),
         "grad": st.sampled_from([None, "keep", "detach"]),
@@ -88,7 +88,7 @@ def test_every_conversion_is_exact_or_refused_as_documented(source: str, target:
 def usual(source: str, target: str) -> Iterator[Asked]:
     """Each dtype of small numbers, and each way of lying, with the options that depend on them most."""
     ways = samples_of(source).ways
-    named: tuple[dict[str, Any], ...] = ({}, {"dtype": "default"})
+    named: tuple[dict[str, Any], ...] = ({}, {"dtype": "default"}, {"dtype": "nearest"})
     laid: tuple[dict[str, Any], ...] = ({}, {"copy": True}, {"copy": False}, {"dtype": "", "grad": "detach"})
     for options in named:
         for dtype in held(source):
@@ -209,7 +209,8 @@ def check_memory(asked: Asked, result: Array) -> None:
     shared = shares(asked, copy)
     assert together(one, other) if shared else apart(one, other)
     if shared and not asked.leaves:
-        assert (result is x) is (asked.options.get("requires_grad") is not True)
+        begun = asked.options.get("requires_grad") is True and not asked.sample.tracked
+        assert (result is x) is not begun
     if result is x or getattr(result, "requires_grad", False) or not asked.sample.values.size:
         return
     kept = refused_write(asked.target, result)

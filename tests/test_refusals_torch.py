@@ -136,13 +136,21 @@ def test_meta_takes_and_gives_no_data() -> None:
     meta = torch.ones(2, device="meta")
     for call in (
         lambda: xbridge.to_backend(np.ones(2), "torch", device="meta"),
-        lambda: xbridge.asarray(torch.ones(2), device="meta"),
         lambda: xbridge.asarray([1.0], like=meta),
+        lambda: xbridge.asarray([torch.ones(2), np.ones(2)], device="meta"),
         lambda: xbridge.align(meta, np.ones(2)),
+        lambda: xbridge.tree.to_backend([np.ones(2)], "torch", device="meta"),
+        lambda: xbridge.transfer(torch.ones(2), "torch", device="meta"),
+        lambda: xbridge.prefetch([], "torch", device="meta"),
+    ):
+        with pytest.raises(xbridge.DeviceError, match=r"meta.*; try device='cpu'$"):
+            call()
+    for back in (
         lambda: xbridge.asarray(meta, device="cpu"),
+        lambda: xbridge.align(torch.ones(2), meta),
     ):
         with pytest.raises(xbridge.DeviceError, match=r"meta holds no data; try torch\.empty_like"):
-            call()
+            back()
 
 
 SMALL = ("int4", "uint2", "int1", "float4_e2m1fn_x2", "bits8", "bits1x8", "complex32")

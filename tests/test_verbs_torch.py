@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -109,13 +109,51 @@ def test_requires_grad_gives_a_new_leaf_over_the_same_memory_and_leaves_its_sour
 
 
 def test_requires_grad_does_not_cut_a_history_nor_begin_one_in_integers(tracked: Tensor) -> None:
-    for x in (tracked, tracked * 2):
-        with pytest.raises(xbridge.GradientError, match="cut the history that it has; try grad"):
-            xbridge.asarray(x, requires_grad=True)
+    later = tracked * 2
+    calls: tuple[Callable[[], Tensor], ...] = (
+        lambda: xbridge.asarray(later, requires_grad=True),
+        lambda: xbridge.asarray(tracked, requires_grad=True, copy=True),
+        lambda: xbridge.asarray(tracked, requires_grad=True, dtype="float64"),
+        lambda: xbridge.asarray(tracked, requires_grad=True, device="meta"),
+    )
+    for call in calls:
+        for mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
+            with mode, pytest.raises(xbridge.GradientError, match="cut the history that it has; try grad"):
+                call()
     fresh = xbridge.asarray(tracked * 2, requires_grad=True, grad="detach")
     assert (fresh.is_leaf, fresh.requires_grad) == (True, True)
     with pytest.raises(xbridge.GradientError, match="no gradient flows through int64; try dtype='float32'"):
         xbridge.asarray([1, 2], backend="torch", requires_grad=True)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tensor, mode: type[Any]) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    named: dict[str, Any] = {"dtype": "float32", "device": "cpu", "backend": "torch"}
+    with mode():
+        for x in (tracked, parameter):
+            for options in ({}, {"copy": False}, {"grad": "keep"}, {"dtype": "nearest"}, {"like": x}, named):
+                assert xbridge.asarray(x, requires_grad=True, **options) is x
+                plan = xbridge.explain(x, "torch", requires_grad=True)
+                assert (plan.steps, plan.error, plan.requires_grad, plan.cuts_graph) == (
+                    (),
+                    None,
+                    True,
+                    False,
+                )
+    made = xbridge.asarray(tracked, requires_grad=True, grad="detach")
+    assert made is not tracked
+    assert (made.is_leaf, made.requires_grad) == (True, True)
+    assert made.data_ptr() != tracked.data_ptr()
+
+
+def test_a_tensor_of_a_transform_is_no_leaf_that_can_be_handed_on() -> None:
+    def begin(x: Tensor) -> Tensor:
+        made: Tensor = xbridge.asarray(x, requires_grad=True)
+        return made
+
+    with pytest.raises(xbridge.GradientError, match="cut the history"):
+        torch.func.vmap(begin)(torch.ones(2))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -179,9 +217,39 @@ def test_a_device_that_is_not_here_is_refused_within_torch(device: str) -> None:
         xbridge.to_backend(torch.ones(2), "torch", device=device)
 
 
-def test_meta_holds_no_data_so_data_neither_goes_there_nor_comes_from_there() -> None:
-    with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='meta'\)$"):
-        xbridge.to_backend(torch.ones(2), "torch", device="meta")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xbridge.to_backend(x, "torch", device="meta"),
+        lambda x: xbridge.asarray(x, device=torch.device("meta"), copy=True),
+        lambda x: xbridge.asarray(x, like=torch.ones(1, device="meta")),
+        lambda x: xbridge.tree.to_backend({"x": [x]}, "torch", device="meta")["x"][0],
+        lambda x: xbridge.align(x, device="meta")[0],
+        lambda x: xbridge.align(torch.ones(1, device="meta"), x)[1],
+    ],
+)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_within_torch_what_goes_to_meta_is_torchs_own_operation(call: Callable[[Tensor], Tensor]) -> None:
+    leaf = torch.ones(2, 3, dtype=torch.float16, requires_grad=True)
+    large = torch.ones(1 << 20)
+    for x in (leaf, leaf.T, large, torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex32)):
+        there = call(x)
+        own = x.to("meta")
+        assert (there.device, there.dtype, there.shape) == (own.device, own.dtype, own.shape)
+        assert (there.layout, there.requires_grad) == (own.layout, own.requires_grad)
+
+
+def test_a_list_of_tensors_may_be_made_on_meta() -> None:
+    made = xbridge.asarray([torch.ones(3), torch.zeros(3)], device="meta", dtype="float64")
+    assert (made.is_meta, made.shape, made.dtype) == (True, (2, 3), torch.float64)
+
+
+def test_what_comes_there_from_meta_was_not_shared() -> None:
+    with pytest.raises(xbridge.CopyError, match="it moves from cpu to meta"):
+        xbridge.to_backend(torch.ones(2), "torch", device="meta", copy=False)
+
+
+def test_what_meta_holds_has_no_data_and_stays_there() -> None:
     empty = torch.ones(2, device="meta")
     with pytest.raises(xbridge.DeviceError, match=r"try torch\.empty_like\(x, device='cpu'\)$"):
         xbridge.to_backend(empty, "torch", device="cpu")
@@ -205,9 +273,9 @@ def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
 def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
     assert room.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
-    for dtype in ("float64", "complex128"):
+    for dtype, instead in {"float64": "dtype='float32'", "complex128": "dtype='complex64'"}.items():
         lacking = room.lacks(dtype, xbridge.Device("mps:0"))
-        assert lacking == (xbridge.DTypeError, f"MPS has no {dtype}", "dtype='default'")
+        assert lacking == (xbridge.DTypeError, f"MPS has no {dtype}", instead)
     assert room.lacks("float32", xbridge.Device("mps:0")) is None
 
 
@@ -249,7 +317,9 @@ def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> None:
     wide = np.ones(2, np.longdouble)
-    with pytest.raises(xbridge.DTypeError, match="torch has no longdouble; try dtype='float64'"):
+    with pytest.raises(
+        xbridge.DTypeError, match="torch has no longdouble; try dtype='nearest', or dtype='float64'"
+    ):
         xbridge.to_backend(wide, "torch")
     assert xbridge.to_backend(wide, "torch", dtype="float64").tolist() == [1.0, 1.0]
     with pytest.raises(xbridge.DTypeError, match="NumPy has no complex32"):
@@ -267,9 +337,10 @@ def test_what_both_have_without_ml_dtypes_crosses_by_a_cast_of_the_source(
         xbridge.to_numpy(x)
     assert str(caught.value) == (
         "cannot convert a torch bfloat16 array of shape (2,) on cpu to numpy: NumPy knows bfloat16 through "
-        "ml_dtypes, which is not installed; try pip install ml_dtypes, or dtype='float32'"
+        "ml_dtypes, which is not installed; try dtype='nearest', or pip install ml_dtypes, or dtype='float32'"
     )
-    assert xbridge.to_numpy(x, dtype="float32").tolist() == [1.5, -2.0]
+    for dtype in ("nearest", "float32"):
+        assert xbridge.to_numpy(x, dtype=dtype).tolist() == [1.5, -2.0]
     assert xbridge.to_list(x) == [1.5, -2.0]
 
 

@@ -166,8 +166,8 @@ def aligned(
         The function. Only its arguments that are arrays are converted, positional or by keyword, in the
         order of the call; lists, numbers and everything else reach it as they are.
     like, backend, device, dtype, copy, grad
-        As for `align`. With neither `like` nor `backend`, the first array decides. With
-        ``dtype="default"`` results are no wider than the default of the library they go back to, either.
+        As for `align`. With neither `like` nor `backend`, the first array decides. ``dtype="nearest"`` and
+        ``"default"`` hold for results as well, with the library that they go back to as the target.
 
     Returns
     -------
@@ -220,8 +220,10 @@ def _aligned(
 ) -> Callable[P, R]:
     from functools import wraps  # noqa: PLC0415 -- as above
 
+    from xbridge._dtypes import UNNAMED  # noqa: PLC0415 -- it imports typing
+
     name = _named(fn)
-    narrowing = "default" if options["dtype"] == "default" else None
+    narrowing = options["dtype"] if options["dtype"] in UNNAMED else None
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from xbridge import _host
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
+from xbridge._dtypes import DTYPES, UNNAMED, holds_every
 from xbridge._plan import Step, nbytes_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def at_once(route: Route, steps: list[Step]) -> list[Step]:
     if change.verb not in ("cast", "copy") or move.verb != "move":
         return steps
     nbytes = nbytes_of(route.facts.shape, route.dtype if change.verb == "cast" else route.facts.dtype)
-    if nbytes is None or not sends(nbytes, route.device):
+    if not nbytes or not sends(nbytes, route.device):
         return steps
     args = (*move.args, route.dtype) if change.verb == "cast" else move.args
     send = Step(route.target, "send", args, f"{change.copies}, and {move.copies}")
@@ -66,10 +66,11 @@ def at_once(route: Route, steps: list[Step]) -> list[Step]:
 
 
 def check(route: Route, room: Backend | ModuleType) -> list[Step]:
-    """Look at the values, where a dtype is narrowed that nobody named."""
-    request = route.request
-    asked = (request.dtype == "default" or request.exact) and route.dtype != route.facts.dtype
-    return [Step(room, "check", (route.dtype,))] if asked else []
+    """Look at the values, where the dtype was not named and may not hold them all."""
+    asked = route.request.dtype in UNNAMED or route.request.exact
+    if not asked or holds_every(route.facts.dtype, route.dtype):
+        return []
+    return [Step(room, "check", (route.dtype,))]
 
 
 def cast(route: Route, room: Backend | ModuleType) -> list[Step]:

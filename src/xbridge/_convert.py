@@ -45,8 +45,10 @@ def to_backend(
         Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object, or Python's
-        ``bool``, ``int``, ``float``, ``complex``. None means the same dtype or an error. ``"default"``
-        means no wider than the target's default dtype of that kind, or an error if a value would be lost.
+        ``bool``, ``int``, ``float``, ``complex``. None means the same dtype or an error. ``"nearest"``
+        means the same dtype if the target has it there, else the narrowest of its kind that holds every
+        value, else the widest. ``"default"`` means no wider than the target's default dtype of that kind.
+        With these two it is an error if a value would be lost.
     copy : bool, optional
         None shares memory where that is safe and copies once where it is not. True never shares. False
         shares or raises.
@@ -66,7 +68,7 @@ def to_backend(
     UnsupportedArrayError
         `x` is no array, or one whose memory cannot be read without losing what it means.
     DTypeError, ValueLossError
-        The target has no such dtype, or ``dtype="default"`` would lose a value.
+        The target has no such dtype, or ``dtype="nearest"`` or ``"default"`` would lose a value.
     DeviceError
         There is no such device, or the target cannot live there.
     CopyError
@@ -168,8 +170,9 @@ def asarray(
     Parameters
     ----------
     obj : array, number, or nested list or tuple of them
-        Numbers become the target's default dtypes. Arrays in a list keep their dtype, promoted as NumPy
-        promotes; they must have one shape and one device, and are stacked in one pass.
+        Numbers become the target's default dtypes, with ``dtype="nearest"`` too. Arrays in a list keep
+        their dtype, promoted as NumPy promotes; they must have one shape and one device, and are stacked
+        in one pass.
     like : array, optional
         Gives the backend, and the device if that backend is the target. Not the dtype.
     backend : str, optional
@@ -179,7 +182,8 @@ def asarray(
         As for `to_backend`. A list is always copied.
     requires_grad : bool, optional
         True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
-        allows; `obj` itself is never changed. False is ``grad="detach"``.
+        allows; `obj` itself is never changed. A leaf that requires grad already is the result itself, if
+        nothing else is to change. False is ``grad="detach"``.
 
     Returns
     -------
@@ -247,7 +251,8 @@ def align(
     device : str or device object, optional
         The device for all. None takes that of `like` or of the first array that is the target's.
     dtype, copy, grad
-        As for `to_backend`, for each array. With no `dtype`, each keeps its own.
+        As for `to_backend`, for each array. With no `dtype`, each keeps its own; with ``"nearest"``, each
+        that the target has there.
 
     Returns
     -------

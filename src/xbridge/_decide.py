@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._casts import at_once, carry, cast, caster, check, order
 from xbridge._devices import CPU, GPU, SHARDED
-from xbridge._dtypes import DTYPES, category, is_inexact, no_wider
+from xbridge._dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
 from xbridge._plan import Plan, Route, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
@@ -43,8 +43,10 @@ def within(room: Backend, x: Array, request: Request) -> Plan:
         raise GradientError.because(
             route.asked(), "grad='keep' was asked where gradients are off", "grad=None, or turning them on"
         )
-    steps = [Step(room, "detach")] if detached else []
-    return _plan(route, [*steps, *changes, *_track(route)])
+    steps = [*([Step(room, "detach")] if detached else []), *changes]
+    if request.track and not steps and facts.history and _is_leaf(room, x):
+        return _plan(route, steps)
+    return _plan(route, [*steps, *_track(route)])
 
 
 def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan:
@@ -130,15 +132,16 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
             f"to_backend(x, {target.name!r}, device='cpu')",
         )
     device = destination(target, request.device, facts.device)
-    route = Route(source, target, facts, request, _dtype(target, facts, request, device), device)
-    dtype = route.dtype
+    dtype = _dtype(source, target, facts, request, device)
+    route = Route(source, target, facts, request, dtype, device)
     if category(facts.dtype) == "complex" and category(dtype) in ("int", "float"):
         raise DTypeError.because(
             route.asked(),
             f"a cast from {facts.dtype} to {dtype} drops the imaginary part",
             "x.real",
         )
-    if source is not target or device != facts.device or (dtype != facts.dtype and dtype in DTYPES):
+    changes = (device, dtype) != (facts.device, facts.dtype)
+    if source is not target or (changes and dtype in DTYPES):
         _refuse(route, target.lacks(dtype, device))
     if request.grad == "keep" and facts.history and not is_inexact(dtype):
         raise GradientError.because(
@@ -150,17 +153,28 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
 
 
 def _refuse(route: Route, lacks: Refusal | None) -> None:
+    """Refuse a dtype that is not there. What the nearest one is may be left to us, if there is one."""
     if lacks:
-        raise lacks.error.because(route.asked(), lacks.why, lacks.do)
+        near = chosen("nearest", route.facts.dtype, route.target, route.device)
+        there = route.target.lacks(near, route.device) is None
+        do = f"dtype='nearest', or {lacks.do}" if there else lacks.do
+        raise lacks.error.because(route.asked(), lacks.why, do)
 
 
-def _dtype(target: Backend, facts: Facts, request: Request, device: Device) -> str:
-    if request.dtype is None:
+def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
+    """The dtype that "default" or "nearest" stands for, of an array of some dtype that goes there."""
+    if word == "nearest":
+        return nearest(dtype, lambda other: target.lacks(other, device) is None)
+    return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
+
+
+def _dtype(source: Backend, target: Backend, facts: Facts, request: Request, device: Device) -> str:
+    """The dtype of the result. A library has its own dtypes wherever it is."""
+    if request.dtype not in UNNAMED:
+        return request.dtype or facts.dtype
+    if source is target and facts.dtype not in DTYPES:
         return facts.dtype
-    if request.dtype != "default":
-        return request.dtype
-    kind = category(facts.dtype)
-    return no_wider(facts.dtype, target.default_dtype(kind, device)) if facts.dtype in DTYPES else facts.dtype
+    return chosen(request.dtype, facts.dtype, target, device)
 
 
 def _track(route: Route) -> list[Step]:
@@ -179,6 +193,12 @@ def _track(route: Route) -> list[Step]:
     if why:
         raise GradientError.because(f"{route.asked()} with requires_grad=True", why, do)
     return [Step(target, "track")]
+
+
+def _is_leaf(room: Backend, x: Array) -> bool:
+    """Whether its history begins with it, so that it is what a new leaf would be."""
+    is_leaf = getattr(room, "is_leaf", None)
+    return is_leaf is not None and bool(is_leaf(x))
 
 
 def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Step]:
@@ -236,10 +256,11 @@ def _has_no_readonly(room: Backend) -> str:
 
 
 def _plan(route: Route, steps: list[Step]) -> Plan:
-    """Hold `copy=False` against the steps; an empty array has no memory to share."""
+    """Hold `copy=False` against the steps; an empty array has no memory to share, and is cast like any."""
     if route.request.copy is False:
-        why = next((step.copies for step in steps if step.copies), "")
-        if why and 0 not in route.facts.shape:
+        empty = 0 in route.facts.shape
+        why = next((step.copies for step in steps if step.copies and (step.verb == "cast" or not empty)), "")
+        if why:
             unsafe = route.request.unsafe
             how, do = ("without a copy", "to_backend") if unsafe else ("with copy=False", "copy=None")
             raise CopyError.because(f"{route.asked()} {how}", why, do)

@@ -4,7 +4,12 @@ A name is all that two libraries have in common, so the core reasons about names
 up to which integer every value is exact. The names are NumPy's and ml_dtypes'.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class DType(NamedTuple):
@@ -39,10 +44,28 @@ DTYPES = {
     "complex128": DType("complex", 128, 53),
 }
 
-_PARTIAL = {"longdouble": "float", "clongdouble": "complex", "complex32": "complex"}
-"""Libraries' own numbers that have no canonical name, because hardly anybody else has them."""
+UNNAMED = ("default", "nearest")
+"""What stands for a dtype that depends on the array and on the target."""
 
-_INSTEAD = {"longdouble": "float64", "clongdouble": "complex128", "complex32": "complex64"}
+_PARTIAL = {
+    "longdouble": DType("float", 128, 113),
+    "clongdouble": DType("complex", 256, 113),
+    "complex32": DType("complex", 32, 11),
+}
+"""Libraries' own numbers that have no canonical name, because hardly anybody else has them.
+
+A long double is as wide as it is anywhere: on some machines it is less.
+"""
+
+_OTHER = DType("other", 0)
+
+_INSTEAD = {
+    "longdouble": "float64",
+    "clongdouble": "complex128",
+    "complex32": "complex64",
+    "complex64": "complex128",
+    "complex128": "complex64",
+}
 
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
@@ -54,10 +77,8 @@ def of_python(dtype: object) -> str | None:
 
 def category(name: str) -> str:
     """`bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
-    meaning = DTYPES.get(name)
-    if meaning is None:
-        return _PARTIAL.get(name, "other")
-    return "int" if meaning.kind == "uint" else meaning.kind
+    kind = _meaning(name).kind
+    return "int" if kind == "uint" else kind
 
 
 def is_inexact(name: str) -> bool:
@@ -85,9 +106,9 @@ def holds_every(narrow: str, wide: str) -> bool:
     """Whether every number of one dtype is one of the other; of a library's own dtypes nobody knows."""
     if narrow == wide:
         return True
-    if not {narrow, wide} <= DTYPES.keys() or wide == "float8_e8m0fnu":  # it has no zero
+    if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
         return False
-    given, other = DTYPES[narrow], DTYPES[wide]
+    given, other = _meaning(narrow), DTYPES[wide]
     if "bool" in (given.kind, other.kind):
         return given.kind == "bool"
     if category(narrow) == "int":
@@ -105,3 +126,27 @@ def no_wider(name: str, default: str) -> str:
     if meaning.bits <= limit.bits:
         return name
     return f"uint{limit.bits}" if meaning.kind == "uint" else default
+
+
+def nearest(name: str, has: Callable[[str], bool]) -> str:
+    """`name` if it is there; else the narrowest of its kind that holds its every value; else the widest.
+
+    Among those of one width, one that has a sign like `name`, and then the one of more digits. `name` if no
+    dtype of its kind is there.
+    """
+    if has(name):
+        return name
+    alike = [word for word in DTYPES if category(word) == category(name) and has(word)]
+    holding = [word for word in alike if holds_every(name, word)]
+    kind, sign = _meaning(name).kind, 1 if holding else -1
+
+    def rank(word: str) -> tuple[int, bool, int]:
+        meaning = DTYPES[word]
+        return sign * meaning.bits, meaning.kind != kind, -meaning.digits
+
+    return min(holding or alike, key=rank, default=name)
+
+
+def _meaning(name: str) -> DType:
+    """What any name means, a library's own word as well."""
+    return DTYPES.get(name) or _PARTIAL.get(name) or _OTHER

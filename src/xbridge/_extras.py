@@ -43,6 +43,9 @@ class Extras(Backend, Protocol):
     def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
         """Whether its cast there gives the host's numbers, sooner or not; without it, `host_casts` tell."""
 
+    def is_leaf(self, x: Array, /) -> bool:
+        """Whether the history of an array that has one begins with it."""
+
     def aside(
         self, fn: Callable[[list[object]], list[object]], device: Device, /
     ) -> Callable[[list[object]], list[object]]:
@@ -55,4 +58,7 @@ class Extras(Backend, Protocol):
         """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
 
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "aside", "here")
+OPTIONAL = (
+    *("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "is_leaf", "aside"),
+    "here",
+)

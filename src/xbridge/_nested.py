@@ -11,11 +11,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from xbridge import _host
-from xbridge._conversion import Guest, convert, enter
-from xbridge._decide import destination, foretell
+from xbridge._conversion import Guest, convert, convert_all, enter
+from xbridge._decide import chosen, destination, foretell
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
-from xbridge._plan import Plan, Request, Route, Step
+from xbridge._dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
+from xbridge._plan import Plan, Request, Route, Step, is_known
 from xbridge._protocol import Facts
 from xbridge._registry import backend_for, get, hot
 from xbridge._run import run
@@ -62,9 +62,12 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
 
 
 def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
-    """The arrays of a list side by side in one array."""
+    """The arrays of a list side by side in one array.
+
+    What is not to be copied is empty, or it was refused; a cast is refused of that too.
+    """
     whole = _at_once(nest, target, request) or _one_by_one(nest, target, request)
-    return convert(whole, target, request._replace(copy=None))
+    return convert(whole, target, request._replace(copy=request.copy and None))
 
 
 def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
@@ -85,12 +88,14 @@ def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
         spot = destination(stacker, request.device, place)
     # Who lacks the common dtype cannot stack in it and narrow the stack.
     where = CPU if spot is None else spot
-    narrow = request.dtype == "default" and dtype in DTYPES and stacker.lacks(dtype, where) is not None
-    if narrow:
-        dtype = no_wider(dtype, stacker.default_dtype(category(dtype), where))
+    narrow = dtype in DTYPES and stacker.lacks(dtype, where) is not None
+    if request.dtype not in UNNAMED:
+        narrow = False
+    elif narrow:
+        dtype = chosen(request.dtype, dtype, stacker, where)
     if dtype in DTYPES:  # or it would be computed to be refused
         foretell(stacker, target, Facts(dtype, where, shape), request)
-    part = Request(spot, dtype, grad=request.grad)
+    part = Request(spot, dtype, request.copy and None, request.grad)
     parts = [
         _part(element, stacker, part._replace(exact=not named and (narrow or element.exact)))
         for element in elements
@@ -110,11 +115,23 @@ def _elements(nest: Nest, target: Backend, request: Request) -> list[_Element]:
         Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
+    _compute_unknown(guests, target)
     scalars = get(HOST).scalars
     return [
         _Element(guest, guest.facts(), weak, isinstance(leaf, scalars))
         for guest, leaf, weak in zip(guests, nest.leaves, nest.weak, strict=True)
     ]
+
+
+def _compute_unknown(guests: list[Guest], target: Backend) -> None:
+    """What leaves a library while its shape is not known comes to the host, with all of that library."""
+    rooms = {guest.room for guest in guests if not is_known(guest.facts().shape)} - {target}
+    for room in rooms:
+        places = [i for i, guest in enumerate(guests) if guest.room is room]
+        for i, host in zip(
+            places, convert_all([guests[i] for i in places], get(HOST), Request()), strict=True
+        ):
+            guests[i] = Guest(host, get(HOST))
 
 
 def _strong(elements: list[_Element]) -> list[_Element]:
@@ -218,7 +235,7 @@ def _together(guests: list[Guest]) -> Backend | None:
 
 def _named(request: Request) -> str | None:
     """The dtype that was asked for by its name."""
-    return None if request.dtype == "default" else request.dtype
+    return None if request.dtype in UNNAMED else request.dtype
 
 
 def _refuse_overflow(numbers: HostArray, dtype: str) -> None:

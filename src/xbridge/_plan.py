@@ -261,12 +261,17 @@ def _weighed(plan: Plan) -> Iterator[Step]:
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
-    """Of a dense array; None of a dtype of the library's own."""
+    """Of a dense array; None of a dtype of the library's own, or while the shape is not known."""
     return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
 
 
-def _size(shape: tuple[int, ...], bits: int) -> int:
-    return prod(shape) * bits // 8
+def is_known(shape: tuple[int, ...]) -> bool:
+    """Whether the length of every axis is known before the array is computed."""
+    return not any(isinstance(n, float) for n in shape)
+
+
+def _size(shape: tuple[int, ...], bits: int) -> int | None:
+    return prod(shape) * bits // 8 if is_known(shape) else None
 
 
 def in_words(source: Backend, facts: Facts, target: Backend) -> str:

@@ -53,6 +53,7 @@ class Facts(NamedTuple):
     """Canonical name, or the library's own word where there is none."""
     device: Device
     shape: tuple[int, ...]
+    """With NaN for the length of an axis that shows when it is computed."""
     history: bool = False
     """Whether autograd tracks it."""
     native: bool = True

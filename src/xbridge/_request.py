@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._devices import device_named
-from xbridge._dtypes import DTYPES, of_python
+from xbridge._dtypes import DTYPES, UNNAMED, of_python
 from xbridge._plan import Request
 from xbridge._registry import kin
 from xbridge.errors import DeviceError, DTypeError, OptionError
@@ -77,7 +77,7 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
     if dtype is None:
         return None
     if isinstance(dtype, str):
-        if dtype in DTYPES or dtype == "default":
+        if dtype in DTYPES or dtype in UNNAMED:
             return str(dtype)
         raise _unknown(dtype)
     names = (room.dtype_name(dtype) for asked in (rooms, None) for room in asked or kin(dtype))

@@ -105,7 +105,7 @@ class ValueLossError(XBridgeError, OverflowError):
         return cls.because(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
-            f"naming one: dtype={dtype!r} or dtype={narrower!r}",
+            f"naming it: dtype={narrower!r}",
         )
 
 

@@ -176,6 +176,15 @@ def test_a_list_of_tensors_on_two_devices_is_refused() -> None:
         xbridge.asarray([torch.ones(2, device=KIND), torch.zeros(2)])
 
 
+def test_what_goes_to_meta_from_anywhere_is_torchs_own_operation() -> None:
+    for place in ("cpu", KIND):
+        for x in (torch.ones(100, device=place), torch.ones(2, 3, device=place).T):
+            there = xbridge.to_backend(x, "torch", device="meta")
+            assert (there.device.type, there.shape, there.stride()) == ("meta", x.shape, x.stride())
+        (one, other) = xbridge.tree.to_backend([x, x.double()], "torch", device="meta")
+        assert (one.is_meta, other.is_meta, other.dtype) == (True, True, torch.float64)
+
+
 # -- dtypes and gradients --------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def lacks(dtype: str, device: Device, /) -> Refusal | None:
     try:
         array_api_strict.empty(0, dtype=_NATIVE[dtype], device=_DEVICES[device])
     except ValueError:
-        return Refusal(DTypeError, f"its device {device} has no {dtype}", "dtype='default'")
+        return Refusal(DTypeError, f"its device {device} has no {dtype}", instead(dtype))
     return None
 
 

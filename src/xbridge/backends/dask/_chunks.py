@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import product
+from math import isnan
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,6 +22,8 @@ from xbridge.backends import numpy as _numpy
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xbridge._protocol import Array, HostArray
 
 
@@ -58,9 +61,9 @@ def computed(xs: list[Array]) -> list[list[Any]]:
 
 def joined(x: Array, chunks: Any) -> HostArray:
     """Lay the chunks of an array side by side in new memory."""
-    facts = facts_of(x)
-    fresh = np.empty(facts.shape, native_dtype(facts.dtype))
-    for where, at in zip(slices_from_chunks(x.chunks), np.ndindex(x.numblocks), strict=True):
+    facts, lengths = facts_of(x), tuple(_lengths(x, chunks))
+    fresh = np.empty([*map(sum, lengths)], native_dtype(facts.dtype))
+    for where, at in zip(slices_from_chunks(lengths), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
         if strange(chunk) or (_numpy.describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
@@ -72,6 +75,15 @@ def joined(x: Array, chunks: Any) -> HostArray:
             )
         part[...] = chunk
     return fresh
+
+
+def _lengths(x: Array, chunks: Any) -> Iterator[tuple[int, ...]]:
+    """The lengths of the chunks along each axis. One that was not known is that of the first chunk there."""
+    for axis, known in enumerate(x.chunks):
+        firsts = ([0] * axis + [i] + [0] * (x.ndim - axis - 1) for i in range(len(known)))
+        shapes = [getattr(reduce(getitem, at, chunks), "shape", ()) for at in firsts]
+        found = [shape[axis] if len(shape) == x.ndim else 0 for shape in shapes]
+        yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
 
 def _asked(x: Array) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+_WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
 _BITS = {
     dtype: np.dtype(f"uint{8 * dtype.itemsize}")
     for dtype in _NAMES
@@ -118,9 +119,10 @@ def dtype_name(dtype: object, /) -> str | None:
 
 def lacks(dtype: str, device: Device, /) -> Refusal | None:
     if dtype not in _NATIVE:
-        return Refusal(DTypeError, f"JAX has no {dtype}", instead(dtype))
+        do = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
+        return Refusal(DTypeError, f"JAX has no {dtype}", do)
     if dtype in _WIDE and not _has_wide():
-        do = "dtype='default', or jax.config.update('jax_enable_x64', True)"
+        do = "jax.config.update('jax_enable_x64', True)"
         return Refusal(DTypeError, f"JAX has no {dtype} while its x64 mode is off", do)
     return None
 

@@ -31,6 +31,7 @@ from xbridge.backends.torch._losses import agrees as agrees
 from xbridge.backends.torch._losses import loses
 from xbridge.backends.torch._places import accelerators, count, current, named, take
 from xbridge.backends.torch._refusals import covers, has_history, not_memory, not_values, readable, shape_of
+from xbridge.backends.torch._refusals import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def lacks(dtype: str, device: Device, /) -> Refusal | None:
     if dtype not in _NATIVE:
         return Refusal(DTypeError, f"torch has no {dtype}", instead(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Refusal(DTypeError, f"MPS has no {dtype}", "dtype='default'")
+        return Refusal(DTypeError, f"MPS has no {dtype}", instead(dtype))
     return None
 
 
@@ -142,12 +143,6 @@ def resolve_device(device: Device, near: Device, /) -> Device:
             f"move a torch tensor from 'meta' to {device!r}",
             "meta holds no data",
             f"torch.empty_like(x, device={device!r})",
-        )
-    if kind == "meta":
-        raise DeviceError.because(
-            "move a torch tensor to 'meta'",
-            "meta holds no data",
-            "torch.empty_like(x, device='meta')",
         )
     if index is None and kind in accelerators() and count(kind):
         index = 0 if kind == "mps" else getattr(torch, kind).current_device()

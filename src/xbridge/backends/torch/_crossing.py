@@ -48,7 +48,7 @@ def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     if torch.compiler.is_dynamo_compiling() or x.numel() * x.itemsize < sizes().least:
         return x.to(goal)
     place = goal if x.is_cpu else x.device
-    if goal.type == x.device.type or not _is_open(place) or (x.is_cpu and x.is_pinned()):
+    if x.is_cpu is (goal.type == "cpu") or not _is_open(place) or (x.is_cpu and x.is_pinned()):
         return x.to(goal)
     if not _is_bare(x, _bare_keys(x.device.type)):
         return x.to(goal)

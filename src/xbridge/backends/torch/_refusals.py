@@ -82,6 +82,12 @@ def has_history(x: torch.Tensor) -> bool:
     return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
 
 
+def is_leaf(x: torch.Tensor, /) -> bool:
+    """Whether the history of a tensor that has one begins with it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.requires_grad and x.is_leaf
+
+
 def is_dual(x: torch.Tensor) -> bool:
     """Whether forward-mode differentiation tracks it."""
     if forward_ad._current_level < 0:

@@ -13,12 +13,12 @@ import numpy as np
 
 from xbridge._convert import to_backend, to_numpy
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact, no_wider
+from xbridge._dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
 from xbridge._host._memory import native_dtype
 from xbridge._look import dtype_of
 from xbridge._registry import get
 from xbridge.backends import HOST
-from xbridge.errors import DTypeError, ValueLossError
+from xbridge.errors import CopyError, DTypeError, ValueLossError
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling, variants
 from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
@@ -275,6 +275,39 @@ def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: st
             for x in (plain(backend, large), large.copy()):
                 refused = refusal_of(to_backend, x, backend, dtype="default")
                 assert isinstance(refused, ValueLossError)
+
+
+def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend: str) -> None:
+    room = get(backend)
+    for device in room.devices():
+        there = [word for word in DTYPES if room.lacks(word, device) is None]
+        for dtype in held(HOST):
+            alike = [word for word in there if category(word) == category(dtype)]
+            values = np.array([1, 1, 1]).astype(native_dtype(dtype))
+            if not alike:
+                refused = refusal_of(to_backend, values, backend, device=device, dtype="nearest")
+                assert isinstance(refused, DTypeError), f"{dtype} on {device}"
+                continue
+            found = to_backend(values, backend, device=device, dtype="nearest")
+            near = dtype_of(found)
+            assert near == dtype if dtype in there else near in alike, f"{dtype} on {device} became {near}"
+            assert same_bits(read(backend, found), values.astype(native_dtype(near)))
+            if holds_every(dtype, near):
+                continue
+            assert not any(holds_every(dtype, word) for word in alike), f"{dtype} on {device} became {near}"
+            for numbers in _kept_and_lost(dtype, near)[1]:
+                lost = np.array(numbers).astype(native_dtype(dtype))
+                refused = refusal_of(to_backend, lost, backend, device=device, dtype="nearest")
+                assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, which became {near}"
+
+
+def test_a_cast_of_no_elements_is_new_memory_too(backend: str) -> None:
+    for dtype in held(backend):
+        x = plain(backend, np.zeros((0, 2), native_dtype(dtype)))
+        for other in (word for word in held(backend) if word != dtype and category(word) == category(dtype)):
+            refused = refusal_of(to_backend, x, backend, dtype=other, copy=False)
+            assert isinstance(refused, CopyError), f"{dtype} to {other}"
+        assert to_backend(x, backend, dtype=dtype, copy=False) is x
 
 
 @of_its_own

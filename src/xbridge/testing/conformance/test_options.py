@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xbridge._convert import asarray, to_backend
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
+from xbridge._dtypes import DTYPES, UNNAMED
 from xbridge._look import backend_of, dtype_of
 from xbridge._planned import to_list
 from xbridge._registry import get
@@ -43,6 +43,7 @@ ASKED: list[dict[str, Any]] = [
     {"grad": "keep"},
     {"device": "cpu"},
     {"dtype": "default"},
+    {"dtype": "nearest"},
     {"dtype": "float32"},
     {"dtype": "int8", "copy": True},
     {"dtype": "bool"},
@@ -131,7 +132,7 @@ def conversions(draw: st.DrawFn, backend: str) -> Asked:
     source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
     options = {
         "device": st.sampled_from([None, *get(target).devices()]),
-        "dtype": st.sampled_from([None, "default", *DTYPES]),
+        "dtype": st.sampled_from([None, *UNNAMED, *DTYPES]),
         "copy": st.sampled_from([None, True, False]),
         "grad": st.sampled_from([None, "keep", "detach"]),
     }
@@ -164,7 +165,7 @@ def _check_result(conversion: Asked, result: Array) -> None:
     assert facts.device == (asked.get("device") or near)
     if asked.get("dtype") in (None, values.dtype.name):
         assert same_bits(read(target, result), values)
-    elif asked["dtype"] != "default":
+    elif asked["dtype"] not in UNNAMED:
         assert facts.dtype == dtype_of(result) == asked["dtype"]
     if source != target or asked.get("grad") == "detach":
         assert not facts.history
@@ -181,7 +182,7 @@ def _check_refusal(error: XBridgeError, asked: dict[str, Any], *, tracked: bool)
     assert "; try " in str(error)
     assert not isinstance(error, CopyError) or asked.get("copy") is False
     assert not isinstance(error, GradientError) or (tracked and asked.get("grad") == "keep")
-    assert not isinstance(error, ValueLossError) or asked.get("dtype") == "default"
+    assert not isinstance(error, ValueLossError) or asked.get("dtype") in UNNAMED
 
 
 @of_its_own

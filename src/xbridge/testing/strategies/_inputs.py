@@ -10,6 +10,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 
 from xbridge._devices import CPU
+from xbridge._dtypes import UNNAMED
 from xbridge._registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing._samples import samples_of
@@ -228,7 +229,7 @@ def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
         {},
         optional={
             "device": st.sampled_from([None, *room.devices()]),
-            "dtype": st.sampled_from([None, "default", *dtypes_of(room, CPU)]),
+            "dtype": st.sampled_from([None, *UNNAMED, *dtypes_of(room, CPU)]),
             "copy": st.sampled_from([None, True, False]),
             "grad": st.sampled_from([None, "keep", "detach"]),
         },
