@@ -43,6 +43,9 @@ class Extras(Backend, Protocol):
     def agrees(self, dtype: str, other: str, device: Device, /) -> bool:
         """Whether its cast there gives the host's numbers, sooner or not; without it, `host_casts` tell."""
 
+    def promote(self, dtypes: list[str], numbers: list[complex], /) -> str | None:
+        """The dtype that it gives arrays of these dtypes beside Python numbers; None if it has no rule."""
+
     def aside(
         self, fn: Callable[[list[object]], list[object]], device: Device, /
     ) -> Callable[[list[object]], list[object]]:
@@ -55,4 +58,15 @@ class Extras(Backend, Protocol):
         """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
 
-OPTIONAL = ("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "aside", "here")
+OPTIONAL = (
+    "adopt_all",
+    "stack_all",
+    "move_all",
+    "settle_all",
+    "sends",
+    "send",
+    "agrees",
+    "promote",
+    "aside",
+    "here",
+)

@@ -281,7 +281,7 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _checked(word: str, rule: str) -> Rule:
-    if rule not in _RULES:
+    if not isinstance(rule, str) or rule not in _RULES:
         raise OptionError.because(
             f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
         )

@@ -9,7 +9,7 @@ from xbridge._host._dlpack import ElsewhereError
 from xbridge._host._exporters import admit
 from xbridge._host._fill import ALIGNMENT, fill
 from xbridge._host._memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
-from xbridge._host._sequences import Nest, is_literal, literal, nest, promote
+from xbridge._host._sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
 
@@ -29,5 +29,6 @@ __all__ = [
     "nest",
     "overlap",
     "promote",
+    "sample",
     "thaw",
 ]
