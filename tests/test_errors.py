@@ -93,7 +93,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         nested(A, requires_grad=1),
         xbridge.OptionError,
-        "cannot take requires_grad=1: it is None, True or False; try requires_grad=True",
+        "cannot take requires_grad=1: it is None, True or False; try requires_grad=None",
     ),
     (
         nested(A, requires_grad=False, grad="keep"),
@@ -230,7 +230,10 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.to_list(np.ones(2, np.longdouble)),
         xbridge.DTypeError,
-        "cannot list an array of longdouble: Python has no such numbers; try dtype='float64' with to_numpy",
+        (
+            "cannot list an array of longdouble: Python has no such numbers; "
+            "try to_numpy(x, dtype='float64').tolist()"
+        ),
     ),
     (
         lambda: xbridge.to_numpy([1]),
@@ -270,7 +273,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a str: no backend owns the type and it exports no memory; "
-            "try float(x) if it spells a number"
+            "try asarray(float(x)) if it spells a number"
         ),
     ),
     (
@@ -424,7 +427,7 @@ class Kind(enum.Enum):
 @pytest.mark.parametrize(
     ("x", "do"),
     [
-        (Fraction(1, 2), "float(x)"),
+        (Fraction(1, 2), "asarray(float(x))"),
         (Path("a.npy"), "numpy.load(x)"),
         (io.BytesIO(b"ab"), "numpy.frombuffer(x.getbuffer(), dtype)"),
         (Future[Any](), "x.result()"),

@@ -251,6 +251,10 @@ def _plan(route: Route, steps: list[Step]) -> Plan:
         why = next((step.copies for step in steps if step.copies), "")
         if why and 0 not in route.facts.shape:
             unsafe = route.request.unsafe
-            how, do = ("without a copy", "to_backend") if unsafe else ("with copy=False", "copy=None")
+            how, do = (
+                ("without a copy", f"to_backend(x, {route.target.name!r})")
+                if unsafe
+                else ("with copy=False", "copy=None")
+            )
             raise CopyError.because(f"{route.asked()} {how}", why, do)
     return Plan(route, tuple(steps))

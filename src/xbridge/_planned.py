@@ -162,7 +162,9 @@ def _model(like: object) -> Guest:
         return enter(like)
     except UnsupportedArrayError as error:
         kind = type(like).__name__
-        raise OptionError.because(f"take a {kind} as like", "it is no array", "backend='torch'") from error
+        raise OptionError.because(
+            f"take a {kind} as like", "it is no array", f"like=None, backend={HOST!r}"
+        ) from error
 
 
 def _brought(x: object, name: str | ModuleType, options: dict[str, Any]) -> Array:
@@ -191,7 +193,7 @@ def _to_list(x: object) -> Any:
     listed = convert(guest, host, request)
     if host.describe(listed).dtype not in DTYPES:
         raise DTypeError.because(
-            f"list an array of {dtype}", "Python has no such numbers", "dtype='float64' with to_numpy"
+            f"list an array of {dtype}", "Python has no such numbers", "to_numpy(x, dtype='float64').tolist()"
         )
     return listed.tolist()
 
@@ -256,7 +258,9 @@ def _unsafe_share(x: object, target: Backend) -> Array:
     layouts = () if guest.room is target else (guest.room.layout(guest.array), target.layout(result))
     if layouts and not any(layout.is_nowhere() for layout in layouts) and not _host.overlap(*layouts):
         raise CopyError.because(
-            f"share this memory with {target.name}", f"{target.name} has copied it", "to_backend"
+            f"share this memory with {target.name}",
+            f"{target.name} has copied it",
+            f"to_backend(x, {target.name!r})",
         )
     return result
 

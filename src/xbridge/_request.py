@@ -58,7 +58,7 @@ def with_requires_grad(grad: object, requires_grad: object) -> object:
         raise OptionError.because(
             f"take requires_grad={shown(requires_grad)}",
             "it is None, True or False",
-            "requires_grad=True",
+            "requires_grad=None",
         )
     if grad == "keep":
         raise OptionError.because(

@@ -113,12 +113,14 @@ class ValueLossError(XBridgeError, OverflowError):
     """A value does not fit the dtype that was not asked for by name."""
 
     @classmethod
-    def narrowing(cls, dtype: str, narrower: str) -> Self:
-        """A value that its default dtype cannot hold."""
+    def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
+        """A value that its default dtype cannot hold; the target has both, or the narrower one alone."""
         return cls.because(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
-            f"naming one: dtype={dtype!r} or dtype={narrower!r}",
+            f"naming one: dtype={dtype!r} or dtype={narrower!r}"
+            if both
+            else f"naming it: dtype={narrower!r}",
         )
 
 
