@@ -85,7 +85,7 @@ def _run(tree: ast.Expression, names: dict[str, Any]) -> Any:
 
 
 def templates(path: Path) -> Iterator[tuple[int, str]]:
-    """Every hint in a file, as far as it is written there: f-strings with `{}` in place of what they fill in."""
+    """Every hint in a file, as far as it is written there, with `{}` in place of what is filled in."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for scope in ast.walk(tree):
         if isinstance(scope, (ast.FunctionDef, ast.Module)):

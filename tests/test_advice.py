@@ -266,7 +266,7 @@ def as_before(own_registry: None) -> Iterator[None]:
     with contextlib.suppress(ImportError):
         import jax
 
-        jax.config.update("jax_enable_x64", False)
+        jax.config.update("jax_enable_x64", False)  # type: ignore[no-untyped-call] # theirs
 
 
 def names_for(call: str) -> dict[str, Any]:

@@ -172,8 +172,9 @@ def asarray(
     Parameters
     ----------
     obj : array, number, or nested list or tuple of them
-        Numbers become the target's default dtypes. Arrays in a list keep their dtype, promoted as NumPy
-        promotes; they must have one shape and one device, and are stacked in one pass.
+        Numbers become the target's default dtypes. Arrays in a list keep their dtype. Those of several dtypes
+        are promoted, by the target's own rules if all are the target's, else by NumPy's. They must have one
+        shape and one device, and are stacked in one pass.
     like : array, optional
         Gives the backend, and the device if that backend is the target. Not the dtype.
     backend : str or module, optional
