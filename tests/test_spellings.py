@@ -312,3 +312,12 @@ def test_a_device_of_endless_digits_or_unprintable_letters_is_refused(name: str)
     with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$") as caught:
         xbridge.to_backend(A, "numpy", device=name)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("option", ["device", "dtype"])
+def test_an_object_of_a_library_that_is_not_installed_is_answered_with_what_installs_it(option: str) -> None:
+    xbridge.register_backend("nolib", "nolib_xbridge")
+    thing = type("Thing", (), {"__module__": "nolib"})()
+    with pytest.raises(xbridge.MissingLibraryError, match=r"not installed; try pip install nolib$"):
+        xbridge.to_backend(A, "numpy", **{option: thing})

@@ -39,7 +39,7 @@ class _Loaded:
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
 
-_Module = type(sys)  # to import `types` for it would take longer
+_Module: type[ModuleType] = type(sys)  # to import `types` for it would take longer
 
 watchers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
 
