@@ -20,7 +20,7 @@ from messages import NO_DOOR, message_of
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import errors
+from xbridge import _dtypes, errors
 from xbridge.backends import INDEX
 from xbridge.backends import numpy as room
 
@@ -38,6 +38,7 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
 
 A = np.arange(3.0)
 KNOWN = ", ".join(INDEX)
+DTYPES = ", ".join(_dtypes.DTYPES)
 CYCLE: list[object] = []
 CYCLE.append(CYCLE)
 
@@ -64,12 +65,12 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.to_backend(A, "zzz"),
         xbridge.UnknownBackendError,
-        f"cannot find backend 'zzz': the known names are {KNOWN}; try 'numpy'",
+        f"cannot find backend 'zzz': the known names are {KNOWN}; try one of these",
     ),
     (
         lambda: xbridge.register_backend(3, "three"),  # type: ignore[arg-type] # that is the mistake
         xbridge.OptionError,
-        "cannot register a backend 3: a name is a string; try '3'",
+        "cannot register a backend 3: a name is a string; try 'mylib'",
     ),
     (
         lambda: xbridge.register_backend("numpy", "other"),
@@ -92,7 +93,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         nested(A, requires_grad=1),
         xbridge.OptionError,
-        "cannot take requires_grad=1: it is None, True or False; try requires_grad=True",
+        "cannot take requires_grad=1: it is None, True or False; try requires_grad=None",
     ),
     (
         nested(A, requires_grad=False, grad="keep"),
@@ -112,7 +113,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot read dtype 'int61': it is no canonical name and no library's native dtype; "
-            "try dtype='int64'"
+            f"try one of {DTYPES}"
         ),
     ),
     (
@@ -128,7 +129,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot read dtype 'zzz': it is no canonical name and no library's native dtype; "
-            "try dtype='float32'"
+            f"try one of {DTYPES}"
         ),
     ),
     (
@@ -139,7 +140,17 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         options(device=0),
         xbridge.DeviceError,
-        "cannot read device 0: no library knows it as a device; try device='cpu'",
+        "cannot put a NumPy array on 'gpu:0': NumPy lives in host memory; try device='cpu'",
+    ),
+    (
+        options(device=-1),
+        xbridge.DeviceError,
+        "cannot read device -1: an index counts from 0, and has at most 31 bits; try device='cpu'",
+    ),
+    (
+        options(device=True),
+        xbridge.DeviceError,
+        "cannot read device True: no library knows it as a device; try device='cpu'",
     ),
     (
         options(device="cuda"),
@@ -219,7 +230,10 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         lambda: xbridge.to_list(np.ones(2, np.longdouble)),
         xbridge.DTypeError,
-        "cannot list an array of longdouble: Python has no such numbers; try dtype='float64' with to_numpy",
+        (
+            "cannot list an array of longdouble: Python has no such numbers; "
+            "try to_numpy(x, dtype='float64').tolist()"
+        ),
     ),
     (
         lambda: xbridge.to_numpy([1]),
@@ -259,7 +273,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a str: no backend owns the type and it exports no memory; "
-            "try float(x) if it spells a number"
+            "try asarray(float(x)) if it spells a number"
         ),
     ),
     (
@@ -413,7 +427,7 @@ class Kind(enum.Enum):
 @pytest.mark.parametrize(
     ("x", "do"),
     [
-        (Fraction(1, 2), "float(x)"),
+        (Fraction(1, 2), "asarray(float(x))"),
         (Path("a.npy"), "numpy.load(x)"),
         (io.BytesIO(b"ab"), "numpy.frombuffer(x.getbuffer(), dtype)"),
         (Future[Any](), "x.result()"),

@@ -307,9 +307,9 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         "torch records no history now; try grad=None",
     ),
     (
-        lambda: xbridge.asarray([F.to(torch.bfloat16), F.to(torch.float16)]),
+        lambda: xbridge.asarray([F.to(torch.bfloat16), F.to(torch.float8_e5m2)]),
         xbridge.DTypeError,
-        "cannot stack arrays of bfloat16 and float16",
+        "cannot stack arrays of bfloat16 and float8_e5m2",
         "they have no common dtype; try dtype='float32'",
     ),
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -332,3 +332,61 @@ def test_a_transfer_that_was_asked_for_passes_a_guard_against_the_others() -> No
     with jax.transfer_guard("disallow"):
         x = xbridge.to_backend(np.ones(3, "f4"), "jax")
         assert xbridge.to_numpy(x).tolist() == [1.0, 1.0, 1.0]
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [jnp.int32(1), jnp.float32(2.5)],
+        [jnp.arange(2), jnp.ones(2)],
+        [jnp.bfloat16(1), jnp.float16(2.5)],
+        [jnp.int8(1), jnp.float16(2.5)],
+        [jnp.uint8(1), jnp.int8(2)],
+        [jnp.bool_(True), jnp.complex64(1j), jnp.int32(2)],
+    ],
+    ids=lambda x: "-".join(str(one.dtype) for one in x),
+)
+def test_arrays_of_jaxs_among_themselves_are_promoted_as_jax_promotes(x: list[Any]) -> None:
+    expected = jnp.stack(x)
+    for made in (xbridge.asarray(x), jax.jit(lambda: xbridge.asarray(x))()):
+        assert made.dtype == expected.dtype
+        assert np.asarray(made).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("number", [True, 2, 3.5, 1j])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "bfloat16", "float16", "float32"])
+def test_a_number_among_arrays_of_jaxs_bends_as_it_does_in_jax(number: complex, dtype: str) -> None:
+    x = jnp.ones((), dtype)
+    made = xbridge.asarray([x, number])
+    assert made.dtype == (x + number if dtype != "bool" or number is not True else x | number).dtype
+    assert made.tolist() == [1, number]
+
+
+def test_sixty_four_bits_are_jaxs_rule_where_they_are_on(wide: None) -> None:
+    assert xbridge.asarray([jnp.int32(1), 3.5]).dtype == jnp.result_type(jnp.int32, 3.5) == "float64"
+    assert xbridge.asarray([jnp.int64(2**53), jnp.float64(0.5)]).tolist() == [2.0**53, 0.5]
+    with pytest.raises(xbridge.ValueLossError, match="does not fit"):
+        xbridge.asarray([jnp.int64(2**53 + 1), jnp.float64(0.5)])
+
+
+def test_an_integer_that_jax_would_round_in_a_list_is_refused_and_one_that_fits_is_not() -> None:
+    for x in (
+        [jnp.int32(2**24 + 1), 0.5],
+        [jnp.int32(1), 2**24 + 1, 0.5],
+        [jnp.arange(258), jnp.ones(258, "bfloat16")],
+    ):
+        with pytest.raises(xbridge.ValueLossError, match="; try "):
+            xbridge.asarray(x)
+    assert xbridge.asarray([jnp.int32(2**24), 0.5]).tolist() == [2**24, 0.5]
+
+
+def test_what_jax_has_no_rule_for_is_promoted_as_numpy_promotes() -> None:
+    pair = [jnp.ones(2, "float8_e5m2"), jnp.ones(2)]
+    with pytest.raises(ValueError, match="no available implicit dtype promotion path"):
+        jnp.result_type(*pair)
+    assert xbridge.asarray(pair).dtype == "float32"
+    with pytest.raises(xbridge.DTypeError, match="no common dtype"):
+        xbridge.asarray([jnp.ones(2, "int4"), jnp.ones(2)])

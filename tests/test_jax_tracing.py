@@ -199,3 +199,19 @@ def test_a_callback_converts_what_it_is_given() -> None:
 
     fn = jax.jit(lambda x: jax.pure_callback(on_the_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
     assert fn(X).tolist() == (X * 2).tolist()
+
+
+def test_tracers_in_a_list_are_promoted_as_jax_promotes(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Array:
+        made: Array = xbridge.asarray(
+            [x, x.astype("bfloat16"), jnp.arange(6).reshape(2, 3), x.astype("int32")]
+        )
+        assert made.dtype == "float32"
+        return made
+
+    inside(fn)
+
+
+def test_a_gradient_goes_through_a_list_of_several_dtypes() -> None:
+    found = jax.grad(lambda x: xbridge.asarray([jnp.arange(2), 3 * x]).sum())(jnp.ones(2))
+    assert found.tolist() == [3.0, 3.0]

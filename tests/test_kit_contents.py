@@ -6,6 +6,7 @@ import warnings
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import fresh
 import numpy as np
 import pytest
 from drawing import drawn, least
@@ -239,3 +240,28 @@ def test_a_failure_tells_how_its_array_lies(capsys: pytest.CaptureFixture[str]) 
 def test_a_strategy_reads_as_it_was_written() -> None:
     strategy = arrays("numpy", dtypes="int8", shapes=(2,), elements=(0, 1))
     assert "'numpy', dtypes='int8', shapes=(2,), elements=(0, 1)" in repr(strategy)
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "message"),
+    [
+        ("hypothesis", "strategies", "cannot draw arrays: Hypothesis is not installed"),
+        ("hypothesis", "conformance", "cannot run the conformance suite: hypothesis is not installed"),
+        ("pytest", "conformance", "cannot run the conformance suite: pytest is not installed"),
+        ("torch", "emulated", "cannot pretend an accelerator: torch is not installed"),
+    ],
+)
+def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
+    library: str, module: str, message: str
+) -> None:
+    code = f"""
+        import sys
+        sys.modules[{library!r}] = None
+        try:
+            import xbridge.testing.{module}
+        except ImportError as error:
+            print(type(error).__name__, error)
+    """
+    extra = "torch" if library == "torch" else "testing"
+    said = f"MissingLibraryError {message}; try pip install 'xbridge-array[{extra}]'"
+    assert fresh.run(code) == (0, [said])

@@ -111,6 +111,16 @@ def test_what_makes_no_array_is_refused(x: object, error: type[xbridge.XBridgeEr
         xbridge.asarray(x)
 
 
+@pytest.mark.parametrize("levels", [25, 40, 64])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_more_axes_than_numpy_has_are_refused(levels: int, mixed: bool) -> None:
+    a = np.ones((1,) * 40)
+    x = [deep(a, levels - 1), deep(a.astype("f4") if mixed else a, levels - 1)]
+    with pytest.raises(O, match=rf"have {levels + 40} axes, and NumPy has 64 at most; try "):
+        xbridge.asarray(x)
+    assert xbridge.asarray(deep(a, 24)).shape == (1,) * 64
+
+
 def cycles() -> list[list[Any]]:
     """Lists that contain themselves, in several ways."""
     plain: list[Any] = []

@@ -119,7 +119,8 @@ def test_history_ends_only_where_that_was_asked() -> None:
     ("x", "dtype", "expected"),
     [
         ([X, X.double()], torch.float64, [[0, 1, 2]] * 2),
-        ([X, X.to(torch.int32)], torch.float64, [[0, 1, 2]] * 2),
+        ([X, np.arange(3, dtype="i4")], torch.float64, [[0, 1, 2]] * 2),
+        ([X.to(torch.uint16), X.to(torch.int32)], torch.int32, [[0, 1, 2]] * 2),
         ([X.bfloat16(), X.bfloat16()], torch.bfloat16, [[0, 1, 2]] * 2),
         ([X.bfloat16(), X], torch.float32, [[0, 1, 2]] * 2),
         ([X.bfloat16(), [0.5, 1, 2]], torch.bfloat16, [[0, 1, 2], [0.5, 1, 2]]),
@@ -130,7 +131,7 @@ def test_history_ends_only_where_that_was_asked() -> None:
         ([X[:1].expand(3), np.arange(3, dtype="f4")[::-1]], torch.float32, [[0, 0, 0], [2, 1, 0]]),
         ([X, np.broadcast_to(np.float32(1), (3,))], torch.float32, [[0, 1, 2], [1, 1, 1]]),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_tensors_are_promoted_as_numpy_promotes(x: list[Any], dtype: Any, expected: Any) -> None:
     made = xbridge.asarray(x, backend="torch")
@@ -155,8 +156,74 @@ def test_a_promotion_that_would_lose_a_value_is_refused(x: list[Any]) -> None:
         xbridge.asarray(x)
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        [X, X.int()],
+        [X.half(), X.bfloat16()],
+        [X.bfloat16(), X.long()],
+        [X.bool(), X.to(torch.uint8), X.to(torch.int8)],
+        [X.double(), X.to(torch.complex64)],
+    ],
+    ids=lambda x: "-".join(str(one.dtype) for one in x),
+)
+def test_tensors_among_themselves_are_promoted_as_torch_promotes(x: list[Any]) -> None:
+    expected = torch.stack(x)
+    made = xbridge.asarray(x)
+    assert made.dtype == expected.dtype
+    assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "number"), [(1, 3.5), (True, 2), (True, 0.5), (1.5, 2), (1, 1j), (0.5, 1j), (1, True)]
+)
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_a_number_among_tensors_bends_as_it_does_in_torch(tensor: Any, number: Any, default: Any) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        x = torch.tensor(tensor)
+        made = xbridge.asarray([x, number])
+        assert made.dtype == torch.result_type(x, number)
+    finally:
+        torch.set_default_dtype(before)
+    assert made.tolist() == [tensor, number]
+
+
+def test_a_scalar_of_numpys_among_tensors_is_an_array_of_numpys() -> None:
+    for scalar, dtype in ((np.float64(0.1), torch.float64), (np.float32(0.5), torch.float64)):
+        made = xbridge.asarray([torch.tensor(1), scalar])
+        assert (made.dtype, made.tolist()) == (dtype, [1, float(scalar)])
+
+
+def test_an_integer_that_torch_would_round_in_a_list_is_refused_and_one_that_fits_is_not() -> None:
+    for x in (
+        [torch.tensor(2**24 + 1), 0.5],
+        [torch.tensor(1), 2**24 + 1, 0.5],
+        [X.long() + 257, X.bfloat16()],
+    ):
+        with pytest.raises(xbridge.ValueLossError, match="; try "):
+            xbridge.asarray(x)
+    assert xbridge.asarray([torch.tensor(2**24), 0.5]).tolist() == [2**24, 0.5]
+    assert xbridge.asarray([torch.tensor(2**24 + 1), 0.5], dtype="float32").tolist() == [2**24, 0.5]
+
+
+def test_a_graph_goes_through_a_promotion() -> None:
+    w = torch.tensor(2.0, requires_grad=True)
+    made = xbridge.asarray([w * 3, torch.tensor(4), torch.tensor(5.0).half(), 6])
+    made.sum().backward()
+    assert (made.dtype, made.tolist(), w.grad) == (torch.float32, [6, 4, 5, 6], torch.tensor(3.0))
+
+
+def test_what_has_no_values_to_look_at_is_promoted_as_it_is() -> None:
+    whole, half = torch.arange(2), torch.ones(2)
+    assert xbridge.asarray([whole.to("meta"), half.to("meta")]).dtype == torch.float32
+    mapped = torch.func.vmap(lambda a, b: xbridge.asarray([a, b]))(whole, half)
+    assert torch.equal(mapped, torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+
+
 def test_dtypes_without_a_common_one_are_refused_until_one_is_named() -> None:
-    for other in (X.half(), X.long(), X.to(torch.float8_e4m3fn)):
+    for other in (X.to(torch.float8_e5m2), X.to(torch.float8_e4m3fn)):
         with pytest.raises(xbridge.DTypeError, match="no common dtype; try dtype='float32'"):
             xbridge.asarray([X.bfloat16(), other])
         assert xbridge.asarray([X.bfloat16(), other], dtype="float32").tolist() == [[0, 1, 2]] * 2

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _registry
+from xbridge._decide import destination
 from xbridge._devices import CPU
 from xbridge._registry import backend_for, get, is_available, known_backends
 from xbridge._request import read_request
@@ -20,20 +21,23 @@ from xbridge.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
+    from types import ModuleType
 
     from xbridge._devices import Device
     from xbridge._leaves import Work
     from xbridge._protocol import Backend
 
 
-def goal(name: str, options: dict[str, Any]) -> tuple[Backend, Device]:
+def goal(name: str | ModuleType, options: dict[str, Any]) -> tuple[Backend, Device]:
     """Who converts, and where to; the host, where that is for each array to say."""
     target = get(name)
     device = read_request((target,), **options).device
-    place = CPU if device is None else target.resolve_device(device, CPU)
+    place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
         raise DeviceError.because(
-            f"transfer arrays to {name} on {place}", f"its devices are {', '.join(here)}", "device='cpu'"
+            f"transfer arrays to {target.name} on {place}",
+            f"its devices are {', '.join(here)}",
+            "device='cpu'",
         )
     return target, place
 

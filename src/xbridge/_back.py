@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from xbridge._devices import SHARDED
 from xbridge._look import are_arrays
-from xbridge.errors import DeviceError, OptionError, XBridgeError
+from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any, ParamSpec, TypeVar, overload
 
     from xbridge._convert import Grad
@@ -83,7 +84,7 @@ class Restore:
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]
             raise OptionError.because(
-                "restore a result" if to is None else f"restore a result to argument {to!r}",
+                "restore a result" if to is None else f"restore a result to argument {shown(to)}",
                 f"the arguments that were arrays are {arrays}" if arrays else "no argument was an array",
                 f"to={arrays[0]}" if arrays else "align_back with an array",
             )
@@ -93,7 +94,7 @@ class Restore:
 def align_back(
     *xs: Array,
     like: Array | None = None,
-    backend: str | None = None,
+    backend: str | ModuleType | None = None,
     device: object = None,
     dtype: object = None,
     copy: bool | None = None,
@@ -139,7 +140,7 @@ if TYPE_CHECKING:
     def aligned(
         *,
         like: Array | None = None,
-        backend: str | None = None,
+        backend: str | ModuleType | None = None,
         device: object = None,
         dtype: object = None,
         copy: bool | None = None,
@@ -152,7 +153,7 @@ def aligned(
     /,
     *,
     like: Array | None = None,
-    backend: str | None = None,
+    backend: str | ModuleType | None = None,
     device: object = None,
     dtype: object = None,
     copy: bool | None = None,
@@ -204,7 +205,7 @@ def aligned(
 def _there(
     xs: tuple[Array, ...],
     like: Array | None,
-    backend: str | None,
+    backend: str | ModuleType | None,
     options: dict[str, Any],
     place: Callable[[int], str] = "xs[{}]".format,
 ) -> tuple[tuple[Array, ...], Restore]:
@@ -216,14 +217,15 @@ def _there(
 
 
 def _aligned(
-    like: Array | None, backend: str | None, options: dict[str, Any], fn: Callable[P, R]
+    like: Array | None, backend: str | ModuleType | None, options: dict[str, Any], fn: Callable[P, R]
 ) -> Callable[P, R]:
     from functools import wraps  # noqa: PLC0415 -- as above
 
     from xbridge._dtypes import UNNAMED  # noqa: PLC0415 -- it imports typing
 
     name = _named(fn)
-    narrowing = options["dtype"] if options["dtype"] in UNNAMED else None
+    dtype = options["dtype"]
+    narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
 
     @wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:

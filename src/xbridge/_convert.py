@@ -11,6 +11,7 @@ from xbridge.backends import HOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any, Literal, TypeAlias
 
     from xbridge._protocol import Array, HostArray
@@ -22,8 +23,8 @@ _to_host = hot[HOST]
 
 def to_backend(
     x: Array,
-    backend: str,
     /,
+    backend: str | ModuleType,
     *,
     device: object = None,
     dtype: object = None,
@@ -37,18 +38,20 @@ def to_backend(
     x : array
         An array of any registered library and any shape, a NumPy scalar, or an exporter of ``__dlpack__``,
         ``__array_interface__``, ``__array__`` or a typed buffer. Numbers and lists belong to `asarray`.
-    backend : str
-        The name of the target library, such as ``"numpy"`` or ``"torch"``.
-    device : str or device object, optional
-        ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, or any library's device object.
+    backend : str or module
+        The target library: its name, such as ``"numpy"`` or ``"torch"``, its module, or an array namespace
+        of it, as `array_namespace` gives.
+    device : str, int or device object, optional
+        ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
+        index, or any library's device object.
         None keeps the array where it is, or takes it to the host for a library that lives only there.
         Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
-        A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object, or Python's
-        ``bool``, ``int``, ``float``, ``complex``. None means the same dtype or an error. ``"nearest"``
-        means the same dtype if the target has it there, else the narrowest of its kind that holds every
-        value, else the widest. ``"default"`` means no wider than the target's default dtype of that kind.
-        With these two it is an error if a value would be lost.
+        A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
+        one of NumPy's codes such as ``"f4"``, or Python's ``bool``, ``int``, ``float``, ``complex``. None
+        means the same dtype or an error. ``"nearest"`` means the same dtype if the target has it there, else
+        the narrowest of its kind that holds every value, else the widest. ``"default"`` means no wider than
+        the target's default dtype of that kind. With these two it is an error if a value would be lost.
     copy : bool, optional
         None shares memory where that is safe and copies once where it is not. True never shares. False
         shares or raises.
@@ -91,7 +94,7 @@ def to_backend(
     """
     if device is None and dtype is None and copy is None and grad is None:
         try:
-            y = hot[backend][type(x)](x)
+            y = hot[backend][type(x)](x)  # type: ignore[index] # a module is not in it
         except (KeyError, TypeError):
             y = None
         if y is not None:
@@ -158,7 +161,7 @@ def asarray(
     /,
     *,
     like: Array | None = None,
-    backend: str | None = None,
+    backend: str | ModuleType | None = None,
     device: object = None,
     dtype: object = None,
     copy: bool | None = None,
@@ -170,12 +173,12 @@ def asarray(
     Parameters
     ----------
     obj : array, number, or nested list or tuple of them
-        Numbers become the target's default dtypes, with ``dtype="nearest"`` too. Arrays in a list keep
-        their dtype, promoted as NumPy promotes; they must have one shape and one device, and are stacked
-        in one pass.
+        Numbers become the target's default dtypes, with ``dtype="nearest"`` too. Arrays in a list keep their
+        dtype. Those of several dtypes are promoted, by the target's own rules if all are the target's, else
+        by NumPy's. They must have one shape and one device, and are stacked in one pass.
     like : array, optional
         Gives the backend, and the device if that backend is the target. Not the dtype.
-    backend : str, optional
+    backend : str or module, optional
         The target; wins over `like`. With neither, an array stays in its library, a list that holds
         arrays goes to the first one's library and device, and all else becomes NumPy's.
     device, dtype, copy, grad
@@ -232,7 +235,7 @@ def asarray(
 def align(
     *xs: Array,
     like: Array | None = None,
-    backend: str | None = None,
+    backend: str | ModuleType | None = None,
     device: object = None,
     dtype: object = None,
     copy: bool | None = None,
@@ -246,9 +249,9 @@ def align(
         Arrays as for `to_backend`. Numbers pass through, for they adapt to any array; lists become arrays.
     like : array, optional
         Gives the backend, and the device if that backend is the target.
-    backend : str, optional
+    backend : str or module, optional
         The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar.
-    device : str or device object, optional
+    device : str, int or device object, optional
         The device for all. None takes that of `like` or of the first array that is the target's.
     dtype, copy, grad
         As for `to_backend`, for each array. With no `dtype`, each keeps its own; with ``"nearest"``, each

@@ -120,7 +120,17 @@ def destination(target: Backend, asked: Device | None, near: Device) -> Device:
         asked = CPU
     elif asked is None and near == CPU and "host" in target.gaps:
         asked = GPU
-    return target.resolve_device(asked or near, near)
+    return target.resolve_device(_accelerator(target, asked or near), near)
+
+
+def _accelerator(target: Backend, asked: Device) -> Device:
+    """The target's own name for its accelerator of an index; any other device as it is."""
+    if asked.kind != GPU or asked.index is None:
+        return asked
+    places = [place for place in target.devices() if place.kind != CPU]
+    numbered = enumerate(place.index for place in places)
+    numbers = [number if index is None else index for number, index in numbered]
+    return places[numbers.index(asked.index)] if asked.index in numbers else asked
 
 
 def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
@@ -262,6 +272,10 @@ def _plan(route: Route, steps: list[Step]) -> Plan:
         why = next((step.copies for step in steps if step.copies and (step.verb == "cast" or not empty)), "")
         if why:
             unsafe = route.request.unsafe
-            how, do = ("without a copy", "to_backend") if unsafe else ("with copy=False", "copy=None")
+            how, do = (
+                ("without a copy", f"to_backend(x, {route.target.name!r})")
+                if unsafe
+                else ("with copy=False", "copy=None")
+            )
             raise CopyError.because(f"{route.asked()} {how}", why, do)
     return Plan(route, tuple(steps))

@@ -8,11 +8,14 @@ words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device
 from __future__ import annotations
 
 from xbridge._tracing import constant
-from xbridge.errors import DeviceError
+from xbridge.errors import DeviceError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
+
+
+_DIGITS = 9
 
 
 class Device(str):
@@ -41,10 +44,14 @@ class Device(str):
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, where the device is made."""
         kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
-        is_number = index.isascii() and index.isdecimal() and str(int(index)) == index
-        if not kind or kind != kind.strip() or bool(colon) != is_number:
+        is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
+        if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
             raise DeviceError.because(
-                f"read device {name!r}", "a device is a kind or kind:index", "device='cpu'"
+                f"read device {shown(name)}", "a device is a kind or kind:index", "device='cpu'"
+            )
+        if len(index) > _DIGITS:
+            raise DeviceError.because(
+                f"read device {shown(name)}", f"an index has at most {_DIGITS} digits", "device='cpu'"
             )
         return super().__new__(cls, "cpu" if name == "cpu:0" else name)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from xbridge import _planned
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from xbridge._convert import Grad
     from xbridge._plan import Plan
     from xbridge._protocol import Array
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 def explain(
     x: Array,
-    backend: str,
     /,
+    backend: str | ModuleType,
     *,
     device: object = None,
     dtype: object = None,
@@ -29,8 +31,8 @@ def explain(
     ----------
     x : array
         As for `to_backend`. None of its elements is read.
-    backend : str
-        The name of the target library.
+    backend : str or module
+        The target library.
     device, dtype, copy, grad, requires_grad
         As for `to_backend` and `asarray`.
 

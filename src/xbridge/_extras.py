@@ -46,6 +46,9 @@ class Extras(Backend, Protocol):
     def is_leaf(self, x: Array, /) -> bool:
         """Whether the history of an array that has one begins with it."""
 
+    def promote(self, dtypes: list[str], numbers: list[complex], /) -> str | None:
+        """The dtype that it gives arrays of these dtypes beside Python numbers; None if it has no rule."""
+
     def aside(
         self, fn: Callable[[list[object]], list[object]], device: Device, /
     ) -> Callable[[list[object]], list[object]]:
@@ -59,6 +62,6 @@ class Extras(Backend, Protocol):
 
 
 OPTIONAL = (
-    *("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "is_leaf", "aside"),
-    "here",
+    *("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "is_leaf"),
+    *("promote", "aside", "here"),
 )

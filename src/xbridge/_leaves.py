@@ -28,7 +28,7 @@ from xbridge.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Protocol, Self
 
     from xbridge._protocol import Array, Backend
@@ -90,7 +90,7 @@ def is_text(x: Any) -> bool:
     return type(x) in _NO_ARRAYS or getattr(getattr(x, "dtype", None), "kind", "") in _TEXT
 
 
-def converted(xs: list[Any], name: str, **options: Any) -> list[Array]:
+def converted(xs: list[Any], name: str | ModuleType, **options: Any) -> list[Array]:
     """What becomes of arrays and fixtures. These are in the library then, but never of another dtype."""
     target = get(name)
     request = read_request((target,), **options)
@@ -98,13 +98,15 @@ def converted(xs: list[Any], name: str, **options: Any) -> list[Array]:
     made = [None if (way := ways[type(x)]) is None else way(x) for x in xs]
     planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
     try:
-        found = _planned.to_backend_all([xs[i] for i in planned], name, **options) if planned else []
+        found = _planned.to_backend_all([xs[i] for i in planned], target.name, **options) if planned else []
     except XBridgeError as error:
         error.renumber(planned)
         raise
     for i, y in zip(planned, found, strict=True):
         made[i] = y
-    return list(counted(_fixed(x, name, options) if y is None else y for x, y in zip(xs, made, strict=True)))
+    return list(
+        counted(_fixed(x, target.name, options) if y is None else y for x, y in zip(xs, made, strict=True))
+    )
 
 
 def direct(kind: type, target: Backend, request: Request) -> Direct | None:

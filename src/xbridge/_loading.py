@@ -6,7 +6,14 @@ import sys
 from importlib import import_module
 
 from xbridge.backends import Entry
-from xbridge.errors import FOREIGN_ERRORS, Chained, MissingLibraryError, OptionError, UnknownBackendError
+from xbridge.errors import (
+    FOREIGN_ERRORS,
+    Chained,
+    MissingLibraryError,
+    OptionError,
+    UnknownBackendError,
+    shown,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,12 +126,10 @@ def _announced(package: Distribution) -> list[EntryPoint]:
 def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    if not isinstance(name, str):
-        kind = type(name).__name__
-        return UnknownBackendError.because(
-            f"find a backend by a {kind}", "a backend is asked for by its name", repr(names[0])
-        )
-    near = get_close_matches(name, names, n=1) or names[:1]
-    return UnknownBackendError.because(
-        f"find backend {name!r}", f"the known names are {', '.join(names)}", f"{near[0]!r}"
-    )
+    if isinstance(name, str):
+        asked, near = f"find backend {shown(name)}", get_close_matches(name.casefold(), names, n=1)
+    else:
+        called = getattr(name, "__name__", None) if isinstance(name, type(sys)) else None
+        asked, near = f"find a backend by {shown(name) if called is None else f'the module {called}'}", []
+    known = f"the known names are {', '.join(names)}"
+    return UnknownBackendError.because(asked, known, f"{near[0]!r}" if near else "one of these")

@@ -43,10 +43,12 @@ class _Element(NamedTuple):
     scalar: bool
     """Whether it is a scalar of NumPy's, which is placed where the arrays are."""
 
-    @property
-    def exact(self) -> bool:
-        """Whether it is rounded only by who names a dtype: a number, or an integer."""
-        return self.weak or category(self.facts.dtype) == "int"
+    def must_stay_exact(self, dtype: str) -> bool:
+        """Whether only a named dtype may round it: a number, or an integer whose value can be read."""
+        if self.weak or category(self.facts.dtype) != "int" or self.facts.dtype == dtype:
+            return self.weak
+        room = self.guest.room
+        return room.tracing() or room.refusal(self.guest.array, leaving=True) is None
 
 
 def from_numbers(obj: object, target: Backend, request: Request) -> Array:
@@ -79,7 +81,7 @@ def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
     place = _one_place(elements, request)
     _refuse_to_cut(elements, target, request)
     named = _named(request)
-    dtype = _common_dtype(elements, named)
+    dtype = _common_dtype(elements, target, named)
 
     stacker = _stacker(elements, target, request)
     if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
@@ -97,7 +99,7 @@ def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
         foretell(stacker, target, Facts(dtype, where, shape), request)
     part = Request(spot, dtype, request.copy and None, request.grad)
     parts = [
-        _part(element, stacker, part._replace(exact=not named and (narrow or element.exact)))
+        _part(element, stacker, part._replace(exact=not named and (narrow or element.must_stay_exact(dtype))))
         for element in elements
     ]
 
@@ -144,20 +146,28 @@ def _placed(elements: list[_Element]) -> list[_Element]:
     return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
-def _common_dtype(elements: list[_Element], named: str | None) -> str:
+def _common_dtype(elements: list[_Element], target: Backend, named: str | None) -> str:
     """The dtype to stack in, into which every integer among them fits."""
-    strong = [element.facts.dtype for element in _strong(elements)]
+    strong = _strong(elements)
     numbers = [element.guest.array for element in elements if element.weak]
     mixed = _is_mixed(elements)
     if mixed and named:
         dtype = named
     elif mixed or numbers:
-        dtype = _host.promote(strong, numbers)
+        own = all(element.guest.room is target for element in strong)
+        dtype = _promoted([element.facts.dtype for element in strong], numbers, target if own else get(HOST))
     else:
-        dtype = strong[0]
+        dtype = strong[0].facts.dtype
     for number in numbers:
         _refuse_overflow(number, dtype)
     return dtype
+
+
+def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
+    """The dtype for all, by the rules of the library; by NumPy's if it has none for them."""
+    weak = [_host.sample(number) for number in numbers]
+    own: Callable[[list[str], list[complex]], str | None] | None = getattr(library, "promote", None)
+    return (own and own(dtypes, weak)) or _host.promote(dtypes, weak)
 
 
 def _is_mixed(elements: list[_Element]) -> bool:

@@ -25,6 +25,7 @@ from xbridge.errors import CopyError, DTypeError, OptionError, UnsupportedArrayE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
     from xbridge._conversion import Guest
     from xbridge._devices import Device
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from xbridge._protocol import Array, Backend
 
 
-def to_backend(x: object, name: str, **options: object) -> Array:
+def to_backend(x: object, name: str | ModuleType, **options: object) -> Array:
     """See `xbridge.to_backend`."""
     target, source = get(name), _owner(x)
     return _apart(_to_backend, [source], target, options)(x, target, source, options)
@@ -44,7 +45,7 @@ def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, 
     return convert(enter(x, target, must_share=request.copy is False, fetch=fetch), target, request)
 
 
-def to_backend_all(xs: list[object], name: str, **options: object) -> list[Array]:
+def to_backend_all(xs: list[object], name: str | ModuleType, **options: object) -> list[Array]:
     """`to_backend` for each of many, which cross together where they are small."""
     target, owners = get(name), [_owner(x) for x in xs]
     made: dict[int, Array] = {}
@@ -70,11 +71,18 @@ def _to_backend_all(
 
 
 def asarray(
-    obj: object, like: object, name: str | None, *, grad: object, requires_grad: object, **options: object
+    obj: object,
+    like: object,
+    name: str | ModuleType | None,
+    *,
+    grad: object,
+    requires_grad: object,
+    **options: object,
 ) -> Array:
     """See `xbridge.asarray`."""
     options["grad"] = with_requires_grad(grad, requires_grad)
     options["track"] = requires_grad is True
+    name = None if name is None else get(name).name
     if like is not None:
         model = _model(like)
         name = model.room.name if name is None else name
@@ -105,7 +113,7 @@ def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str,
 def align(
     xs: tuple[object, ...],
     like: object,
-    name: str | None,
+    name: str | ModuleType | None,
     place: Callable[[int], str] = "xs[{}]".format,
     **options: Any,
 ) -> tuple[Array, ...]:
@@ -117,7 +125,9 @@ def align(
         raise error.at(place(error.which or 0)) from error
 
 
-def meet(arrays: list[object], like: object, name: str | None, options: dict[str, Any]) -> Backend:
+def meet(
+    arrays: list[object], like: object, name: str | ModuleType | None, options: dict[str, Any]
+) -> Backend:
     """The backend for all of these arrays; `options` gets the device for all.
 
     An explicit name or device goes before `like`, and `like` before the first array. A device counts only
@@ -152,10 +162,12 @@ def _model(like: object) -> Guest:
         return enter(like)
     except UnsupportedArrayError as error:
         kind = type(like).__name__
-        raise OptionError.because(f"take a {kind} as like", "it is no array", "backend='torch'") from error
+        raise OptionError.because(
+            f"take a {kind} as like", "it is no array", f"like=None, backend={HOST!r}"
+        ) from error
 
 
-def _brought(x: object, name: str, options: dict[str, Any]) -> Array:
+def _brought(x: object, name: str | ModuleType, options: dict[str, Any]) -> Array:
     """An array or a list as an array of that backend. A number adapts to any array as it is."""
     if not _host.is_literal(x):
         return to_backend(x, name, **options)
@@ -181,12 +193,14 @@ def _to_list(x: object) -> Any:
     listed = convert(guest, host, request)
     if host.describe(listed).dtype not in DTYPES:
         raise DTypeError.because(
-            f"list an array of {dtype}", "Python has no such numbers", "dtype='float64' with to_numpy"
+            f"list an array of {dtype}", "Python has no such numbers", "to_numpy(x, dtype='float64').tolist()"
         )
     return listed.tolist()
 
 
-def explain(x: object, name: str, *, grad: object, requires_grad: object, **options: object) -> Plan:
+def explain(
+    x: object, name: str | ModuleType, *, grad: object, requires_grad: object, **options: object
+) -> Plan:
     """See `xbridge.explain`."""
     options["grad"] = with_requires_grad(grad, requires_grad)
     options["track"] = requires_grad is True
@@ -232,7 +246,7 @@ def _met(x: object, target: Backend) -> Guest:
         ) from error
 
 
-def unsafe_share(x: object, name: str) -> Array:
+def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
     target, source = get(name), _owner(x)
     return _apart(_unsafe_share, [source], target, {})(x, target)
@@ -244,7 +258,9 @@ def _unsafe_share(x: object, target: Backend) -> Array:
     layouts = () if guest.room is target else (guest.room.layout(guest.array), target.layout(result))
     if layouts and not any(layout.is_nowhere() for layout in layouts) and not _host.overlap(*layouts):
         raise CopyError.because(
-            f"share this memory with {target.name}", f"{target.name} has copied it", "to_backend"
+            f"share this memory with {target.name}",
+            f"{target.name} has copied it",
+            f"to_backend(x, {target.name!r})",
         )
     return result
 

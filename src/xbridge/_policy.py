@@ -25,10 +25,12 @@ from xbridge.errors import (
     OptionError,
     PolicyError,
     TransferWarning,
+    shown,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
+    from types import ModuleType
     from typing import Self
 
     from xbridge._plan import Plan, Step
@@ -169,7 +171,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return cast("F", awaited if late else called)
 
 
-def unsafe_share(x: Array, backend: str, /) -> Array:
+def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
     """Convert an array without a copy, where the contract would copy to be safe.
 
     What the contract guards against is the caller's from here on: a write to memory that was read-only
@@ -180,8 +182,8 @@ def unsafe_share(x: Array, backend: str, /) -> Array:
     ----------
     x : array
         As for `to_backend`.
-    backend : str
-        The name of the target library.
+    backend : str or module
+        The target library.
 
     Returns
     -------
@@ -282,8 +284,8 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _checked(word: str, rule: str) -> Rule:
-    if rule not in _RULES:
+    if not isinstance(rule, str) or rule not in _RULES:
         raise OptionError.because(
-            f"take {word}={rule!r} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
+            f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
         )
     return cast("Rule", rule)

@@ -7,7 +7,7 @@ the order below, and the type checker and a test hold it to this page. The core 
 - *Look* verbs touch no data, and answer for arrays that cannot be converted too.
 - *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
 - *Steps* are what plans are made of. Each does one thing or raises.
-- *Optional* verbs (`_extras.py`) take many arrays at once, or know more of a device.
+- *Optional* verbs (`_extras.py`) take many arrays at once, or know more of a device or of dtypes.
 """
 
 # pyright: reportReturnType=false

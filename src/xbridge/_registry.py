@@ -20,7 +20,7 @@ from xbridge._loading import check, load, plugins, under_way, unknown
 from xbridge._locks import in_child, lock
 from xbridge._tracing import constant
 from xbridge.backends import HOST, INDEX, Entry
-from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError
+from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class _Loaded:
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
 
+_Module: type[ModuleType] = type(sys)  # to import `types` for it would take longer
+
 watchers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
 
 _entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
@@ -51,8 +53,8 @@ _failed: set[Entry] = set()
 _lock = lock()
 
 
-def get(name: str) -> Backend:
-    """The backend of that name, imported if need be."""
+def get(name: str | ModuleType) -> Backend:
+    """The backend of that name, or of that module's library, imported if need be."""
     backend: Backend = getattr(_Loaded, _fetch(name))
     return backend
 
@@ -106,7 +108,7 @@ def register_backend(
     (True, False)
     """
     if not isinstance(name, str):
-        raise OptionError.because(f"register a backend {name!r}", "a name is a string", repr(str(name)))
+        raise OptionError.because(f"register a backend {shown(name)}", "a name is a string", "'mylib'")
     packages = (name,) if roots is None else (roots,) if isinstance(roots, str) else tuple(roots)
     entry = Entry(module, packages, f"pip install {name}")
     global _entries  # noqa: PLW0603 -- replaced under the lock
@@ -143,13 +145,13 @@ def known_backends() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_entries, *_scan()]))
 
 
-def is_available(name: str) -> bool:
+def is_available(name: str | ModuleType) -> bool:
     """Whether the backend can be imported and used here. The answer is remembered, once the import is over.
 
     Parameters
     ----------
-    name : str
-        Any name.
+    name : str or module
+        Any name, or a library's module.
 
     Returns
     -------
@@ -162,6 +164,8 @@ def is_available(name: str) -> bool:
     >>> is_available("numpy"), is_available("nolib")
     (True, False)
     """
+    if isinstance(name, _Module):
+        name = _named(name)
     if not isinstance(name, str):
         return False
     found = claims(name)
@@ -202,12 +206,36 @@ def _find(cls: type) -> str:
 
 
 @constant
-def _fetch(name: str) -> str:
-    """Make sure that a backend is loaded."""
+def _fetch(name: str | ModuleType) -> str:
+    """Make sure that a backend is loaded, and name it."""
+    if isinstance(name, _Module):
+        name = _named(name) or name
     if not isinstance(name, str):
         raise unknown(name, known_backends())
     _load(name)
     return name
+
+
+def is_root(package: str) -> bool:
+    """Whether a backend's arrays may come from a package."""
+    return bool(_nominated(package))
+
+
+def _named(module: ModuleType) -> str:
+    """The backend whose library a module belongs to; "" if there is none.
+
+    That is the library whose package it is in. A module of another package, such as array-api-compat, stands
+    for a library that it is named after, if it has the library's array type.
+    """
+    root, *parts = str(module.__name__).split(".")
+    names = _nominated(root)
+    if names:
+        return names[0]
+    held = set(map(id, vars(module).values()))
+    for name in (name for part in parts for name in _nominated(part)):
+        if is_available(name) and not held.isdisjoint(map(id, get(name).plain)):
+            return name
+    return ""
 
 
 def _nominated(root: str) -> list[str]:

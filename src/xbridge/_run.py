@@ -22,6 +22,7 @@ from xbridge.errors import (
     DTypeError,
     GradientError,
     UnsupportedArrayError,
+    ValueLossError,
     XBridgeError,
     counted,
     is_about_memory,
@@ -83,6 +84,11 @@ def perform(x: Array, plan: Plan) -> Array:
     for step in plan.steps:
         try:
             x = getattr(step.room, step.verb)(x, *step.args)
+        except ValueLossError as error:
+            route = plan.route
+            if route.target.lacks(route.facts.dtype, route.device) is None:
+                raise
+            raise ValueLossError.narrowing(route.facts.dtype, route.dtype, both=False) from error
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:

@@ -24,10 +24,11 @@ from xbridge._apart import apart, as_here, beside, ends, goal, may_leave
 from xbridge._leaves import Batch, converted
 from xbridge._locks import freed
 from xbridge._run import begun_by, caller
-from xbridge.errors import OptionError, XBridgeError
+from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from types import ModuleType
 
     from xbridge._convert import Grad
     from xbridge._leaves import Work
@@ -91,14 +92,16 @@ class Transfer:
         TimeoutError
             It is not done yet. It goes on.
         """
-        if timeout is not None and (not isinstance(timeout, Real) or isnan(min(timeout, TIMEOUT_MAX))):
+        if timeout is not None and (
+            not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
+        ):
             raise OptionError.because(
-                f"wait timeout={timeout!r}", "it is a number of seconds, or None", "timeout=1.0"
+                f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
             )
         if not self._future.done():
             _stay(self._process, "wait for a transfer", "transfer")
         try:
-            return self._future.result(timeout and float(min(timeout, TIMEOUT_MAX)))
+            return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))
         except TimeoutError:
             if self._future.done():
                 raise  # the conversion's own
@@ -107,8 +110,8 @@ class Transfer:
 
 def transfer(
     tree: Any,
-    backend: str,
     /,
+    backend: str | ModuleType,
     *,
     device: object = None,
     dtype: object = None,
@@ -172,8 +175,8 @@ def transfer(
 
 def prefetch(
     iterable: Iterable[Any],
-    backend: str,
     /,
+    backend: str | ModuleType,
     *,
     device: object = None,
     dtype: object = None,
@@ -227,18 +230,22 @@ def prefetch(
     1 [1. 1.]
     2 [2. 2.]
     """
-    if isinstance(depth, bool) or not hasattr(depth, "__index__") or depth < 1:
-        raise OptionError.because(f"take depth={depth!r}", "it is a whole number from 1 on", "depth=2")
+    try:
+        ahead = 0 if isinstance(depth, bool) else index(depth)
+    except TypeError:
+        ahead = 0
+    if ahead < 1:
+        raise OptionError.because(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
     options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     goal(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         kind = type(iterable).__name__
         raise OptionError.because(f"take batches from a {kind}", "it is not iterable", "[batch]")
-    return _ahead(iterable, backend, options, index(depth), caller())
+    return _ahead(iterable, backend, options, ahead, caller())
 
 
 def _ahead(
-    iterable: Iterable[Any], name: str, options: dict[str, Any], depth: int, by: Caller
+    iterable: Iterable[Any], name: str | ModuleType, options: dict[str, Any], depth: int, by: Caller
 ) -> Generator[Any, None, None]:
     """Load in one thread, carry in another, and hand out in order.
 

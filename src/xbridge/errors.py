@@ -42,9 +42,22 @@ FOREIGN_ERRORS = (
 """What a library may raise in a step of its own; ours is chained to it. A compiler can follow an `except`."""
 
 
+_LONGEST = 200
+"""Characters from which on a value does not stand in a message."""
+
+
 def is_about_memory(error: BaseException) -> bool:
     """Whether memory ran out, on the host or on a device: that passes, for who wants to try with less."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def shown(x: object, write: Callable[[object], str] = repr) -> str:
+    """A value for a message: as Python writes it, or its type if that is long or fails."""
+    try:
+        text = write(x)
+    except FOREIGN_ERRORS:
+        text = ""
+    return text if 0 < len(text) < _LONGEST else f"a {type(x).__name__}"
 
 
 class XBridgeError(Exception):
@@ -100,12 +113,14 @@ class ValueLossError(XBridgeError, OverflowError):
     """A value does not fit the dtype that was not asked for by name."""
 
     @classmethod
-    def narrowing(cls, dtype: str, narrower: str) -> Self:
-        """A value that its default dtype cannot hold."""
+    def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
+        """A value that its default dtype cannot hold; the target has both, or the narrower one alone."""
         return cls.because(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
-            f"naming it: dtype={narrower!r}",
+            f"naming one: dtype={dtype!r} or dtype={narrower!r}"
+            if both
+            else f"naming it: dtype={narrower!r}",
         )
 
 

@@ -8,8 +8,8 @@ Imported when the first conversion needs it, never by `import xbridge`.
 from xbridge._host._dlpack import ElsewhereError
 from xbridge._host._exporters import admit
 from xbridge._host._fill import ALIGNMENT, fill
-from xbridge._host._memory import cast, check, copy, freeze, overlap, thaw
-from xbridge._host._sequences import Nest, is_literal, literal, nest, promote
+from xbridge._host._memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
+from xbridge._host._sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
 
@@ -21,6 +21,7 @@ __all__ = [
     "cast",
     "check",
     "copy",
+    "dtype_of_code",
     "fill",
     "freeze",
     "is_literal",
@@ -28,5 +29,6 @@ __all__ = [
     "nest",
     "overlap",
     "promote",
+    "sample",
     "thaw",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from xbridge.errors import MissingLibraryError, ValueLossError
 if TYPE_CHECKING:
     from xbridge._protocol import HostArray
 
+_CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
 """Candidate solutions that NumPy may try before a pair of layouts is compared byte by byte."""
 
@@ -33,6 +35,14 @@ def native_dtype(name: str) -> np.dtype[Any]:
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extended
     return np.dtype(name)
+
+
+def dtype_of_code(code: str) -> np.dtype[Any] | None:
+    """The dtype behind one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
+    try:
+        return np.dtype(code) if _CODE.fullmatch(code) else None
+    except TypeError:  # of no such width
+        return None
 
 
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:

@@ -106,15 +106,18 @@ def _is_exact(n: int, floating: str) -> bool:
     return n == 0 or (abs(n) >> zeros) < exact_integers(floating)[1]
 
 
-def promote(names: list[str], weak: list[HostArray]) -> str:
+def sample(number: HostArray) -> complex:
+    """A Python number of the same kind."""
+    return {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}[number.dtype.kind]
+
+
+def promote(names: list[str], weak: list[complex]) -> str:
     """The dtype of a list of arrays: as NumPy promotes, Python numbers being weak."""
-    kinds = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}
-    samples = [kinds[leaf.dtype.kind] for leaf in weak]
     try:
         strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
         if all(name in DTYPES for name in names):
-            bends = category(strong.name) == "float" and not any(isinstance(n, complex) for n in samples)
-            return strong.name if bends else np.result_type(strong, *samples).name
+            bends = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
+            return strong.name if bends else np.result_type(strong, *weak).name
     except (TypeError, ValueError) as error:
         raise _unlike(names) from error
     raise _unlike(names)

@@ -11,7 +11,7 @@ from xbridge._devices import CPU, no_exchange
 from xbridge._dtypes import DTYPES, instead
 from xbridge._host._memory import layout_of, native_dtype
 from xbridge._protocol import Facts, Refusal
-from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.errors import DeviceError, DTypeError, GradientError, OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from xbridge._devices import Device
     from xbridge._protocol import Array, Exporter, HostArray, Layout
+
+_MOST_AXES = 64
 
 name = "numpy"
 plain: tuple[type, ...] = (np.ndarray,)
@@ -177,6 +179,13 @@ def move(x: HostArray, device: Device, /) -> HostArray:
 
 
 def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
+    axes = len(shape) + arrays[0].ndim
+    if axes > _MOST_AXES:
+        raise OptionError.because(
+            "make an array of this list",
+            f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
+            "arrays of fewer axes",
+        )
     return np.stack([to_host(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 

@@ -111,7 +111,7 @@ class _ReadOnlyNamespace(ModuleType):
     """A module whose functions give read-only arrays, whatever they are given."""
 
     def __init__(self, module: ModuleType) -> None:
-        super().__init__(f"read-only {module.__name__}", module.__doc__)
+        super().__init__(f"xbridge.testing.readonly.{module.__name__}", module.__doc__)
         self._module = module
 
     def __getattr__(self, name: str) -> Any:

@@ -18,6 +18,7 @@ from xbridge.tree._walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import TypeAlias
 
     from xbridge._convert import Grad
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 def to_backend(
     tree: Tree,
-    backend: str,
     /,
+    backend: str | ModuleType,
     *,
     device: object = None,
     dtype: object = None,
@@ -120,7 +121,7 @@ def to_numpy(
 def align(
     *trees: Tree,
     like: Array | None = None,
-    backend: str | None = None,
+    backend: str | ModuleType | None = None,
     device: object = None,
     dtype: object = None,
     copy: bool | None = None,

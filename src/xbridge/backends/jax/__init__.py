@@ -278,6 +278,13 @@ def import_(shown: Exporter, /) -> Array:
         return jax.dlpack.from_dlpack(shown)
 
 
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
+    except (KeyError, ValueError):  # a dtype without a canonical name, or JAX promotes these to none
+        return None
+
+
 def _has_wide() -> bool:
     """Whether 64 bits are on, for this thread and now."""
     wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported

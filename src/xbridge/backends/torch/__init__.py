@@ -6,6 +6,7 @@ questions of each, and answers None unless every one is settled.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import torch
@@ -273,6 +274,16 @@ def export(x: torch.Tensor, /) -> Exporter:
 
 def import_(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
+
+
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
+        for number in numbers:
+            dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
+    except (KeyError, RuntimeError):  # a dtype without a canonical name, or torch promotes these to none
+        return None
+    return _NAMES.get(dtype)
 
 
 def _facts(x: torch.Tensor) -> Facts:

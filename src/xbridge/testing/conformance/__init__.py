@@ -10,6 +10,16 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
+from xbridge.errors import MissingLibraryError
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+    import pytest  # noqa: F401 -- likewise
+except ImportError as _error:
+    raise MissingLibraryError.because(
+        "run the conformance suite", f"{_error.name} is not installed", "pip install 'xbridge-array[testing]'"
+    ) from _error
+
 __all__ = []
 
 for _module in iter_modules(__path__, f"{__name__}."):

@@ -52,8 +52,15 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
-from torch.utils import backend_registration
+from xbridge.errors import MissingLibraryError
+
+try:
+    import torch
+    from torch.utils import backend_registration
+except ImportError as _error:
+    raise MissingLibraryError.because(
+        "pretend an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
+    ) from _error
 
 from xbridge.testing.emulated import _device, _kernels
 from xbridge.testing.emulated._streams import Stream, delay

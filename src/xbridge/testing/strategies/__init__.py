@@ -4,6 +4,15 @@ They say what is valid, not how often it comes. Each option takes a value or ano
 is whatever goes with the others.
 """
 
+from xbridge.errors import MissingLibraryError
+
+try:
+    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+except ImportError as _error:
+    raise MissingLibraryError.because(
+        "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
+    ) from _error
+
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._inputs import Conversion, array_likes, conversions, refusals

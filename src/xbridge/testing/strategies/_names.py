@@ -5,6 +5,7 @@ A name is checked when it is given, so that a misspelt one fails in the test's o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,14 @@ from xbridge._dtypes import DTYPES, category
 from xbridge._registry import get
 from xbridge._request import read_request
 from xbridge.backends import HOST
-from xbridge.errors import DeviceError, DTypeError, OptionError
+from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
 from xbridge.testing._samples import samples_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from xbridge._devices import Device
+    from xbridge._plan import Request
     from xbridge._protocol import Backend
 
 _KINDS = ("bool", "int", "float", "complex")
@@ -137,10 +141,11 @@ def dtypes_of(room: Backend, device: Device) -> list[str]:
 
 def read_dtype(room: Backend, dtype: object) -> str:
     """The canonical name of a dtype that a backend has."""
-    name = read_request((room,), device=None, dtype=dtype, copy=None, grad=None).dtype
+    name = _read(room, dtype=dtype).dtype
     lack = room.lacks(name, CPU) if name in DTYPES else None
     if lack:
-        raise lack.error.because(f"draw {room.name} arrays of {dtype!r}", lack.why, lack.do)
+        with _Plural():
+            raise lack.error.because(f"draw {room.name} arrays of {dtype!r}", lack.why, lack.do)
     if name not in dtypes_of(room, CPU):
         raise DTypeError.because(
             f"draw {room.name} arrays of {dtype!r}", "that is no dtype to hold numbers in", "dtypes='float32'"
@@ -148,11 +153,32 @@ def read_dtype(room: Backend, dtype: object) -> str:
     return name
 
 
+def _read(room: Backend, *, device: object = None, dtype: object = None) -> Request:
+    """An option as a conversion reads it."""
+    with _Plural():
+        return read_request((room,), device=device, dtype=dtype, copy=None, grad=None)
+
+
+class _Plural:
+    """Has an error name the option as it is called here."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise the same with the other word."""
+        if isinstance(error, XBridgeError):
+            raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
+
+
 def read_device(room: Backend, device: object) -> Device:
     """A device of a backend that is here."""
-    asked = read_request((room,), device=device, dtype=None, copy=None, grad=None).device
+    asked = _read(room, device=device).device
     home = room.devices()[0]
-    found = room.resolve_device(home if asked in (None, CPU) else asked, home)
+    with _Plural():
+        found = room.resolve_device(home if asked in (None, CPU) else asked, home)
     if found not in room.devices():
         raise DeviceError.because(
             f"draw {room.name} arrays on {found!r}",
