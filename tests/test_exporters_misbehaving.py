@@ -137,6 +137,24 @@ def test_an_error_that_the_version_did_not_cause_is_the_one_that_is_told() -> No
         xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": refuse}))
 
 
+def test_an_export_without_a_signature_is_asked_without_a_version_too() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"TypeError\('min expected at least 1 argument"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": min}))  # which Python cannot look into
+
+
+def test_an_exporter_that_must_copy_to_the_host_is_not_asked_for_less() -> None:
+    asked = []
+
+    def refuse(**keywords: object) -> None:
+        asked.append(sorted(keywords))
+        raise NotImplementedError
+
+    x = Exporter(__dlpack__=refuse, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:0"):
+        xbridge.to_numpy(x)
+    assert asked == [["dl_device", "max_version"]]
+
+
 @pytest.mark.parametrize("word", ["__dlpack__", "__dlpack_device__"])
 def test_an_exporter_that_refuses_dlpack_is_read_by_its_next_protocol(word: str) -> None:
     def refuse(*_: object, **__: object) -> None:

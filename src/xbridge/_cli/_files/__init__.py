@@ -88,7 +88,7 @@ class Format(Protocol):
         """Yield what the format's own library finds in a file that was written."""
 
     def numbers(self, content: bytes, /) -> Mapping[str, Any]:
-        """Return the arrays by name, as the format's own library reads a small file."""
+        """Return the arrays by name, as the format's own library reads a small file that has names."""
 
 
 def format_of(path: Path) -> Format:

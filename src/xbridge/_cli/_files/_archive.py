@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,10 @@ _MANY = 0xFFFF
 
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Open an archive whose directory has every member once, under the name in the member's own header."""
-    with Chained(partial(unreadable, path)):
-        archive = zipfile.ZipFile(path)
-        try:
-            _check(archive, path)
-        except BaseException:
-            archive.close()
-            raise
+    with Chained(partial(unreadable, path)), ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        _check(archive, path)
+        stack.pop_all()  # it stays open
     return archive
 
 

@@ -71,10 +71,6 @@ def reread(path: Path) -> Iterator[Facts]:
     yield None, array.dtype, array.shape
 
 
-def numbers(content: bytes) -> dict[str, Any]:
-    return {}  # it has no names
-
-
 def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
     """What a file or a member says before its values."""
     inside = f"{member!r}: " if member else ""
