@@ -269,6 +269,62 @@ def test_a_name_that_would_not_come_back_is_refused_before_the_file_has_its_name
     assert listing(tmp_path) == {"a.pt"}
 
 
+ODD_NAMES = (
+    *("", " ", "file", "arr_0", "self", "allow_pickle", "x/y", "/x", "../x", "x/", "a\\b", "a\nb", "."),
+    *("a", "A", "b.npy", "c.npy.npy", ".npy", "\u00e9", "e\u0301", "\u6587", "__class__", "data.pkl"),
+)
+
+
+@pytest.mark.parametrize("target", ["there.npz", "there.safetensors", "there.pt"])
+def test_any_name_is_given_back_by_the_library_of_the_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    names = [name for name in ODD_NAMES if (name, target) != (".npy", "there.npz")]  # which reads as ""
+    torch.save({name: torch.tensor([number]) for number, name in enumerate(names)}, tmp_path / "a.pt")
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / target)
+    found = read(tmp_path / target)
+    assert {name: found[name].tolist() for name in names} == {name: [i] for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "a.npy"), ("a.npy", "a"), ("", ".npy")])
+def test_a_name_under_which_numpy_would_give_another_array_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = {first: torch.tensor([1]), second: torch.tensor([2])}
+    torch.save(arrays, tmp_path / "a.pt")
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    shorter, longer = sorted((first, second), key=len)
+    assert f"for the name {longer!r} its own library gives the array {shorter!r}" in said
+    assert listing(tmp_path) == {"a.pt"}
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.safetensors")
+    assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
+        name: x.tolist() for name, x in arrays.items()
+    }
+
+
+def test_a_file_in_which_numpy_confuses_two_names_is_read_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "a.npz", **{"a": np.array([1]), "a.npy": np.array([2])})  # type: ignore[arg-type] # any name
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert {name: x.tolist() for name, x in read(tmp_path / "b.safetensors").items()} == {
+        "a": [1],
+        "a.npy": [2],
+    }
+    refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_a_name_that_is_lost_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a\0b": torch.ones(2)}, tmp_path / "a.pt")
+    said = refused(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    assert "for the name 'a\\x00b' its own library gives nothing" in said
+
+
 def test_every_array_of_a_safetensors_file_is_aligned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,16 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from shell import listing, refused, shell
+
+from xbridge._cli import main
 
 pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
@@ -97,6 +101,237 @@ def test_a_damaged_archive_is_seen_by_its_checksum(
         said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / target)
         assert "'a.npy': Bad CRC-32 for file 'a.npy'" in said
     assert listing(tmp_path) == {"a.npz"}
+
+
+def tensors() -> dict[str, Any]:
+    """Whole records, parts of one record, and tensors that walk through a record in another order."""
+    import torch
+
+    base = torch.arange(40.0)
+    return {
+        "w": torch.arange(6.0) + 0.5,
+        "turned": torch.arange(6).reshape(2, 3).T,
+        "part": base[:20],
+        "steps": base[20::2],
+        "none": torch.ones(0),
+    }
+
+
+def flipped(path: Path, at: int, bit: int = 0) -> Path:
+    """A copy of a file in which one bit is another."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    damaged = path.with_name(f"damaged{path.suffix}")
+    damaged.write_bytes(content)
+    return damaged
+
+
+def places(path: Path, member: str) -> dict[str, int]:
+    """Where in an archive the parts of a member are, from the specification of the format."""
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(member)).encode()
+        local = archive.getinfo(name.decode()).header_offset
+    entry = content.index(b"PK\1\2", content.rindex(b"PK\1\2", 0, content.rindex(name)))
+    (of_name, of_extra) = struct.unpack_from("<HH", content, local + 26)
+    return {
+        "values": local + 30 + of_name + of_extra + 3,
+        "signature in its header": local,
+        "method in its header": local + 8,
+        "length of the name in its header": local + 26,
+        "length of the rest of its header": local + 28,
+        "name in its header": local + 30,
+        "checksum in the directory": entry + 16,
+        "size in the directory": entry + 24,
+        "length of the name in the directory": entry + 28,
+        "length of the comment in the directory": entry + 32,
+        "place in the directory": entry + 42,
+        "name in the directory": entry + 46,
+    }
+
+
+PARTS = ("w", "turned", "part", "steps")
+
+
+@pytest.mark.parametrize("target", ["there.npz", "there.safetensors", "there.pt", "there.npy"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_torch_file_with_one_wrong_bit_in_a_tensor_is_refused_by_the_name_of_the_tensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, target: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    save_pt(tensors(), tmp_path / "a.pt")
+    record = {"w": tensors()["w"], "turned": torch.arange(6)}.get(part, torch.arange(40.0))
+    at = (tmp_path / "a.pt").read_bytes().index(record.numpy().tobytes())
+    damaged = flipped(tmp_path / "a.pt", at + 1)
+    options = ["--array", part] if target.endswith(".npy") else []
+    said = refused(capsys, "convert", damaged, tmp_path / target, "--relayout", *options)
+    name = "part" if part == "steps" and not options else part  # they are of one record
+    assert f"cannot read {damaged}: the checksum of {name!r} is another one: its values are damaged" in said
+    assert listing(tmp_path) == {"a.pt", "damaged.pt"}
+
+
+ZIP_PARTS = (
+    "values",
+    "signature in its header",
+    "length of the name in its header",
+    "length of the rest of its header",
+    "name in its header",
+    "checksum in the directory",
+    "size in the directory",
+    "length of the name in the directory",
+    "length of the comment in the directory",
+    "place in the directory",
+    "name in the directory",
+)
+
+
+@pytest.mark.parametrize("what", ZIP_PARTS)
+@pytest.mark.parametrize(("suffix", "member"), [(".pt", "data/0"), (".pt", "data.pkl"), (".npz", "a.npy")])
+def test_an_archive_with_one_wrong_bit_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, member: str, what: str
+) -> None:
+    whole = tmp_path / f"whole{suffix}"
+    good(whole)
+    damaged = flipped(whole, places(whole, member)[what])
+    for target in ("there.npz", "there.safetensors"):
+        assert f"cannot read {damaged}: " in refused(capsys, "convert", damaged, tmp_path / target)
+    assert listing(tmp_path) == {whole.name, damaged.name}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npz", " compressed.npz"])
+def test_whichever_bit_of_an_archive_is_wrong_the_values_are_right_or_the_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    pytest.importorskip("torch")
+    whole, there = tmp_path / f"a{suffix}", tmp_path / "there.npz"
+    if suffix == ".pt":
+        save_pt(tensors(), whole)
+    else:
+        save = np.savez if suffix == ".npz" else np.savez_compressed
+        save(whole, **{name: x.numpy() for name, x in tensors().items()})
+    expected = {name: x.tolist() for name, x in tensors().items()}
+    generator = np.random.default_rng(3)
+    for at, bit in zip(
+        generator.integers(0, whole.stat().st_size, 150), generator.integers(0, 8, 150), strict=True
+    ):
+        status = main(["convert", str(flipped(whole, at, bit)), str(there), "--relayout"])
+        said = capsys.readouterr().err
+        assert (status, there.exists()) in ((0, True), (2, False)), said
+        if there.exists():
+            with np.load(there) as found:
+                assert {name: x.tolist() for name, x in found.items()} == expected
+            there.unlink()
+        else:
+            assert said.startswith("xbridge-array: cannot read ")
+
+
+def test_a_checksum_is_compared_in_the_pass_that_writes_the_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from xbridge._cli._files import _pt, _stored
+
+    whole = {"a": torch.arange(1000.0), "b": torch.arange(600).reshape(20, 30).T}
+    save_pt({**whole, "part": torch.arange(100.0)[:40]}, tmp_path / "a.pt")
+    sizes: list[int] = []
+
+    def crc32(data: Any, before: int = 0) -> int:
+        sizes.append(memoryview(data).nbytes)
+        return zlib.crc32(data, before)
+
+    monkeypatch.setattr(_pt, "zlib", SimpleNamespace(crc32=crc32))
+    monkeypatch.setattr(_stored, "BLOCK", 800)
+    monkeypatch.setattr(_pt, "BLOCK", 800)
+    shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
+    assert sizes == [800] * 5 + [800] * 6 + [400]  # as they are written, and the record of a part
+
+
+def without_checksums(path: Path) -> None:
+    """Take the checksums out of the directory of an archive, as torch writes it when it is told to."""
+    content = bytearray(path.read_bytes())
+    entry = content.find(b"PK\1\2")
+    while entry >= 0:
+        content[entry + 16 : entry + 20] = bytes(4)
+        entry = content.find(b"PK\1\2", entry + 46)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("by", ["torch", "hand"])
+def test_a_torch_file_without_checksums_is_read_only_if_that_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    path, there = tmp_path / "a.pt", tmp_path / "b.npz"
+    if by == "torch" and not hasattr(torch.serialization, "set_crc32_options"):
+        pytest.skip("this torch always writes them")
+    if by == "torch":
+        torch.serialization.set_crc32_options(False)
+    try:
+        save_pt(tensors(), path)
+    finally:
+        if by == "torch":
+            torch.serialization.set_crc32_options(True)
+    if by == "hand":
+        without_checksums(path)
+    said = refused(capsys, "convert", path, there, "--relayout")
+    assert f"cannot read {path}: torch wrote it without checksums, so " in said
+    assert said.endswith("; try --no-checksum\n")
+    assert listing(tmp_path) == {"a.pt"}
+    assert "torch float32 (6,) on cpu" in shell(capsys, "explain", path, "--to", "numpy", "--array", "w")
+    shell(capsys, "convert", path, there, "--relayout", "--no-checksum")
+    with np.load(there) as found:
+        assert {name: x.tolist() for name, x in found.items()} == {
+            name: x.tolist() for name, x in tensors().items()
+        }
+
+
+def test_checksums_that_a_file_has_are_compared_whatever_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    good(tmp_path / "a.pt")
+    damaged = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data/1")["values"])
+    said = refused(capsys, "convert", damaged, tmp_path / "b.npz", "--no-checksum")
+    assert "the checksum of 'b' is another one" in said
+
+
+def repacked(path: Path, compression: int, changed: dict[str, bytes]) -> None:
+    """Write an archive anew, with other content for the members that end so."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            ours = next((new for end, new in changed.items() if name.endswith(end)), content)
+            archive.writestr(name, ours)
+
+
+@pytest.mark.parametrize("how", ["compressed", "of another machine"])
+def test_what_torch_changes_in_memory_is_compared_as_it_is_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    path, values = tmp_path / "a.pt", np.arange(100.0)
+    save_pt({"a": torch.from_numpy(values)}, path)
+    if how == "compressed":
+        repacked(path, zipfile.ZIP_DEFLATED, {})
+    else:
+        repacked(path, zipfile.ZIP_STORED, {"/byteorder": b"big", "/data/0": values.astype(">f8").tobytes()})
+    shell(capsys, "convert", path, tmp_path / "b.npy", "--array", "a")
+    assert np.load(tmp_path / "b.npy").tolist() == values.tolist()
+    damaged = flipped(path, places(path, "data/0")["values"] + 40)
+    refused(capsys, "convert", damaged, tmp_path / "c.npz")
+    assert listing(tmp_path) == {"a.pt", "b.npy", "damaged.pt"}
+
+
+def test_explain_reads_no_value_and_no_damaged_pickle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    good(tmp_path / "a.pt")
+    values = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data/0")["values"])
+    assert "torch float64 (100,) on cpu" in shell(capsys, "explain", values, "--to", "numpy")
+    described = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data.pkl")["values"])
+    assert "Bad CRC-32 for file " in refused(capsys, "explain", described, "--to", "numpy")
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
@@ -309,6 +544,23 @@ def safetensors(header: bytes, values: bytes) -> bytes:
         ),
         (safetensors(b'{"x":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}}', bytes(1)), "Error while "),
         (safetensors(b'{"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', bytes(2)), "Error while "),
+        (
+            safetensors(
+                b'{"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
+                b'"y":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}',
+                bytes(3),
+            ),
+            "Error while ",
+        ),
+        (
+            safetensors(
+                b'{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+                b'"x":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}}',
+                bytes(1),
+            ),
+            "its header has 'x' twice",
+        ),
+        (safetensors(b'{"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(2)), "Error while "),
         (safetensors(b"{", b""), "Error while deserializing header"),
         (struct.pack("<Q", 1 << 60), "Error while deserializing header"),
     ],

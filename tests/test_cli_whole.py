@@ -277,6 +277,17 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("a.npy", "no/b.npz"), "cannot write no/b.npz: there is no directory no; try mkdir -p no"),
         (("a.npy", "folder.npz"), "cannot write folder.npz: it is a directory; try folder.npz/a.npy"),
         (("a.npy", "pipe.npz", "--force"), "cannot write pipe.npz: it is no regular file"),
+        (("a.npy", "loop.npz", "--force"), "cannot write loop.npz: it is a link to a file that is not there"),
+        (("a.npy", "to-loop.npz"), "cannot write to-loop.npz: it is a link to a file that is not there"),
+        (("a.npy", "to-folder.npz"), "cannot write to-folder.npz: it is a directory"),
+        (("a.npy", "loop.npz/b.npz"), "there is no directory loop.npz; try another name"),
+        (("a.npy", "a.npy/b.npz"), "there is no directory a.npy; try another name"),
+        (("a.npy", "n\0l.npz"), "cannot write n\\x00l.npz: its name has a null character; try another name"),
+        (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long; try another name"),
+        (("a.npy", "n" * 5000 + ".npz"), "n.npz: File name too long; try another name"),
+        (("loop.npz", "c.npz"), "cannot read loop.npz: it is a link to a file that is not there"),
+        (("n\0l.npz", "c.npz"), "cannot read n\\x00l.npz: it does not exist"),
+        (("n" * 300 + ".npz", "c.npz"), "n.npz: File name too long; try the name of an array file"),
         (("no.npy", "b.npz"), "cannot read no.npy: it does not exist"),
         ((".", "b.npz"), "cannot read .: it is a directory"),
         (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is no regular file"),
@@ -288,9 +299,27 @@ def test_a_name_that_is_no_file_is_refused(
     monkeypatch.chdir(source.parent)
     Path("folder.npz").mkdir()
     os.mkfifo("pipe.npz")
+    for link, to in (("loop", "loop"), ("to-loop", "loop"), ("to-folder", "folder")):
+        Path(f"{link}.npz").symlink_to(f"{to}.npz")
     before = listing(source.parent)
     assert why in refused(capsys, "convert", *words)
     assert listing(source.parent) == before
+
+
+def test_a_source_that_may_not_be_read_is_said(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def forbidden(path: Path, *options: Any) -> Any:
+        if path == source:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *options)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    for words in (("convert", source, source.with_name("new.npz")), ("explain", source, "--to", "numpy")):
+        said = refused(capsys, *words)
+        assert f"cannot read {source}: Permission denied; try the name of an array file" in said
 
 
 def test_a_source_that_cannot_be_read_on_is_said_of_the_source(

@@ -77,6 +77,23 @@ ARROW = [
     Case("pyarrow", "a slice without its null", lambda pa: pa.array([None, 1, 2])[1:], "int64", [1, 2]),
     Case("pyarrow", "nothing", lambda pa: pa.array([], pa.int32()), "int32", [], writable=True),
     Case("pyarrow", "chunks", lambda pa: pa.chunked_array([[1, LARGE], [3]]), "int64", [1, LARGE, 3], False),
+    Case("pyarrow", "truth, bit by bit", lambda pa: pa.array([True, False]), "bool", [1, 0], False),
+    Case(
+        "pyarrow",
+        "a dictionary",
+        lambda pa: pa.array([LARGE, 1]).dictionary_encode(),
+        "int64",
+        [LARGE, 1],
+        False,
+    ),
+    Case(
+        "pyarrow",
+        "a table of several dtypes",
+        lambda pa: pa.table({"a": pa.array([1, 2], pa.int32()), "b": [0.5, 4], "c": [True, False]}),
+        "float64",
+        [[1, 0.5, 1], [2, 4, 0]],
+        False,
+    ),
     Case("pyarrow", "chunks of truth", lambda pa: pa.chunked_array([[True], [False]]), "bool", [1, 0], False),
     Case(
         "pyarrow",
@@ -110,7 +127,7 @@ PANDAS = [
     Case(
         "pandas",
         "mixed",
-        lambda pd: pd.DataFrame({"a": [1, 2], "b": [0.5, 4]}),
+        lambda pd: pd.DataFrame({"a": np.array([1, 2], "i4"), "b": [0.5, 4]}),
         "float64",
         [[1, 0.5], [2, 4]],
         False,
@@ -227,12 +244,11 @@ def test_who_hands_out_copies_shares_nothing(case: Case) -> None:
 
 
 REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
-    ("pyarrow", "a null", lambda pa: pa.array([1, None]), "no nulls"),
-    ("pyarrow", "a null among floats", lambda pa: pa.array([1.5, None]), "no nulls"),
-    ("pyarrow", "truth, bit by bit", lambda pa: pa.array([True, False]), "Bit-packed"),
-    ("pyarrow", "text", lambda pa: pa.array(["a"]), "string"),
-    ("pyarrow", "dates", lambda pa: pa.array([DAY]), "date32"),
-    ("pyarrow", "lists", lambda pa: pa.array([[1, 2], [3, 4]]), "list"),
+    ("pyarrow", "a null", lambda pa: pa.array([1, None]), "int64, and it exports float64"),
+    ("pyarrow", "no truth", lambda pa: pa.array([True, None]), "exports object"),
+    ("pyarrow", "text", lambda pa: pa.array(["a"]), "exports object"),
+    ("pyarrow", "dates", lambda pa: pa.array([DAY]), "exports datetime64"),
+    ("pyarrow", "lists", lambda pa: pa.array([[1, 2], [3, 4]]), "exports object"),
     (
         "pyarrow",
         "a null in chunks",
@@ -273,6 +289,142 @@ def test_what_would_be_lost_is_refused(library: str, make: Callable[[Any], Any],
         with pytest.raises(TypeError, match=f"{why}.*; try ") as caught:
             call(x)
         assert isinstance(caught.value, xbridge.XBridgeError)
+
+
+def _encoded(pa: Any, values: list[Any]) -> Any:
+    """A dictionary in which the first value is there, and the second is missing."""
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array([0, None], pa.int32()), values)])
+
+
+ROUNDED: list[tuple[str, str, Callable[[Any], Any], str]] = [
+    ("pandas", "beside floats", lambda pd: pd.DataFrame({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
+    (
+        "pandas",
+        "columns named like attributes",
+        lambda pd: pd.DataFrame({"dtype": [LARGE], "schema": [1], "type": [0.5]}),
+        "column 'dtype' is int64",
+    ),
+    (
+        "pandas",
+        "signed beside unsigned",
+        lambda pd: pd.DataFrame({"a": np.array([1], "u8"), "b": [LARGE]}),
+        "column 'a' is uint64",
+    ),
+    (
+        "pandas",
+        "gaps in a frame",
+        lambda pd: pd.DataFrame({"a": pd.array([LARGE, None])}),
+        "column 'a' is int64",
+    ),
+    (
+        "pandas",
+        "a sparse column",
+        lambda pd: pd.DataFrame({"a": pd.arrays.SparseArray([LARGE]), "b": [0.5]}),
+        "column 'a' is int64",
+    ),
+    ("pandas", "a category with a gap", lambda pd: pd.Categorical([LARGE, None]), "values are int64"),
+    (
+        "pandas",
+        "an index of categories",
+        lambda pd: pd.CategoricalIndex([LARGE, None]),
+        "values are int64",
+    ),
+    (
+        "pandas",
+        "a series of categories",
+        lambda pd: pd.Series([LARGE, None], dtype=pd.CategoricalDtype([LARGE])),
+        "values are int64",
+    ),
+    ("pandas", "a nullable series", lambda pd: pd.Series([LARGE, None], dtype="Int64"), "dtype is int64"),
+    ("polars", "beside floats", lambda pl: pl.DataFrame({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
+    ("polars", "a gap in a frame", lambda pl: pl.DataFrame({"a": [LARGE, None]}), "column 'a' is int64"),
+    (
+        "polars",
+        "an array with a gap",
+        lambda pl: pl.Series([[LARGE, None]], dtype=pl.Array(pl.Int64, 2)),
+        "values are int64",
+    ),
+    (
+        "polars",
+        "arrays of arrays",
+        lambda pl: pl.Series([[[LARGE, None]]], dtype=pl.Array(pl.Array(pl.Int64, 2), 1)),
+        "values are int64",
+    ),
+    ("polars", "a struct", lambda pl: pl.Series([{"a": LARGE, "b": 0.5}]), "values are int64"),
+    (
+        "polars",
+        "dates beside integers",
+        lambda pl: pl.DataFrame({"a": [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)], "b": [1]}),
+        "column 'a' is datetime",
+    ),
+    (
+        "polars",
+        "128 bits beside floats",
+        lambda pl: pl.DataFrame({"a": pl.Series([LARGE], dtype=pl.Int128), "b": [0.5]}),
+        "column 'a' is int128",
+    ),
+    ("pyarrow", "beside floats", lambda pa: pa.table({"a": [LARGE], "b": [0.5]}), "column 'a' is int64"),
+    ("pyarrow", "a gap in a table", lambda pa: pa.table({"a": [LARGE, None]}), "column 'a' is int64"),
+    (
+        "pyarrow",
+        "a batch",
+        lambda pa: pa.RecordBatch.from_pydict({"a": [LARGE, None], "b": [0.5, 1]}),
+        "column 'a' is int64",
+    ),
+    ("pyarrow", "a null", lambda pa: pa.array([LARGE, None]), "dtype is int64"),
+    ("pyarrow", "chunks", lambda pa: pa.chunked_array([[LARGE], [None]]), "dtype is int64"),
+    (
+        "pyarrow",
+        "a dictionary",
+        lambda pa: pa.array([LARGE, None]).dictionary_encode(),
+        "values are int64",
+    ),
+    ("pyarrow", "a dictionary in chunks", lambda pa: _encoded(pa, [LARGE]), "1 of its values are missing"),
+    ("pyarrow", "floats in a dictionary", lambda pa: _encoded(pa, [0.5]), "1 of its values are missing"),
+    (
+        "pyarrow",
+        "a dictionary in a table",
+        lambda pa: pa.table({"a": _encoded(pa, [LARGE])}),
+        "1 of its values are missing",
+    ),
+]
+every_rounded = pytest.mark.parametrize(
+    ("library", "make", "why"),
+    [(library, make, why) for library, _, make, why in ROUNDED],
+    ids=[f"{library}, {name}" for library, name, _, _ in ROUNDED],
+)
+
+
+@every_rounded
+def test_what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
+    library: str, make: Callable[[Any], Any], why: str
+) -> None:
+    x = make(pytest.importorskip(library))
+    with pytest.raises(xbridge.DTypeError, match=f"its {why}|{why}") as caught:
+        xbridge.to_numpy(x)
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.to_backend(x, "numpy", dtype="float64")
+    advice = str(caught.value).rpartition("; try ")[2]
+    cast = eval(advice, {"xbridge": xbridge, "x": x})
+    host = xbridge.to_numpy(cast)
+    assert host.dtype == np.float64
+    assert host.shape == np.shape(np.asarray(x))
+
+
+def test_a_float_that_is_missing_is_not_a_number() -> None:
+    pa = pytest.importorskip("pyarrow")
+    x = pa.array([1.5, None], pa.float32())
+    for made in (x, pa.chunked_array([x])):
+        host = xbridge.to_numpy(made)
+        assert (str(host.dtype), str(host.tolist())) == ("float32", "[1.5, nan]")
+
+
+def test_what_has_no_cast_by_name_is_refused_all_the_same() -> None:
+    pa = pytest.importorskip("pyarrow")
+    runs = pa.RunEndEncodedArray.from_arrays([2, 4], pa.array([LARGE, None]))
+    for x in (runs, pa.chunked_array([runs])):
+        with pytest.raises(xbridge.DTypeError, match="its values are int64, and it exports float64; try fil"):
+            xbridge.to_numpy(x)
 
 
 def test_the_advice_about_what_is_missing_works() -> None:

@@ -79,6 +79,42 @@ def test_what_does_not_speak_of_the_array_passes(word: str) -> None:
             assert without_the_place(caught.value) is error
 
 
+def forward(error: Exception, asked: list[object]) -> Callable[..., object]:
+    """A proxy's method, which takes every keyword for an exporter that does not."""
+
+    def export(**keywords: object) -> object:
+        asked.append(keywords)
+        if keywords:
+            raise error
+        return A.__dlpack__()
+
+    return export
+
+
+def forward_by_name(error: Exception, asked: list[object]) -> Callable[..., object]:
+    """The same, by a proxy that knows the keyword itself."""
+    export = forward(error, asked)
+    return lambda *, max_version=None: export(**({"max_version": max_version} if max_version else {}))
+
+
+@pytest.mark.parametrize(
+    ("proxy", "error"),
+    [
+        (forward, TypeError("no such keyword")),
+        (forward, NotImplementedError()),
+        (forward_by_name, TypeError("got an unexpected keyword argument 'max_version'")),
+        (forward_by_name, NotImplementedError()),
+    ],
+)
+def test_a_proxy_of_an_exporter_that_knows_no_version_is_asked_without_one(
+    proxy: Callable[..., Callable[..., object]], error: Exception
+) -> None:
+    asked: list[object] = []
+    host = xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": proxy(error, asked)}))
+    assert np.shares_memory(host, A)
+    assert asked == [{"max_version": (1, 1)}, {}]
+
+
 def test_a_type_error_of_the_exporters_own_is_not_asked_for_twice() -> None:
     calls = []
 
@@ -90,6 +126,55 @@ def test_a_type_error_of_the_exporters_own_is_not_asked_for_twice() -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="nulls"):
         xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": refuse}))
     assert calls == [(1, 1)]
+
+
+def test_an_error_that_the_version_did_not_cause_is_the_one_that_is_told() -> None:
+    def refuse(**keywords: object) -> None:
+        message = "unexpected keyword" if keywords else "nulls"
+        raise TypeError(message)
+
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nulls"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": refuse}))
+
+
+def test_an_export_without_a_signature_is_asked_without_a_version_too() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"TypeError\('min expected at least 1 argument"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": min}))  # which Python cannot look into
+
+
+def test_an_exporter_that_must_copy_to_the_host_is_not_asked_for_less() -> None:
+    asked = []
+
+    def refuse(**keywords: object) -> None:
+        asked.append(sorted(keywords))
+        raise NotImplementedError
+
+    x = Exporter(__dlpack__=refuse, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:0"):
+        xbridge.to_numpy(x)
+    assert asked == [["dl_device", "max_version"]]
+
+
+@pytest.mark.parametrize("word", ["__dlpack__", "__dlpack_device__"])
+def test_an_exporter_that_refuses_dlpack_is_read_by_its_next_protocol(word: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BufferError
+
+    words = {**DLPACK, word: refuse}
+    assert xbridge.to_list(Exporter(**words, __array__=lambda copy=None: A)) == A.tolist()
+    shared = xbridge.to_numpy(Exporter(**words, __array_interface__=A.__array_interface__), copy=False)
+    assert np.shares_memory(shared, A)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="export failed with BufferError"):
+        xbridge.to_numpy(Exporter(**words))
+    with pytest.raises(xbridge.DTypeError, match="its dtype is int64, and it exports float64"):
+        xbridge.to_numpy(Exporter(**words, __array__=lambda copy=None: A, dtype="int64"))
+
+
+def test_a_capsule_that_contradicts_itself_is_not_read_by_another_protocol() -> None:
+    x = capsule(A, announced=(1, 0), device=(2, 0))
+    type(x).__array__ = staticmethod(lambda copy=None: A)  # type: ignore[attr-defined] # a second protocol
+    with pytest.raises(xbridge.UnsupportedArrayError, match="contradicts itself"):
+        xbridge.to_numpy(x)
 
 
 # -- what contradicts the object's own words -----------------------------------------------------
@@ -148,6 +233,96 @@ def test_who_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -
 )
 def test_who_says_the_same_in_other_words_is_believed(export: str, words: dict[str, Any]) -> None:
     assert xbridge.to_list(Exporter(**EXPORTS[export], **words)) == A.tolist()
+
+
+class Field:
+    """A field of a schema or of a struct."""
+
+    def __init__(self, name: str, dtype: object) -> None:
+        self.name, self.dtype = name, dtype
+
+
+class Wrapper:
+    """A dtype of values that another dtype describes."""
+
+    def __init__(self, **words: object) -> None:
+        self.__dict__.update(words)
+
+    def __str__(self) -> str:
+        return "wrapped"
+
+
+SCHEMAS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "a mapping of dtypes": lambda a, b: {"dtypes": {"a": a, "b": b}},
+    "a list of dtypes beside the names": lambda a, b: {"dtypes": [a, b], "columns": ["a", "b"]},
+    "a schema": lambda a, b: {"schema": Wrapper(names=["a", "b"], types=[a, b])},
+    "the fields of a struct": lambda a, b: {"dtype": Wrapper(fields=[Field("a", a), Field("b", b)])},
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize(
+    ("first", "second", "exported", "lost"),
+    [
+        ("int64", "float64", "float64", "int64"),
+        ("Int64", "float64", "float64", "int64"),
+        ("uint64", "int64", "float64", "uint64"),
+        ("int32", "float32", "float32", "int32"),
+        ("float64", "float32", "float32", "float64"),
+        ("float64", "complex64", "complex64", "float64"),
+        ("int64", "uint8", "uint8", "int64"),
+        ("float64", "datetime", "float64", "datetime"),
+        ("int32", "int32", "float64", "int32"),
+        ("int8", "null", "float32", "int8"),
+        ("int32", "float64", "float64", ""),
+        ("uint32", "float64", "float64", ""),
+        ("int16", "float32", "float32", ""),
+        ("bool", "float64", "float64", ""),
+        ("boolean", "int64", "int64", ""),
+        ("uint32", "int64", "int64", ""),
+        ("float", "double", "float64", ""),
+        ("halffloat", "null", "float16", ""),
+        ("int32", "complex64", "complex128", ""),
+    ],
+)
+def test_a_table_is_read_if_the_export_has_every_value_of_every_column(
+    schema: str, first: str, second: str, exported: str, lost: str
+) -> None:
+    rows = np.ones((2, 2), exported)
+    x = Exporter(__array__=lambda copy=None: rows, **SCHEMAS[schema](first, second))
+    if not lost:
+        assert xbridge.to_numpy(x).tolist() == rows.tolist()
+        return
+    with pytest.raises(xbridge.DTypeError, match=f" {lost}, and it exports {exported}; try "):
+        xbridge.to_numpy(x)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        Wrapper(subtype="int64"),
+        Wrapper(inner=Wrapper(inner="Int64")),
+        Wrapper(value_type="int64"),
+        Wrapper(pyarrow_dtype="int64"),
+        Wrapper(categories=np.arange(3)),
+    ],
+    ids=lambda dtype: str(vars(dtype)),
+)
+def test_the_values_in_a_wrapper_keep_their_dtype(dtype: Wrapper) -> None:
+    with pytest.raises(xbridge.DTypeError, match="its values are int64, and it exports float64; try "):
+        xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, dtype=dtype))
+    integers = np.arange(3)
+    assert xbridge.to_list(Exporter(__array__=lambda copy=None: integers, dtype=dtype)) == [0, 1, 2]
+
+
+def test_what_is_counted_as_missing_is_marked_in_the_export() -> None:
+    for values, marks in ((np.ones(3), 0), (np.ones(3, np.int64), 0), (np.array([1, np.nan, 1]), 1)):
+        x = Exporter(__array__=lambda copy=None, values=values: values, null_count=1)
+        if marks:
+            assert np.isnan(xbridge.to_numpy(x)).sum() == marks
+        else:
+            with pytest.raises(xbridge.DTypeError, match="1 of its values are missing, and it exports num"):
+                xbridge.to_numpy(x)
 
 
 def test_the_elements_of_an_array_may_be_arrays() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge.errors import XBridgeError
+from xbridge.errors import Chained, XBridgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,21 @@ def unreadable(path: Path, why: object, do: str = "another copy of the file") ->
 
 
 def check_source(path: Path) -> None:
-    """A file that can be read from its start as often as need be."""
+    """Refuse what cannot be read from its start as often as need be."""
+
+    def ours(error: Exception) -> RefusedError:
+        return unreadable(path, getattr(error, "strerror", "") or error, "the name of an array file")
+
     why = ""
-    if not path.exists():
-        why = "it does not exist"
-    elif not path.is_file():
-        why = "it is a directory" if path.is_dir() else "it is no regular file"
-    elif not path.stat().st_size:
-        why = "it is empty"
+    with Chained(ours):
+        if not path.exists():
+            why = "it is a link to a file that is not there" if path.is_symlink() else "it does not exist"
+        elif not path.is_file():
+            why = "it is a directory" if path.is_dir() else "it is no regular file"
+        elif not path.stat().st_size:
+            why = "it is empty"
+        else:
+            path.open("rb").close()
     if why:
         raise unreadable(path, why, "the name of an array file")
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xbridge._cli._refused import RefusedError
+from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,17 +23,30 @@ if TYPE_CHECKING:
 
 
 def resolve(target: Path, source: Path, *, force: bool) -> Path:
-    """The file to write, links followed, if it may be written."""
-    real = target.resolve() if target.is_symlink() else target
+    """Return the file to write, links followed, if it may be written."""
+
+    def ours(error: Exception) -> RefusedError:
+        why = getattr(error, "strerror", "") or str(error)  # of a name that is too long, or no name at all
+        return RefusedError.because(f"write {target}", why, "another name")
+
+    with Chained(ours):
+        return _resolved(target, source, force=force)
+
+
+def _resolved(target: Path, source: Path, *, force: bool) -> Path:
+    real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
     why, do = "", "another name"
-    if target.is_dir():
+    if "\0" in str(target):
+        why = "its name has a null character"
+    elif target.is_dir():
         why, do = "it is a directory", f"{target / source.name} with the suffix of the format"
-    elif target.is_symlink() and not real.exists():
+    elif target.is_symlink() and not target.exists():
         why = "it is a link to a file that is not there"
     elif real.exists() and not real.is_file():
         why = "it is no regular file"
     elif not real.parent.is_dir():
-        why, do = f"there is no directory {real.parent}", f"mkdir -p {real.parent}"
+        why = f"there is no directory {real.parent}"
+        do = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
     elif real.exists() and real.samefile(source):
         why = f"it is the same file as {source}"
     elif real.exists() and not force:

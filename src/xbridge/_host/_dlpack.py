@@ -54,6 +54,10 @@ class ElsewhereError(DeviceError):
     """What the CUDA array interface said, if it was that."""
 
 
+class ExportError(UnsupportedArrayError):
+    """The exporter raised: it refuses DLPack for this array, and may still speak another protocol."""
+
+
 class _Tensor(ctypes.Structure):
     """DLTensor."""
 
@@ -119,7 +123,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     It is writable only where a versioned capsule says so. With `fetch`, an exporter whose memory is elsewhere
     is asked for a copy on the host.
     """
-    with Chained(lambda error: _refused(x, f"the export failed with {error!r}")):
+    with Chained(lambda error: _refused(x, f"the export failed with {error!r}", ExportError)):
         device, number = map(int, x.__dlpack_device__())
     near = device in _HOST_DEVICES
     if not near and not fetch:
@@ -127,7 +131,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     version: dict[str, object] = {"max_version": (1, 1)}
     with Chained(
         lambda error: (
-            _refused(x, f"the export failed with {error!r}")
+            _refused(x, f"the export failed with {error!r}", ExportError)
             if near
             else _elsewhere(x, device, number, "moving it to the cpu first")
         )
@@ -162,24 +166,30 @@ def _elsewhere(x: object, device: int, number: int, do: str) -> ElsewhereError:
 
 
 def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
-    """The capsule. An exporter older than some options is asked without those that it may not know."""
+    """Return the capsule. An exporter that refuses the optional keywords is asked without them.
+
+    A proxy takes every keyword and forwards it to an object that may not know it, so only a parameter of
+    that name shows that a `TypeError` is about something else.
+    """
     try:
         return x.__dlpack__(**must, **may)
-    except TypeError:
-        if not may or _knows(x.__dlpack__, {**must, **may}):
+    except NotImplementedError:
+        if not may:
             raise
-        return x.__dlpack__(**must)
+    except TypeError as error:
+        if _knows(x.__dlpack__, may) and not any(option in str(error) for option in may):
+            raise
+    return x.__dlpack__(**must)
 
 
 def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
-    """Whether a method takes the options, so that what it raised is about something else."""
+    """Return True if the method has a parameter of its own for every option."""
     from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
 
     try:
-        signature(method).bind(**options)
+        return options.keys() <= signature(method).parameters.keys()
     except (TypeError, ValueError):
-        return False
-    return True
+        return not options
 
 
 def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, Layout]:

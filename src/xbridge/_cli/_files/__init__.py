@@ -17,14 +17,14 @@ from xbridge._cli._refused import RefusedError
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     import numpy as np
 
     from xbridge._cli._files._sink import Sink
-    from xbridge._cli._files._stored import Stored
+    from xbridge._cli._files._stored import Facts, Stored
 
 _TORCH = ("xbridge._cli._files._pt", "pip install 'xbridge-array[torch]'")
 
@@ -75,11 +75,20 @@ class Format(Protocol):
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Why it cannot hold a dtype; empty if it can."""
 
-    def read(self, path: Path, stack: ExitStack, /) -> Content:
-        """What is in the file, which stays open as long as the stack. The values are read later."""
+    def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
+        """Return what is in the file, which stays open as long as the stack. The values are read later.
+
+        With `checksums`, a file that should have checksums and has none is refused.
+        """
 
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
+
+    def reread(self, path: Path, /) -> Iterator[Facts]:
+        """Yield what the format's own library finds in a file that was written."""
+
+    def numbers(self, content: bytes, /) -> Mapping[str, Any]:
+        """Return the arrays by name, as the format's own library reads a small file that has names."""
 
 
 def format_of(path: Path) -> Format:

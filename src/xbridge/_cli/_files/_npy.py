@@ -13,11 +13,12 @@ from xbridge._cli._refused import RefusedError, unreadable
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
     from xbridge._cli._files._sink import Sink
-    from xbridge._cli._files._stored import Stored
+    from xbridge._cli._files._stored import Facts, Stored
 
 names = False
 unnamed = True
@@ -48,7 +49,7 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
 
 
-def read(path: Path, stack: ExitStack) -> Content:
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
     with path.open("rb") as file:
         header = read_header(file, path)
         stored = InFile(None, *header, path, file.tell())
@@ -63,6 +64,11 @@ def read(path: Path, stack: ExitStack) -> Content:
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
     write_array(file, content.arrays[0])
+
+
+def reread(path: Path) -> Iterator[Facts]:
+    array = np.load(path, mmap_mode="r")
+    yield None, array.dtype, array.shape
 
 
 def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import zipfile
-from collections import Counter
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, cast
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
 
 from xbridge._cli._files import Content, _npy
+from xbridge._cli._files._archive import open_archive
 from xbridge._cli._files._stored import InArchive
 from xbridge._cli._refused import unreadable
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from contextlib import ExitStack
     from pathlib import Path
 
     from xbridge._cli._files._sink import Sink
+    from xbridge._cli._files._stored import Facts
     from xbridge._cli._refused import RefusedError
 
 names = True
@@ -31,16 +35,12 @@ lacks = _npy.lacks
 _SUFFIX = ".npy"
 
 
-def read(path: Path, stack: ExitStack) -> Content:
-    with Chained(partial(unreadable, path)):
-        archive = stack.enter_context(zipfile.ZipFile(path))
-    times = Counter(archive.namelist())
-    for name, count in times.items():
-        if count > 1:
-            raise unreadable(path, f"it has {count} members named {name!r}")
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+    archive = stack.enter_context(open_archive(path))
+    for name in archive.namelist():
         if not name.endswith(_SUFFIX):
             raise unreadable(path, f"its member {name!r} is no array", "an archive of .npy files alone")
-    return Content([_member(archive, path, name) for name in times], {})
+    return Content([_member(archive, path, name) for name in archive.namelist()], {})
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -48,6 +48,20 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
         for stored in content.arrays:
             with archive.open(f"{stored.name}{_SUFFIX}", "w", force_zip64=True) as member:
                 _npy.write_array(member, stored)
+
+
+def reread(path: Path) -> Iterator[Facts]:
+    with np.load(path) as arrays:
+        for name in arrays.files:
+            # To ask for the array would read its values.
+            with arrays.zip.open(f"{name}{_SUFFIX}") as member:
+                header = _npy.read_header(member, path, name)
+            yield name, header.dtype, header.shape
+
+
+def numbers(content: bytes) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = np.load(BytesIO(content))
+    return found
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
+from safetensors.numpy import load
 
 from xbridge._cli._files import Content
 from xbridge._cli._files._stored import InFile, name_of
@@ -21,12 +24,14 @@ from xbridge._host._memory import native_dtype
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
     import numpy as np
 
     from xbridge._cli._files._sink import Sink
+    from xbridge._cli._files._stored import Facts
 
 names = True
 unnamed = False
@@ -65,12 +70,13 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "" if name_of(dtype) in _CODES else "the format has no such dtype"
 
 
-def read(path: Path, stack: ExitStack) -> Content:
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
     with Chained(lambda error: unreadable(path, error)), safe_open(str(path), "numpy"):
         pass
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(size))
+        with Chained(partial(unreadable, path)):  # the library keeps the last of two, and says nothing
+            header = json.loads(file.read(size), object_pairs_hook=_once)
     text = header.pop(_METADATA, None) or {}
     return Content([_entry(path, name, facts, 8 + size) for name, facts in header.items()], text)
 
@@ -91,10 +97,35 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
             file.write(block)
 
 
+def reread(path: Path) -> Iterator[Facts]:
+    with safe_open(str(path), "numpy") as file:
+        for name in file.keys():  # noqa: SIM118 -- it is no mapping
+            found = file.get_slice(name)
+            yield name, _dtype(found.get_dtype()), tuple(found.get_shape())
+
+
+def numbers(content: bytes) -> dict[str, Any]:
+    return load(content)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        message = f"its header has {name!r} twice"
+        raise ValueError(message)
+    return found
+
+
+def _dtype(code: str) -> np.dtype[Any]:
+    return native_dtype(_DTYPES[code]).newbyteorder("<")
+
+
 def _entry(path: Path, name: str, facts: dict[str, Any], start: int) -> InFile:
     if facts["dtype"] not in _DTYPES:
         raise unreadable(
             path, f"the dtype {facts['dtype']} of {name!r} is not known here", "safetensors itself"
         )
-    dtype = native_dtype(_DTYPES[facts["dtype"]]).newbyteorder("<")
-    return InFile(name, dtype, tuple(facts["shape"]), "C", path, start + facts["data_offsets"][0])
+    return InFile(
+        name, _dtype(facts["dtype"]), tuple(facts["shape"]), "C", path, start + facts["data_offsets"][0]
+    )

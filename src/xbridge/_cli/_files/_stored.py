@@ -22,7 +22,7 @@ from xbridge.backends import HOST
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     Block: TypeAlias = bytes | memoryview
     DType: TypeAlias = np.dtype[Any]
+    Facts: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
+    """The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
 """Bytes that are held at a time; a cast holds two blocks and what it compares them by."""
@@ -190,6 +192,12 @@ class Cast(Stored):
                     "a dtype that has all of its values",
                 )
             yield there.view(np.uint8).data
+
+
+def counted(names: Sequence[str | None]) -> list[Stored]:
+    """Return an array for each name, which holds its number."""
+    numbers = [np.array(number, np.int64) for number, _ in enumerate(names)]
+    return [InMemory(name, x.dtype, (), "C", x) for name, x in zip(names, numbers, strict=True)]
 
 
 def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
