@@ -120,8 +120,8 @@ def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int
             xbridge.to_numpy(a, dtype=dtype, copy=False)
     with pytest.raises(xbridge.CopyError, match="not in the order of float64"):
         xbridge.to_numpy(a.astype(">f8"), dtype="float64", copy=False)
-    for options in ({}, {"dtype": "float64"}, {"dtype": "default"}, {"dtype": "nearest"}):
-        assert xbridge.to_numpy(a, copy=False, **options) is a
+    for same in (None, "float64", "default", "nearest"):
+        assert xbridge.to_numpy(a, copy=False, dtype=same) is a
 
 
 def test_a_cast_within_numpy_is_numpys_own() -> None:
