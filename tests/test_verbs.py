@@ -118,6 +118,18 @@ def test_an_explicit_dtype_is_in_native_byte_order() -> None:
         xbridge.to_numpy(a, dtype="int32", copy=False)
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int) -> None:
+    a = np.ones(length)
+    for dtype in ("float32", "int8", "complex64"):
+        with pytest.raises(xbridge.CopyError, match=f"float64 becomes {dtype}; try copy=None"):
+            xbridge.to_numpy(a, dtype=dtype, copy=False)
+    with pytest.raises(xbridge.CopyError, match="not in the order of float64"):
+        xbridge.to_numpy(a.astype(">f8"), dtype="float64", copy=False)
+    for same in (None, "float64", "default", "nearest"):
+        assert xbridge.to_numpy(a, copy=False, dtype=same) is a
+
+
 def test_a_cast_within_numpy_is_numpys_own() -> None:
     days = np.array(["2020-01-01"], "M8[D]")
     assert xbridge.to_numpy(days, dtype="int64").tolist() == days.astype("i8").tolist()

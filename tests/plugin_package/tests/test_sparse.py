@@ -169,8 +169,6 @@ def test_a_dtype_that_sparse_cannot_compute_with_leaves_and_does_not_come() -> N
     values = np.array([0, 1.5, -2], ml_dtypes.bfloat16)
     x = sparse.COO.from_numpy(values)
     assert xbridge.to_numpy(x).tobytes() == values.tobytes()
-    with pytest.raises(
-        xbridge.DTypeError, match=r"sparse has no bfloat16; try dtype='nearest', or dtype='float32'$"
-    ):
+    with pytest.raises(xbridge.DTypeError, match=r"sparse has no bfloat16; try dtype='nearest', or dtype="):
         xbridge.to_backend(values, "sparse")
     assert xbridge.to_backend(values, "sparse", dtype="float32").dtype == np.float32
