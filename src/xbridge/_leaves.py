@@ -7,6 +7,7 @@ dicts are walked here.
 from __future__ import annotations
 
 from collections import UserDict, UserList, deque
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from xbridge._plan import Request
 from xbridge._registry import backend_for, get, hot
 from xbridge._request import read_request
 from xbridge.errors import (
+    Chained,
     DTypeError,
     MissingLibraryError,
     OptionError,
@@ -87,7 +89,22 @@ def crosses(cls: type) -> bool:
 
 def is_text(x: Any) -> bool:
     """Whether a leaf stays as it is, for it is no array of numbers and is not meant as one."""
-    return type(x) in _NO_ARRAYS or getattr(getattr(x, "dtype", None), "kind", "") in _TEXT
+    if type(x) in _NO_ARRAYS:
+        return True
+    room = backend_for(type(x))
+    ask: Callable[[Array], bool] | None = getattr(room, "is_text", None)
+    if ask is not None:
+        return ask(x)
+    if room is not None and type(x) in room.plain:
+        return _kind_of(x) in _TEXT
+    with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
+        return _kind_of(x) in _TEXT
+    return False  # it cannot tell
+
+
+def _kind_of(x: Any) -> Any:
+    """NumPy's word for the kind of a dtype, if `x` has one."""
+    return getattr(getattr(x, "dtype", None), "kind", "")
 
 
 def converted(xs: list[Any], name: str, **options: Any) -> list[Array]:
