@@ -466,6 +466,14 @@ def test_a_field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
     assert given.x.tolist() == (A * 10).tolist()
 
 
+def test_beside_an_attribute_that_bears_the_name_of_a_field_the_others_stay() -> None:
+    given = a_dataclass(stored("_Record__x"))(A)
+    given.kept, given.parent = A, given
+    made = there(given)
+    assert made.x.data.tolist() == (A * 10).tolist()
+    assert (made.kept is A, made.parent is given) == (True, True)
+
+
 def test_an_error_names_the_attribute_that_stores_a_field() -> None:
     record = a_dataclass(stored("_x"))(np.ones(2))
     vars(record)["_x"] = BAD

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -166,7 +167,7 @@ class _Seen:
     """A class of which nobody was told: its items are in its builtin base, its fields have names.
 
     A field is what an object stores under that name. A descriptor of the class, such as a property, may store
-    it under another name. Then every attribute that the object stores is a child.
+    it under another name.
     """
 
     def __init__(self, cls: type, base: Any, names: Collection[str]) -> None:
@@ -219,14 +220,12 @@ class _Seen:
             with suppress(AttributeError):  # it may not be set
                 stored[slot] = slot.__get__(x)
         places = [place for place in self._places if place in stored or place in self._defaults]
-        elsewhere = self._behind.keys() - stored.keys()
         if itself:
             places = []
-        elif elsewhere:
+        else:
             others = [place for place in stored if place not in places]
-            for name in elsewhere:
-                self._refuse_unseen(name, others)
-            places += others
+            behind = [self._stored_for(name, others) for name in self._behind if name not in stored]
+            places += dict.fromkeys(chain.from_iterable(behind))
         children += [stored[place] if place in stored else self._defaults[place] for place in places]
         return children, _Known(x, children, keys, places, stored, itself)
 
@@ -266,25 +265,24 @@ class _Seen:
         if attributes:
             self._dict.__get__(twin).update(attributes)
 
-    def _refuse_unseen(self, name: str, others: list[_Place]) -> None:
-        """Raise an error if no attribute of the object can be what a descriptor has stored.
+    def _stored_for(self, name: str, others: list[_Place]) -> list[_Place]:
+        """The attributes that may store a field for its descriptor: those that bear its name, such as `_x`.
 
-        A property may compute its value, or keep it in any attribute. Other descriptors that can be set may
-        keep it in themselves, unless an attribute bears the name.
+        A property may keep it in any other attribute, or compute it. Other descriptors may keep it in
+        themselves.
         """
-        descriptor = self._behind[name]
-        if isinstance(descriptor, property):
-            seen = descriptor.fset is None or bool(others)
-        else:
-            word = "_" + name.strip("_")
-            seen = any(("_" + _label(place).strip("_")).endswith(word) for place in others)
-        if not seen:
-            raise UnsupportedArrayError.because(
-                f"take a {self._cls.__name__} apart",
-                f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
-                "attribute that stores its value",
-                f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
-            )
+        word, descriptor = "_" + name.strip("_"), self._behind[name]
+        found = [place for place in others if ("_" + _label(place).strip("_")).endswith(word)]
+        if found:
+            return found
+        if isinstance(descriptor, property) and (others or descriptor.fset is None):
+            return others
+        raise UnsupportedArrayError.because(
+            f"take a {self._cls.__name__} apart",
+            f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
+            "attribute that stores its value",
+            f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
+        )
 
     def ways(self, _: object, known: _Known) -> list[str]:
         """By key or by name."""
