@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from torch_kinds import Endless, Refuses
+from torch_kinds import Endless, Refuses, RefusesOddly, TheirError
 
 import xbridge
 
@@ -190,6 +190,56 @@ def test_a_subclass_that_will_not_be_asked_is_not_asked() -> None:
     assert xbridge.asarray(x) is x
     assert xbridge.dtype_of(x) == "float32"
     assert xbridge.to_numpy(x).tolist() == [1.0, 1.0]
+
+
+def batches(x: Any) -> Any:
+    """A tree of one, in each way that a tree can be converted."""
+    tree = pytest.importorskip("xbridge.tree", exc_type=ImportError)
+    yield tree.to_numpy([x])[0]
+    yield tree.to_numpy([x], copy=True)[0]
+    yield tree.align([np.ones(2)], [x])[1][0]
+    yield xbridge.transfer([x], "numpy").result()[0]
+    yield from (batch[0] for batch in xbridge.prefetch([[x]], "numpy"))
+    yield xbridge.aligned(backend="numpy")(lambda y: y)(x).detach().as_subclass(torch.Tensor).numpy()
+
+
+@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
+def test_nothing_that_is_told_of_a_tensor_or_read_of_it_is_asked_of_its_class(cls: Any) -> None:
+    plain = torch.ones(2)
+    x = plain.as_subclass(cls)
+    assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("torch", "float32", "cpu")
+    assert xbridge.array_namespace(x) is xbridge.array_namespace(plain)
+    assert xbridge.shares_memory(x, plain)
+    assert not xbridge.shares_memory(np.ones(2), x)
+    assert xbridge.explain(x, "numpy").shares_memory
+    assert not xbridge.explain(x, "torch", dtype="float64").shares_memory
+    assert xbridge.to_list(x) == [1.0, 1.0]
+    assert [made.tolist() for made in batches(x)] == [[1.0, 1.0]] * 6
+    assert xbridge.transfer([x], "torch").result()[0] is x
+    assert xbridge.align(np.ones(2), x)[1].tolist() == [1.0, 1.0]
+    with xbridge.record() as seen:
+        xbridge.to_numpy(x, copy=True)
+    assert [row.copied for row in seen.rows] == [8]
+
+
+@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xbridge.asarray(x, dtype="float64"),
+        lambda x: xbridge.asarray(x, copy=True),
+        lambda x: xbridge.asarray([x, x]),
+        lambda x: xbridge.transfer([x], "torch", copy=True).result(),
+    ],
+    ids=["cast", "copy", "stack", "transfer"],
+)
+def test_what_a_class_raises_in_an_operation_of_torch_is_chained(
+    cls: Any, call: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(xbridge.XBridgeError, match=r"; try that step in torch itself$") as caught:
+        call(torch.ones(2).as_subclass(cls))
+    causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
+    assert any(isinstance(cause, (RuntimeError, TheirError)) for cause in causes)
 
 
 @pytest.fixture

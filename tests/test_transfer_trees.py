@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, UserDict, deque, namedtuple
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import xbridge
 from xbridge import _leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 A, COMPLEX = np.arange(3.0), np.array([1j])
 Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
@@ -103,12 +103,77 @@ def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
         carried(COMPLEX)
 
 
-def test_an_array_that_was_taken_out_meanwhile_was_somewhere_in_the_tree(walker: Any) -> None:
-    batch = {"a": [COMPLEX]}
+def test_an_array_is_named_by_the_place_that_it_had_at_the_call(walker: Any) -> None:
+    batch: dict[str, Any] = {"a": [COMPLEX], "b": A}
     walk = walker(batch)
-    assert walk.name_of(COMPLEX) == "tree['a'][0]"
     batch["a"].clear()
-    assert walk.name_of(COMPLEX) == "tree"
+    batch["b"] = COMPLEX
+    assert walk.name_of(COMPLEX) == "tree['a'][0]"
+    assert walker(A).name_of(A) == "tree"
+
+
+@pytest.mark.parametrize(
+    "change", [list.reverse, list.clear, lambda rows: rows[0].update(b=rows[0].pop("a"))]
+)
+def test_a_batch_is_what_it_was_at_the_call(walker: Any, change: Callable[[Any], object]) -> None:
+    batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    walk = walker(batch)
+    change(batch)
+    assert walk.rebuilt([10 * n for n in walk.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
+
+
+class Backwards(NamedTuple):
+    """A named tuple that shows its items from the end."""
+
+    x: Any
+    y: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([tuple.__getitem__(self, 1), tuple.__getitem__(self, 0)])
+
+
+@both
+@pytest.mark.usefixtures("walker")
+def test_a_named_tuple_is_read_past_its_class(carried: Callable[[Any], Any]) -> None:
+    made = carried([Backwards(A, "a")])[0]
+    assert (made.x.dtype, made.x.tolist(), made.y) == (np.float32, A.tolist(), "a")
+
+
+class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
+    """What looks like a named tuple, and may have any attributes."""
+
+    _fields = ("x",)
+
+
+@both
+def test_attributes_of_a_tuple_are_kept_or_refused(walker: Any, carried: Callable[[Any], Any]) -> None:
+    given = Marked([A])
+    given.note = "kept"  # type: ignore[attr-defined]
+    if walker is _leaves.Plain:
+        with pytest.raises(
+            xbridge.UnsupportedArrayError, match=r"Marked: optree is not installed.*; try pip"
+        ):
+            carried([given])
+    else:
+        assert carried([given])[0].note == "kept"
+
+
+class Silent:
+    """What cannot say what it holds."""
+
+    @property
+    def dtype(self) -> Any:
+        raise ZeroDivisionError
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return A
+
+
+@both
+@pytest.mark.usefixtures("walker")
+def test_what_cannot_tell_its_dtype_is_an_array_that_cannot_be_read(carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
+        carried(Silent())
 
 
 @pytest.mark.usefixtures("walker")

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,17 +217,21 @@ def test_what_a_function_raises_passes_with_a_note() -> None:
     assert caught.value.__notes__ == ["at tree['x'][1]"]
 
 
-def test_a_leaf_that_was_taken_out_since_has_no_way() -> None:
-    given: dict[str, Any] = {"x": OrderedDict(y=A)}
+def test_a_leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
+    given: dict[str, Any] = {}
 
-    def change(_: object) -> None:
+    def fail(x: Any, at: int) -> None:
         given.clear()
         given["new"] = OrderedDict(z=1)
-        raise ZeroDivisionError
+        if x.size == at:
+            raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError) as caught:
-        tree.map(change, given)
-    assert caught.value.__notes__ == ["at tree"]
+    for size, way in ((6, "tree['x']['y']"), (5, "tree['w'][1][0]"), (4, "tree['v'][0]['u']")):
+        given |= {"x": OrderedDict(y=A), "w": [[1], [A[1:]]], "v": ({"u": A[2:]}, {"t": 1})}
+        with pytest.raises(ZeroDivisionError) as caught:
+            tree.map(partial(fail, at=size), given)
+        assert caught.value.__notes__ == [f"at {way}"]
+        given.clear()
 
 
 def test_a_tree_without_an_end_is_refused() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import threading
 import time
 from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import pytest
@@ -379,3 +381,288 @@ class OfThread(threading.local):
 )
 def test_everything_else_is_a_leaf(leaf: Any) -> None:
     assert tree.to_backend([A, leaf], "toylib")[1] is leaf
+
+
+class Tenfold:
+    """A descriptor that stores ten times what it is given, in another attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.place = self.place_of(name)
+
+    def place_of(self, name: str) -> str:
+        return f"_{name}"
+
+    def __get__(self, x: Any, owner: object = None) -> Any:
+        if x is None:
+            raise AttributeError
+        return vars(x)[self.place]
+
+    def __set__(self, x: Any, value: Any) -> None:
+        vars(x)[self.place] = value * 10
+
+
+class UnderItsName(Tenfold):
+    """The same, in an attribute of the name that it hides."""
+
+    def place_of(self, name: str) -> str:
+        return name
+
+
+class Outside(Tenfold):
+    """The same, in itself."""
+
+    def __init__(self) -> None:
+        self.values: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def __get__(self, x: Any, owner: object = None) -> Any:
+        if x is None:
+            raise AttributeError
+        return self.values[x]
+
+    def __set__(self, x: Any, value: Any) -> None:
+        self.values[x] = value * 10
+
+
+def stored(name: str) -> Any:
+    """A property that stores ten times what it is given."""
+
+    def write(x: Any, value: Any) -> None:
+        vars(x)[name] = value * 10
+
+    return property(lambda x: vars(x)[name], write)
+
+
+def kept_inside() -> Any:
+    """A property that stores ten times what it is given in a container."""
+    return property(lambda x: x.values["x"], lambda x, value: vars(x).update(values={"x": value * 10}))
+
+
+def a_dataclass(it: Any, **options: Any) -> Any:
+    """A dataclass with a field that is something of the class."""
+    made: Any = make_dataclass("Record", [("x", Any), ("y", Any, None)], eq=False, **options)
+    if hasattr(it, "__set_name__"):
+        it.__set_name__(made, "x")
+    made.x = it
+    return made
+
+
+@pytest.mark.parametrize(
+    "it",
+    [stored("_x"), stored("x"), stored("elsewhere"), kept_inside(), Tenfold(), UnderItsName()],
+    ids=["property", "under its name", "anywhere", "in a container", "descriptor", "descriptor of its name"],
+)
+def test_a_field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
+    given = a_dataclass(it)(A, A[:1])
+    given.note = "kept"
+    for made in (tree.map(lambda x: x, given), xbridge.transfer(given, "numpy").result()):
+        assert type(made) is type(given)
+        assert made is not given
+        assert made.x is given.x
+        assert (made.y is given.y, made.note) == (True, "kept")
+    for made in (there(given), xbridge.transfer(given, "toylib").result()):
+        assert made.x.data.tolist() == (A * 10).tolist()
+        assert made.y.data.tolist() == A[:1].tolist()
+    assert tree.map(lambda x: x + 1, given).x.tolist() == (A * 10 + 1).tolist()
+    assert given.x.tolist() == (A * 10).tolist()
+
+
+def test_beside_an_attribute_that_bears_the_name_of_a_field_the_others_stay() -> None:
+    given = a_dataclass(stored("_Record__x"))(A)
+    given.kept, given.parent = A, given
+    made = there(given)
+    assert made.x.data.tolist() == (A * 10).tolist()
+    assert (made.kept is A, made.parent is given) == (True, True)
+
+
+def test_an_error_names_the_attribute_that_stores_a_field() -> None:
+    record = a_dataclass(stored("_x"))(np.ones(2))
+    vars(record)["_x"] = BAD
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\._x: "):
+        tree.to_backend(record, "toylib")
+
+
+@pytest.mark.parametrize("more", [{}, {"note": A}], ids=["alone", "beside others"])
+def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str, Any]) -> None:
+    x = a_dataclass(Outside())(A, A[:1])
+    vars(x).update(more)
+    expected = r"^cannot take a Record apart: the class keeps field 'x' behind a Outside, .*; try (\{.*\})$"
+    for call in (there, lambda x: tree.map(id, x), lambda x: xbridge.transfer(x, "toylib").result()):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=expected) as caught:
+            call(x)
+    hint = re.search(expected, str(caught.value))
+    assert hint
+    assert hint[1] == "{'x': x.x, 'y': x.y}"
+    assert there(eval(hint[1], {"x": x}))["x"].data.tolist() == (A * 10).tolist()
+
+
+def test_a_property_that_nothing_is_stored_for_is_refused_unless_it_is_computed() -> None:
+    outside: dict[int, Any] = {}
+    kept = a_dataclass(property(lambda x: outside[id(x)], lambda x, value: outside.update({id(x): value})))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="field 'x' behind a property"):
+        there(kept(A))
+    computed = make_dataclass("Computed", [("y", Any), ("size", Any, field(init=False, default=None))])
+    computed.size = property(lambda x: type(x.y))  # type: ignore[attr-defined]
+    assert there(computed(A)).size is Toy
+
+
+def test_a_property_over_a_slot_of_a_base_shows_what_the_slot_holds() -> None:
+    @dataclass(slots=True)
+    class Slotted:
+        x: Any
+        y: Any
+
+    slot: Any = vars(Slotted)["x"]
+
+    class Scaled(Slotted):
+        x: Any = property(slot.__get__, lambda self, v: slot.__set__(self, v * 10))
+
+    made = there(Scaled(A, 1))
+    assert (made.x.data.tolist(), made.y) == ((A * 10).tolist(), 1)
+    assert tree.map(len, Scaled(A, A[:1])).x == 60 / 10
+
+
+@dataclass
+class Answers:
+    """A dataclass that answers for everything, and doubles what it is asked and what it is told."""
+
+    x: Any
+    unset: Any = field(init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return A
+
+    def __getattribute__(self, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        return value * 2 if name == "x" else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value * 2)
+
+
+def test_what_a_class_answers_is_neither_read_nor_written() -> None:
+    made = tree.map(lambda x: x, Answers(A))
+    assert vars(made).keys() == {"x"}
+    assert vars(made)["x"].tolist() == (A * 2).tolist()
+
+
+def test_a_field_that_is_computed_once_is_computed_again_and_not_before_it_is_asked_for() -> None:
+    @dataclass
+    class Once:
+        x: Any
+        kind: Any = field(init=False, repr=False)
+
+        @cached_property  # type: ignore[no-redef] # as people write them
+        def kind(self) -> type:  # noqa: F811
+            return type(self.x)
+
+    given = Once(A)
+    vars(given).pop("kind", None)
+    made = there(given)
+    assert "kind" not in vars(given)
+    assert (given.kind, made.kind, there(given).kind) == (np.ndarray, Toy, Toy)
+
+
+def test_what_is_no_field_stays_as_it_is() -> None:
+    @dataclass(slots=True, weakref_slot=True)
+    class Given:
+        x: Any
+        shared: ClassVar[Any] = A
+        start: InitVar[Any] = A
+
+    @dataclass(slots=True)
+    class More(Given):
+        z: Any = None
+
+    given = More(A, z=A[:1])
+    held = ref(given)
+    made = there(given)
+    assert (type(made.x), type(made.z), made.shared is A) == (Toy, Toy, True)
+    assert held() is given
+    assert ref(made)() is made
+
+
+def test_a_default_of_the_class_is_a_field_and_stays_the_default_if_it_does_not_change() -> None:
+    default = Toy(A)
+
+    @dataclass
+    class Default:
+        x: Any
+        mean: Any = field(init=False, default=default)
+        rule: Any = field(init=False, default=len)
+
+    assert "mean" not in vars(there(Default(A)))
+    made = tree.to_numpy(Default(A))
+    assert (type(made.mean), made.rule) == (np.ndarray, len)
+    assert Default.mean is default
+
+
+def test_a_class_that_takes_the_word_for_its_attributes_is_a_leaf() -> None:
+    @dataclass
+    class Hidden:
+        x: Any
+        __dict__ = property(lambda _: {})
+
+    given = Hidden(A)
+    assert there([given])[0] is given
+
+
+def scaled(x: Any) -> Any:
+    return x * 10
+
+
+@attrs.define
+class Converted:
+    """An attrs class that scales what it is given."""
+
+    x: Any = attrs.field(converter=scaled)
+
+
+@attrs.frozen(slots=False)
+class ConvertedFrozen:
+    """The same, which nobody writes, with a property over a field."""
+
+    _x: Any = attrs.field(converter=scaled)
+
+    @property
+    def x(self) -> Any:
+        return self._x
+
+
+@pytest.mark.parametrize("cls", [Converted, ConvertedFrozen])
+def test_no_converter_of_an_attrs_class_runs(cls: Any) -> None:
+    given = cls(A)
+    assert tree.map(lambda x: x, given).x is given.x
+    assert there(given).x.data.tolist() == (A * 10).tolist()
+
+
+class Turned(Picture):
+    """A named tuple with a property in the place of an item."""
+
+    @property
+    def pixels(self) -> Any:
+        return tuple.__getitem__(self, 0) * 10
+
+
+def test_a_property_of_a_named_tuple_is_neither_read_nor_written() -> None:
+    made = tree.map(lambda x: x + 1, Turned(A, "a"))
+    assert made.pixels.tolist() == ((A + 1) * 10).tolist()
+    assert made.name == "a"
+
+
+def test_the_models_of_pydantic_and_msgspec_are_leaves_and_their_dataclasses_are_not() -> None:
+    msgspec = pytest.importorskip("msgspec")
+    pydantic = pytest.importorskip("pydantic")
+
+    class Model(pydantic.BaseModel):  # type: ignore[misc,name-defined] # it may be missing
+        x: Any
+
+    for leaf in (msgspec.defstruct("Struct", ["x"])(A), Model(x=A)):
+        assert there([leaf])[0] is leaf
+
+    class Checked:
+        x: Any
+        validator = pydantic.field_validator("x")(scaled)
+
+    assert there(pydantic.dataclasses.dataclass(Checked)(A)).x.data.tolist() == (A * 10).tolist()

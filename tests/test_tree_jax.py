@@ -38,6 +38,18 @@ def test_what_jax_was_told_of_a_class_holds() -> None:
     assert type(back.x[0]) is np.ndarray
 
 
+def test_an_older_jax_cannot_tell_of_a_class_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(jax.tree_util, "is_tree_node", raising=False)
+    given = {"x": np.ones(2, "f4"), "leaves": [object(), {1}, "text"], "p": jax.tree_util.Partial(max, None)}  # type: ignore[no-untyped-call] # theirs
+    made = tree.to_backend(given, "jax")
+    assert isinstance(made["x"], jax.Array)
+    assert made["leaves"] == given["leaves"]
+    assert type(made["p"]) is jax.tree_util.Partial
+    assert xbridge.transfer(given, "jax").result()["leaves"] == given["leaves"]
+    assert [batch["leaves"] for batch in xbridge.prefetch([given], "jax")] == [given["leaves"]]
+    assert xbridge.aligned(lambda x: (x, given["leaves"]))(jax.numpy.ones(2))[1] == given["leaves"]
+
+
 def test_a_partial_of_jax_is_a_container() -> None:
     made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs
     assert type(made) is jax.tree_util.Partial

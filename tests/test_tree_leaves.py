@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,6 +178,80 @@ def test_a_tree_that_is_changed_meanwhile_is_refused(
 
     with pytest.raises(xbridge.OptionError, match="container in it has been changed meanwhile"):
         tree.map(fn, batch)
+
+
+@dataclass
+class Sample:
+    """A dataclass."""
+
+    x: Any
+    y: Any
+
+
+class Row(list[Any]):
+    """A list of a class of its own."""
+
+
+def swapped(a: Any, b: Any) -> None:
+    a[:], b[:] = list(b), list(a)
+
+
+def turned(d: Any) -> None:
+    d["a"] = d.pop("a")
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: {"a": A, "b": A[1:]}, turned),
+        (lambda: {"a": A, "b": A}, turned),
+        (lambda: {"a": A, "b": A[1:]}, lambda d: d.update(a=A[2:])),
+        (lambda: {"a": A}, lambda d: d.update(b=d.pop("a"))),
+        (lambda: {"a": [A, [A]], "b": [A[1:], [A]]}, turned),
+        (lambda: {"a": {"x": A}, "b": {"x": A[1:]}}, turned),
+        (lambda: [A, A[1:]], list.reverse),
+        (lambda: [[A, 1], [A[1:], 2]], list.reverse),
+        (lambda: [[A, 1], [A[1:], 2]], lambda d: swapped(*d)),
+        (lambda: [{"a": A, "b": A}, {"a": A, "b": A}], lambda d: turned(d[1])),
+        (lambda: [[A, [1]], [A[1:], [2]]], list.reverse),
+        (lambda: [([A], 1), ([A[1:]], 2)], lambda d: swapped(d[0][0], d[1][0])),
+        (lambda: OrderedDict(a=A, b=A), lambda d: d.move_to_end("a")),
+        (lambda: deque([A, A[1:]]), lambda d: d.rotate(1)),
+        (lambda: Row([A, A[1:]]), list.reverse),
+        (lambda: Sample(A, A[1:]), lambda d: setattr(d, "x", d.y)),
+    ],
+    ids=[
+        *("keys", "keys of one array", "a leaf", "a key", "containers", "rows", "list", "list of rows"),
+        *("contents of rows", "keys in a row", "deeper containers", "deep contents"),
+        *("OrderedDict", "deque", "subclass of list", "fields"),
+    ],
+)
+def test_a_tree_that_is_put_in_another_order_meanwhile_is_refused(
+    make: Callable[[], Any], change: Callable[[Any], object]
+) -> None:
+    batch = make()
+    calls: list[object] = []
+
+    def fn(x: Any) -> Any:
+        if not calls:
+            change(batch)
+        calls.append(x)
+        return len(x)
+
+    with pytest.raises(xbridge.OptionError, match="container in it has been changed meanwhile"):
+        tree.map(fn, batch)
+
+
+def test_a_function_may_change_what_is_no_container_of_the_tree() -> None:
+    batch: dict[str, Any] = {"a": A.copy(), "set": {1}, "b": Sample(A, [1])}
+
+    def fn(x: Any) -> Any:
+        x[0] = 7
+        batch["set"].add(len(batch["set"]))
+        batch["b"].note = "new"
+        return x
+
+    assert tree.map(fn, batch)["a"] is batch["a"]
 
 
 def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:

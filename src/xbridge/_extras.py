@@ -60,8 +60,11 @@ class Extras(Backend, Protocol):
     def here(self) -> Callable[[], None]:
         """What another thread calls once, to have for its life the modes, device and queues of this one."""
 
+    def is_text(self, x: Array, /) -> bool:
+        """Whether the items of an array are strings; without it, `x.dtype.kind` tells."""
+
 
 OPTIONAL = (
     *("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "is_leaf"),
-    *("promote", "aside", "here"),
+    *("promote", "aside", "here", "is_text"),
 )

@@ -7,6 +7,7 @@ dicts are walked here.
 from __future__ import annotations
 
 from collections import UserDict, UserList, deque
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from xbridge._plan import Request
 from xbridge._registry import backend_for, get, hot
 from xbridge._request import read_request
 from xbridge.errors import (
+    Chained,
     DTypeError,
     MissingLibraryError,
     OptionError,
@@ -38,8 +40,11 @@ if TYPE_CHECKING:
     Work = Callable[[list[Any]], list[Any]]
     """From arrays to what becomes of them."""
 
+    _Way = tuple[Any, Any] | None
+    """To a container, and the key of a child of it; None to the tree itself."""
+
     class Walked(Protocol):
-        """A tree taken apart, as `xbridge.tree` does it."""
+        """A tree taken apart, as it was at that moment. `xbridge.tree` does it."""
 
         leaves: list[Any]
         """In order."""
@@ -48,10 +53,6 @@ if TYPE_CHECKING:
 
         def rebuilt(self, leaves: list[Any]) -> Any:
             """A tree of the same form with other leaves."""
-            ...
-
-        def kept(self) -> Self:
-            """The same, of a tree that nobody else can change."""
             ...
 
         def name_of(self, leaf: Any) -> str:
@@ -87,7 +88,22 @@ def crosses(cls: type) -> bool:
 
 def is_text(x: Any) -> bool:
     """Whether a leaf stays as it is, for it is no array of numbers and is not meant as one."""
-    return type(x) in _NO_ARRAYS or getattr(getattr(x, "dtype", None), "kind", "") in _TEXT
+    if type(x) in _NO_ARRAYS:
+        return True
+    room = backend_for(type(x))
+    ask: Callable[[Array], bool] | None = getattr(room, "is_text", None)
+    if ask is not None:
+        return ask(x)
+    if room is not None and type(x) in room.plain:
+        return _kind_of(x) in _TEXT
+    with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
+        return _kind_of(x) in _TEXT
+    return False  # it cannot tell
+
+
+def _kind_of(x: Any) -> Any:
+    """NumPy's word for the kind of a dtype, if `x` has one."""
+    return getattr(getattr(x, "dtype", None), "kind", "")
 
 
 def converted(xs: list[Any], name: str | ModuleType, **options: Any) -> list[Array]:
@@ -156,35 +172,29 @@ class Plain:
     """In order."""
 
     def __init__(self, tree: Any) -> None:
-        self._tree = tree
         try:
-            self.leaves, self._build = _taken(tree)
+            found, self._build = _taken(tree, None)
         except RecursionError:
             raise OptionError.because(
                 f"find the leaves of a {type(tree).__name__}",
                 "it has no end, or it is nested too deep",
                 "a batch that does not hold itself",
             ) from None
+        self.leaves = [x for x, _ in found]
+        self._ways = [way for _, way in found]
 
     def rebuilt(self, leaves: list[Any]) -> Any:
         """A tree of the same form with other leaves."""
         return self._build(iter(leaves))
 
-    def kept(self) -> Self:
-        """The same: its keys are noted."""
-        return self
-
     def name_of(self, leaf: Any) -> str:
         """The way to the first place where a leaf stands, as Python would write it."""
-        todo = [("tree", self._tree)]
-        while todo:
-            name, x = todo.pop()
-            if x is leaf:
-                return name
-            if _is_container(x):
-                entries = x.items() if type(x) is dict else enumerate(x)
-                todo += reversed([(f"{name}[{key!r}]", child) for key, child in entries])
-        return "tree"  # it was taken out of it since
+        way = next(way for way, x in zip(self._ways, self.leaves, strict=True) if x is leaf)
+        names: list[str] = []
+        while way is not None:
+            way, key = way
+            names.insert(0, f"[{key!r}]")
+        return "".join(["tree", *names])
 
 
 class Batch:
@@ -199,8 +209,7 @@ class Batch:
     def __init__(self, tree: object) -> None:
         walk = (Plain if are_arrays(type(tree)) else walker())(tree)
         self.alone = len(walk.leaves) == 1 and walk.leaves[0] is tree and not is_text(tree)
-        self.walk = walk.kept()
-        leaves = self.walk.leaves
+        self.walk, leaves = walk, walk.leaves
         arrays = leaves if self.alone else (x for x in leaves if crosses(type(x)) and not is_text(x))
         self.arrays = list({id(x): x for x in arrays}.values())
 
@@ -255,19 +264,26 @@ class _Place:
         error.add_note(f"at {name}")
 
 
-def _taken(tree: Any) -> tuple[list[Any], Callable[[Iterator[Any]], Any]]:
+def _taken(tree: Any, way: _Way) -> tuple[list[tuple[Any, _Way]], Callable[[Iterator[Any]], Any]]:
+    """The leaves of a tree as it is now with the ways to them, and what makes one like it of others."""
     if not _is_container(tree):
-        return [tree], next
-    kind, keys = type(tree), list(tree)
-    branches = [_taken(branch) for branch in (tree.values() if kind is dict else keys)]
+        return [(tree, way)], next
+    kind, children = type(tree), list(tree.values() if type(tree) is dict else _items(tree))
+    keys = list(tree) if kind is dict else range(len(children))
+    branches = [_taken(child, (way, key)) for key, child in zip(keys, children, strict=True)]
 
     def build(leaves: Iterator[Any]) -> Any:
         return _container(kind, keys, [make(leaves) for _, make in branches])
 
-    return list(chain.from_iterable(leaves for leaves, _ in branches)), build
+    return list(chain.from_iterable(found for found, _ in branches)), build
 
 
-def _container(kind: type[Any], keys: list[Any], children: list[Any]) -> Any:
+def _items(x: Any) -> Iterator[Any]:
+    """What a list or a tuple holds, past its class."""
+    return (list if isinstance(x, list) else tuple).__iter__(x)
+
+
+def _container(kind: type[Any], keys: Iterable[Any], children: list[Any]) -> Any:
     if kind is dict:
         return dict(zip(keys, children, strict=True))
     return children if kind is list else tuple.__new__(kind, children)
@@ -276,10 +292,12 @@ def _container(kind: type[Any], keys: list[Any], children: list[Any]) -> Any:
 def _is_container(x: Any) -> bool:
     """Whether it is of a kind that can be built anew here; what only optree can is refused."""
     kind = type(x)
-    if kind in (list, tuple, dict) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
+    if kind in (list, tuple, dict):
+        return True
+    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and not kind.__dictoffset__:
         return True
     opened = issubclass(kind, _CONTAINERS) or any(hasattr(kind, word) for word in _FIELDS)
-    opened = opened or (issubclass(kind, tuple) and not all(type(child) in _NO_ARRAYS for child in x))
+    opened = opened or (issubclass(kind, tuple) and not all(type(child) in _NO_ARRAYS for child in _items(x)))
     if opened and not are_arrays(kind):
         raise UnsupportedArrayError.because(
             f"look for arrays in a {kind.__name__}",

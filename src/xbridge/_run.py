@@ -17,23 +17,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from xbridge import _registry
 from xbridge.errors import (
-    FOREIGN_ERRORS,
+    Chained,
     DeviceError,
     DTypeError,
     GradientError,
     UnsupportedArrayError,
     ValueLossError,
-    XBridgeError,
     counted,
-    is_about_memory,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from xbridge._plan import Plan
+    from xbridge._plan import Plan, Step
     from xbridge._protocol import Array, Backend
+    from xbridge.errors import XBridgeError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,23 +80,22 @@ def is_watched(target: Backend) -> bool:
 
 def perform(x: Array, plan: Plan) -> Array:
     """Do the steps, out of sight: for who has said what is done."""
-    for step in plan.steps:
+    with Chained(lambda error: _failed(step, plan, error)):  # the step that was last begun
         try:
-            x = getattr(step.room, step.verb)(x, *step.args)
+            for step in plan.steps:
+                x = getattr(step.room, step.verb)(x, *step.args)
         except ValueLossError as error:
             route = plan.route
             if route.target.lacks(route.facts.dtype, route.device) is None:
                 raise
             raise ValueLossError.narrowing(route.facts.dtype, route.dtype, both=False) from error
-        except XBridgeError:
-            raise
-        except FOREIGN_ERRORS as error:
-            if is_about_memory(error):
-                raise
-            failure = _FAILURES.get(step.verb, UnsupportedArrayError)
-            why = f"the step {step.action} failed with {error!r}"
-            raise failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself") from error
     return x
+
+
+def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
+    failure = _FAILURES.get(step.verb, UnsupportedArrayError)
+    why = f"the step {step.action} failed with {error!r}"
+    return failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself")
 
 
 def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:

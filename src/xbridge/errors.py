@@ -39,7 +39,7 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError),
     *(NameError, OSError, RuntimeError, SyntaxError, SystemError, TypeError, ValueError),
 )
-"""What a library may raise in a step of its own; ours is chained to it. A compiler can follow an `except`."""
+"""What the code of a library may raise."""
 
 
 _LONGEST = 200

@@ -184,7 +184,7 @@ def map(  # noqa: A001 -- what others call it too
     Raises
     ------
     OptionError
-        `fn` is no function.
+        `fn` is no function, or it changed a container of the tree while it ran.
     Exception
         Whatever `fn` raises, with a note of the way to the array.
 
@@ -202,7 +202,9 @@ def map(  # noqa: A001 -- what others call it too
     }
     if scalars:
         ways |= {kind: partial(each, walk, fn) for kind in walk.kinds.intersection(NUMBERS)}
-    return walk.rebuilt(_all(walk, ways))
+    done = _all(walk, ways)
+    walk.refuse_changes()
+    return walk.rebuilt(done)
 
 
 def _converted(walk: Walk, target: Backend, options: dict[str, Any], *, scalars: bool = False) -> Tree:

@@ -9,33 +9,32 @@ quarter of `torch.from_numpy`; it is asked about classes only.)
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import chain, filterfalse, islice
+from itertools import chain, islice
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xbridge._leaves import Fixture
-from xbridge.errors import FOREIGN_ERRORS, Chained, OptionError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
 from xbridge.tree._nodes import PLAIN, find
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from xbridge.tree._nodes import Node
 
 Tree: TypeAlias = Any
 """A container of containers, down to leaves; or a leaf."""
 
-_Opened: TypeAlias = "tuple[Collection[Any], Any, Any]"
-"""The children of a container, what else is known of it, and the container."""
-
-_END = object()
-"""What comes behind the last leaf."""
+_Rows: TypeAlias = "Collection[Any]"
+_Opened: TypeAlias = "tuple[Node, Any, Collection[Any], Any, _Rows, bool]"
+"""A container: its kind, the object, its children, what else is known of it, copies of its children if they
+are plain and hold only leaves, and whether all children are leaves."""
 
 _LONGEST = 2000
 """How long a way is looked through for a container that stands in itself."""
 
 
 class Walk:
-    """A tree taken apart.
+    """A tree taken apart, as it is at this moment: what is done to its containers later changes nothing here.
 
     Parameters
     ----------
@@ -53,155 +52,131 @@ class Walk:
         self.kinds = set()
         self._tree = tree
         self._nodes = dict(PLAIN)
-        self._depths: list[int | None] = []
         self._opened: list[_Opened] = []
         try:
-            self._take((tree,))
+            self._look((tree,))
+            if type(tree) in self._nodes:
+                self._take(tree)
+            else:
+                self.leaves.append(tree)
         except RecursionError:
             raise _endless(tree) from None
 
     def rebuilt(self, leaves: list[Any]) -> Tree:
         """A tree of the same form with other leaves."""
-        left = chain(leaves, (_END,))
+        if not self._opened:
+            return leaves[0]
         try:
-            built = _build((self._tree,), self._nodes, left, iter(self._depths), iter(self._opened))[0]
+            return _build(self._nodes, iter(self._opened), iter(leaves))
         except RecursionError:
             raise _endless(self._tree) from None
-        except XBridgeError:
-            raise
-        except (StopIteration, ValueError):
-            raise _changed() from None
-        if next(left, None) is not _END:
-            raise _changed()
-        return built
 
-    def kept(self) -> Walk:
-        """The same, of a tree that nobody else can change."""
-        return Walk(self.rebuilt(self.leaves))
+    def refuse_changes(self) -> None:
+        """Raise an error if a container does not hold the same objects in the same order any more."""
+        for node, x, children, known, rows, _ in self._opened:
+            if not (node.is_same(x, known) and (not rows or _are_same(children, rows))):
+                raise OptionError.because(
+                    "put a tree of the same form together",
+                    "a container in it has been changed meanwhile",
+                    "a function that leaves it alone",
+                )
 
     def name_of(self, leaf: Any) -> str:
         """The way to the first place where a leaf stands, as Python would write it."""
-        wanted = leaf.array if type(leaf) is Fixture else leaf
-        noted = {id(x): children for children, _, x in reversed(self._opened)}
-        todo = [("tree", self._tree)]
-        while todo:
+        todo, opened = [("tree", self._tree)], iter(self._opened)
+        while True:
             name, x = todo.pop()
-            if x is wanted or (type(x) is Fixture and x.array is wanted):
+            if x is leaf:
                 return name
-            node = self._nodes.get(type(x))
-            if node is not None:
-                children = node.take(x)[0] if type(x) in PLAIN else noted.get(id(x), ())
-                todo += reversed(_named(node, x, children, name))
-        return "tree"  # it was taken out of it since
+            if type(x) in self._nodes:
+                node, x, children, known, rows, _ = next(opened)
+                inside = _named(node, x, children, known, name)
+                if rows:
+                    inside = [
+                        grandchild
+                        for (way, _), row in zip(inside, rows, strict=True)
+                        for grandchild in _named_children(row, way)
+                    ]
+                todo += reversed(inside)
 
     def _take(self, x: Any) -> None:
-        """Note the leaves, how far below a container they lie, and what those are that are not plain."""
-        kind = type(x)
-        if kind is dict:
-            children = x.values()
-        elif kind is list or kind is tuple:
-            children = x
-        else:
-            opened = _apart(self._nodes[kind], x)
-            self._opened.append(opened)
-            children = opened[0]
-        kinds = set(map(type, children))
-        if self._are_leaves(kinds):
-            self._depths.append(1)
+        """Note the leaves, and what the containers are."""
+        node = self._nodes[type(x)]
+        children, known = node.take(x) if node.cls in PLAIN else _apart(node, x)
+        kinds = self._look(children)
+        if kinds <= self.kinds:
+            self._opened.append((node, x, children, known, (), True))
             self.leaves.extend(children)
             return
         rows = _rows(children, kinds) if len(children) > 1 else ()  # one is quicker taken by itself
-        if rows and self._are_leaves(map(type, chain.from_iterable(rows))):
-            self._depths.append(2)
-            self.leaves.extend(chain.from_iterable(rows))
+        inside: list[Any] = list(chain.from_iterable(map(dict.values, rows) if kinds == {dict} else rows))
+        if rows and self._look(inside) <= self.kinds:
+            self._opened.append((node, x, children, known, rows, False))
+            self.leaves.extend(inside)
             return
-        self._depths.append(None)
-        within, take, append = set(filter(self._opens, kinds)), self._take, self.leaves.append
+        self._opened.append((node, x, children, known, (), False))
+        within, take, append = kinds - self.kinds, self._take, self.leaves.append
         for child in children:
             if type(child) in within:
                 take(child)
             else:
                 append(child)
 
-    def _are_leaves(self, kinds: Iterable[type]) -> bool:
-        """Whether no type is a container's."""
-        return not any(map(self._opens, filterfalse(self.kinds.__contains__, kinds)))
-
-    def _opens(self, kind: type) -> bool:
-        """Whether a type is a container's. It is looked up when it is met for the first time."""
-        if kind not in self._nodes and kind not in self.kinds:
-            node = find(kind)
+    def _look(self, things: Collection[Any]) -> set[type]:
+        """The types of some things. Each is looked up when it is met for the first time."""
+        kinds = set(map(type, things))
+        for kind in kinds.difference(self.kinds, self._nodes):
+            node = find(next(x for x in things if type(x) is kind))
             if node is None:
                 self.kinds.add(kind)
             else:
                 self._nodes[kind] = node
-        return kind in self._nodes
+        return kinds
 
 
-def _rows(children: Collection[Any], kinds: set[type]) -> Collection[Collection[Any]]:
-    """What children hold that are all dicts, all lists or all tuples; nothing of others."""
+def _rows(children: Collection[Any], kinds: set[type]) -> _Rows:
+    """Copies of children that are all dicts, all lists or all tuples; nothing of others."""
     if kinds == {dict}:
-        return list(map(dict.values, children))
-    return children if kinds in ({list}, {tuple}) else ()
+        return list(map(dict.copy, children))
+    if kinds == {list}:
+        return list(map(list.copy, children))
+    return children if kinds == {tuple} else ()
 
 
-def _build(
-    x: Any,
-    nodes: dict[type, Node],
-    leaves: Iterator[Any],
-    depths: Iterator[int | None],
-    opened: Iterator[_Opened],
-) -> Any:
-    """A container like `x`, of the leaves that come next."""
-    kind, known = type(x), x
-    depth = next(depths)
-    if kind is dict:
-        if depth == 1:
-            return dict(zip(x, leaves))  # noqa: B905 -- it takes as many leaves as there are keys
-        children = x.values()
-    elif kind is list or kind is tuple:
-        children = x
-    else:
-        children, known, _ = next(opened)
+def _are_same(rows: _Rows, noted: _Rows) -> bool:
+    """Whether plain containers of one kind still hold what was noted."""
+    inside = chain.from_iterable
+    if list(map(len, rows)) != list(map(len, noted)) or not all(map(is_, inside(rows), inside(noted))):
+        return False
+    if type(next(iter(rows))) is not dict:
+        return True
+    return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, noted))))
+
+
+def _build(nodes: dict[type, Node], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
+    """The next container, of the leaves that come next."""
+    node, _, children, known, rows, are_leaves = next(opened)
     parts: Any
-    if depth == 1:
+    if are_leaves:
         parts = islice(leaves, len(children))
-    elif depth == 2:
-        parts = _filled(children, leaves)
+    elif rows:
+        parts = _filled(rows, leaves)
     else:
-        parts = []
-        for child in children:
-            within = type(child) in nodes
-            parts.append(_build(child, nodes, leaves, depths, opened) if within else next(leaves))
-    if kind is dict:
-        return dict(zip(x, parts, strict=True))
-    if kind is list:
-        return list(parts)
-    return tuple(parts) if kind is tuple else _together(nodes[kind], known, list(parts))
+        parts = [_build(nodes, opened, leaves) if type(x) in nodes else next(leaves) for x in children]
+    return node.build(known, parts) if node.cls in PLAIN else _together(node, known, list(parts))
 
 
-def _filled(rows: Collection[Any], leaves: Iterator[Any]) -> list[Any]:
+def _filled(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
     """Plain containers like these, of the leaves that come next."""
-    kinds = set(map(type, rows))
-    if kinds == {dict}:
+    kind: Any = type(next(iter(rows)))
+    if kind is dict:
         return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
-    if kinds in ({list}, {tuple}):
-        (kind,) = kinds
-        return [kind(islice(leaves, len(row))) for row in rows]
-    raise _changed()
+    return [kind(islice(leaves, len(row))) for row in rows]
 
 
 def _together(node: Node, known: Any, parts: list[Any]) -> Any:
     with _chained(f"put a {node.cls.__name__} together"):
         return node.build(known, parts)
-
-
-def _changed() -> OptionError:
-    return OptionError.because(
-        "put a tree of the same form together",
-        "a container in it has been changed meanwhile",
-        "a function that leaves it alone",
-    )
 
 
 def _chained(what: str) -> Chained:
@@ -215,12 +190,11 @@ def _chained(what: str) -> Chained:
     return Chained(failed)
 
 
-def _named(node: Node, x: Any, children: Collection[Any], name: str) -> list[tuple[str, Any]]:
+def _named(node: Node, x: Any, children: Collection[Any], known: Any, name: str) -> list[tuple[str, Any]]:
     """The children of a container by their names, or by their places where its class cannot tell names."""
-    try:
-        ways = node.ways(x)
-    except FOREIGN_ERRORS:
-        ways = []
+    ways: list[str] = []
+    with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {node.cls.__name__}"):
+        ways = node.ways(x, known)
     if len(ways) != len(children):
         ways = [f"[<flat index {i}>]" for i in range(len(children))]
     return [(name + way, child) for way, child in zip(ways, children, strict=True)]
@@ -228,8 +202,8 @@ def _named(node: Node, x: Any, children: Collection[Any], name: str) -> list[tup
 
 def _named_children(x: Any, name: str) -> list[tuple[str, Any]]:
     """The same, taken apart anew; none of a leaf."""
-    node = find(type(x))
-    return [] if node is None else _named(node, x, _apart(node, x)[0], name)
+    node = find(x)
+    return [] if node is None else _named(node, x, *_apart(node, x), name)
 
 
 def _endless(tree: Tree) -> OptionError:
@@ -250,14 +224,14 @@ def _endless(tree: Tree) -> OptionError:
                     f"{name} is {around[id(child)]} again, so it has no end",
                     "a tree without it",
                 )
-            elif id(child) not in done and find(type(child)) is not None:
+            elif id(child) not in done and find(child) is not None:
                 around[id(child)] = name
                 todo.append((child, iter(_named_children(child, name))))
     return OptionError.because("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
 
 
-def _apart(node: Node, x: Any) -> _Opened:
-    """The children of any container, what else is known of it, and the container."""
+def _apart(node: Node, x: Any) -> tuple[list[Any], Any]:
+    """The children of any container, and what else is known of it."""
     with _chained(f"take a {node.cls.__name__} apart"):
         children, known = node.take(x)
-        return list(children), known, x
+        return list(children), known

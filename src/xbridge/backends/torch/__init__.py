@@ -6,8 +6,8 @@ questions of each, and answers None unless every one is settled.
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import TYPE_CHECKING
+from functools import reduce, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame as _eval_frame
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._protocol import Array, Exporter, HostArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _NATIVE = {word: getattr(torch, word) for word in DTYPES if hasattr(torch, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -74,17 +77,31 @@ gaps: dict[str, str] = {"readonly": "never: torch has no read-only tensors"}
 samples = "xbridge.testing.samples.torch"
 
 
+def _past_the_class(
+    fn: Callable[Concatenate[torch.Tensor, P], R],
+) -> Callable[Concatenate[torch.Tensor, P], R]:
+    """`fn` without a call of `__torch_function__`: a subclass may raise there, or count its calls."""
+
+    @wraps(fn)
+    def look(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
+        if type(x) in plain:
+            return fn(x, *args, **options)
+        with torch._C.DisableTorchFunctionSubclass():
+            return fn(x, *args, **options)
+
+    return look
+
+
 def owns(cls: type, /) -> bool:
     return issubclass(cls, torch.Tensor)
 
 
+@_past_the_class
 def describe(x: torch.Tensor, /) -> Facts:
-    if type(x) in plain:
-        return _facts(x)
-    with torch._C.DisableTorchFunctionSubclass():
-        return _facts(x)
+    return Facts(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
 
 
+@_past_the_class
 def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
     if not leaving:
         return None
@@ -92,6 +109,7 @@ def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
     return Refusal(UnsupportedArrayError, *found) if found else None
 
 
+@_past_the_class
 def layout(x: torch.Tensor, /) -> Layout:
     refused = refusal(x, leaving=True)
     if refused:
@@ -286,8 +304,8 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     return _NAMES.get(dtype)
 
 
-def _facts(x: torch.Tensor) -> Facts:
-    return Facts(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
+def is_text(x: torch.Tensor, /) -> bool:
+    return False
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -41,15 +41,18 @@ def aside(fn: Work, device: Device, /) -> Work:
         side, asked = _sides.setdefault(place, api.Stream(place)), api.current_stream(place).record_event()
 
     def apart(xs: list[object]) -> list[object]:
-        if asked is not None and any(isinstance(x, torch.Tensor) and x.device == place for x in xs):
+        with torch._C.DisableTorchFunctionSubclass():
+            there = any(isinstance(x, torch.Tensor) and x.device == place for x in xs)
+        if asked is not None and there:
             asked.synchronize()
         with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):
             made = fn(xs)
             if side is not None:
                 side.synchronize()
-        for y in made:
-            if isinstance(y, torch.Tensor) and y.device in mine:
-                y.record_stream(mine[y.device])
+        with torch._C.DisableTorchFunctionSubclass():
+            for y in made:
+                if isinstance(y, torch.Tensor) and y.device in mine:
+                    y.record_stream(mine[y.device])
         return made
 
     return apart
