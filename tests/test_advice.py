@@ -97,6 +97,7 @@ CALLS = [
     "to_list(np.array(['1.5']))",
     "to_list(np.array(['2020'], 'M8[D]'))",
     "to_list(np.ones(2, np.longdouble))",
+    "to_list(np.ones(2, np.clongdouble))",
     "to_backend(np.ones(2, np.longdouble), 'torch')",
     "to_backend(np.ones(2, np.clongdouble), 'torch')",
     "to_numpy(torch.ones(2, dtype=torch.complex32))",

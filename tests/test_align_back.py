@@ -101,7 +101,9 @@ def test_like_is_an_array(like: Any) -> None:
         lambda: xbridge.asarray(A, like=like),
     ]
     for call in calls:
-        with pytest.raises(xbridge.OptionError, match=r"take a \w+ as like: it is no array; try backend="):
+        with pytest.raises(
+            xbridge.OptionError, match=r"take a \w+ as like: it is no array; try like=None, backend='numpy'$"
+        ):
             call()
 
 

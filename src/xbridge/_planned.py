@@ -14,7 +14,7 @@ from xbridge import _host, _registry
 from xbridge._conversion import convert, convert_all, enter, plan
 from xbridge._decide import destination
 from xbridge._devices import CPU, SHARDED
-from xbridge._dtypes import DTYPES
+from xbridge._dtypes import DTYPES, instead
 from xbridge._look import is_number
 from xbridge._nested import from_arrays, from_numbers
 from xbridge._plan import Plan, Request, Route
@@ -193,7 +193,9 @@ def _to_list(x: object) -> Any:
     listed = convert(guest, host, request)
     if host.describe(listed).dtype not in DTYPES:
         raise DTypeError.because(
-            f"list an array of {dtype}", "Python has no such numbers", "to_numpy(x, dtype='float64').tolist()"
+            f"list an array of {dtype}",
+            "Python has no such numbers",
+            f"to_numpy(x, {instead(dtype)}).tolist()",
         )
     return listed.tolist()
 
