@@ -363,7 +363,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.ValueLossError,
         (
             "cannot turn int64 into float64 unasked: a value does not fit float64; "
-            "try naming it: dtype='float64'"
+            "try naming one: dtype='int64' or dtype='float64'"
         ),
     ),
     (
