@@ -22,7 +22,7 @@ from xbridge.testing import strategies
 
 pytest.importorskip("optree")
 
-from xbridge import tree  # noqa: E402 -- once optree is there
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from xbridge._registry import get
 
 pytest.importorskip("optree")
 
-from xbridge import tree  # noqa: E402 -- once optree is there
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

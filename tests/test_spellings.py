@@ -15,7 +15,7 @@ from xbridge import _registry
 
 pytest.importorskip("optree")
 
-from xbridge import tree  # noqa: E402 -- once optree is there
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
