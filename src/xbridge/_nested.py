@@ -14,7 +14,7 @@ from xbridge import _host
 from xbridge._conversion import Guest, convert, convert_all, enter
 from xbridge._decide import chosen, destination, foretell
 from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact, nearest
+from xbridge._dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
 from xbridge._plan import Plan, Request, Route, Step, is_known
 from xbridge._protocol import Facts
 from xbridge._registry import backend_for, get, hot
@@ -59,7 +59,7 @@ def from_numbers(obj: object, target: Backend, request: Request) -> Array:
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(request, host.shape)
     if named:
-        _refuse_overflow(host, named, target)
+        _refuse_overflow(host, named)
     return convert(Guest(host, get(HOST)), target, request._replace(dtype=named or "default", copy=None))
 
 
@@ -159,7 +159,7 @@ def _common_dtype(elements: list[_Element], target: Backend, named: str | None) 
     else:
         dtype = strong[0].facts.dtype
     for number in numbers:
-        _refuse_overflow(number, dtype, target)
+        _refuse_overflow(number, dtype)
     return dtype
 
 
@@ -248,23 +248,16 @@ def _named(request: Request) -> str | None:
     return None if request.dtype in UNNAMED else request.dtype
 
 
-def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend) -> None:
+def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
     """An integer of the list is never wrapped, though the dtype was named."""
-    if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int" or _fit(numbers, dtype):
-        return
-    wide = numbers.dtype.name
-    lacking = target.lacks(wide, CPU)
-    do = f"dtype={wide!r}"
-    if lacking:
-        near = nearest(wide, lambda word: target.lacks(word, CPU) is None)
-        do = f"dtype={near!r}" if _fit(numbers, near) else lacking.do
-    raise ValueLossError.because(f"make a {dtype} array of this list", "an integer does not fit", do)
-
-
-def _fit(numbers: HostArray, dtype: str) -> bool:
-    """Whether integers are values of the dtype."""
-    least, most = exact_integers(dtype)
-    return least <= int(numbers.min()) and int(numbers.max()) <= most
+    if numbers.size and numbers.dtype.kind in "iu" and category(dtype) == "int":
+        least, most = exact_integers(dtype)
+        if int(numbers.min()) < least or int(numbers.max()) > most:
+            raise ValueLossError.because(
+                f"make a {dtype} array of this list",
+                "an integer does not fit",
+                f"dtype={numbers.dtype.name!r}",
+            )
 
 
 def _one_place(elements: list[_Element], request: Request) -> Device:
