@@ -414,6 +414,14 @@ def test_arrays_on_two_devices_share_no_memory() -> None:
     assert not xbridge.shares_memory(torch.ones(2), torch.ones(2, device="meta"))
 
 
+def test_shared_memory_is_seen_through_more_axes_than_numpy_has() -> None:
+    x = torch.arange(6.0)
+    for many in (x.reshape(2, 3, *[1] * 70), x[:, *[None] * 70].expand(6, *[2] * 30, *[1] * 40)):
+        assert xbridge.shares_memory(many, x[2:])
+        assert xbridge.shares_memory(x[5:], many)
+        assert not xbridge.shares_memory(many[:1, :1], x[2:].numpy())
+
+
 def test_a_tensor_wrapped_by_hand_for_a_compiler_shows_no_memory() -> None:
     wrapped = torch._to_functional_tensor(torch.ones(4))
     for x in (wrapped, wrapped[1:]):

@@ -144,7 +144,8 @@ def meet(
 def leader(xs: Sequence[object]) -> int | None:
     """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
     arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
-    return next((i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalars)), next(iter(arrays), None))
+    whole = (i for i in arrays if not issubclass(type(xs[i]), _owner(xs[i]).scalars))
+    return next(whole, next(iter(arrays), None))
 
 
 def home(x: object) -> tuple[str, Device, str] | None:

@@ -65,7 +65,7 @@ _TOP = max(sys.maxsize, 1 << 32)
 
 def admit(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
     """A host array for `x`: with `must_share`, over its memory; with `fetch`, from whatever device."""
-    if isinstance(x, np.generic):
+    if issubclass(type(x), np.generic):  # a proxy's own word for its class may raise
         if must_share:
             raise _apart(x, "it hands out a copy")
         return np.asarray(x)
@@ -214,7 +214,7 @@ def _cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit, in the words of the object's class."""
     cls = type(x)
     nested = hasattr(getattr(x, "dtype", None), "inner")
-    encoded = hasattr(getattr(x, "type", None), "run_end_type")
+    encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
     casts = (do for word, do in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
     generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
     return generic if encoded else next(casts, generic).format(dtype)
@@ -247,7 +247,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _from_buffer(x: object) -> HostArray:
-    if isinstance(x, _LITERALS) and not hasattr(type(x), "_fields"):
+    if issubclass(type(x), _LITERALS) and not hasattr(type(x), "_fields"):
         raise UnsupportedArrayError.because(
             f"convert a {type(x).__name__}",
             "numbers and lists are no arrays",
@@ -268,7 +268,7 @@ def _from_buffer(x: object) -> HostArray:
                 "no backend owns the type and it exports no memory",
                 _way_out(type(x)),
             ) from error
-    if isinstance(x, (bytes, bytearray, mmap)):
+    if issubclass(type(x), (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.because(
             f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
         )
