@@ -18,8 +18,11 @@ import pytest
 from exporters import Exporter
 
 import xbridge
-from xbridge import tree
 from xbridge.testing import strategies
+
+pytest.importorskip("optree")
+
+from xbridge import tree  # noqa: E402 -- once optree is there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,14 @@ from pair_contract import nearest_of
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import tree
 from xbridge._dtypes import DTYPES, category, nearest
 from xbridge._host._memory import native_dtype
 from xbridge._protocol import Refusal
 from xbridge._registry import get
+
+pytest.importorskip("optree")
+
+from xbridge import tree  # noqa: E402 -- once optree is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,11 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _registry, tree
+from xbridge import _registry
+
+pytest.importorskip("optree")
+
+from xbridge import tree  # noqa: E402 -- once optree is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable

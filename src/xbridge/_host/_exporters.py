@@ -184,8 +184,8 @@ def _columns(x: Any) -> list[tuple[str, str]] | None:
     for told in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
         if isinstance(told, (list, tuple)):  # beside the names
             pairs = list(zip(_parts(x) or told, told, strict=True))
-        elif callable(items := getattr(told, "items", None)):
-            pairs = list(items())
+        elif callable(getattr(told, "items", None)):
+            pairs = list(told.items())
         elif hasattr(told, "names") and hasattr(told, "types"):
             pairs = list(zip(told.names, told.types, strict=True))
         else:

@@ -244,7 +244,7 @@ class _Seen:
             self._dict.__set__(twin, twin)
         self._store(twin, stored)
         if self._mapping:
-            put = base.__setitem__
+            put = self._base.__setitem__
             for key, item in zip(known.keys, items, strict=True):
                 put(twin, key, item)
         elif base is list:
