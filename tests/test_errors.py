@@ -248,7 +248,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try dict(x), and xbridge.tree.to_backend for the arrays in it"
+            "try xbridge.tree.to_backend for the arrays in it"
         ),
     ),
     (

@@ -211,10 +211,34 @@ def test_a_device_that_is_not_here_is_refused_from_numpy(device: str) -> None:
         xbridge.to_backend(np.ones(2, "f4"), "torch", device=device)
 
 
-@pytest.mark.parametrize("device", ["gpu", "xpu:9", "nonsense"])
-def test_a_device_that_is_not_here_is_refused_within_torch(device: str) -> None:
-    with pytest.raises(xbridge.DeviceError, match="the step move"):
+@pytest.mark.parametrize("device", ["gpu", 0, "xpu:9", "nonsense"])
+def test_a_device_that_is_not_here_is_refused_within_torch(device: object) -> None:
+    if torch.cuda.is_available() and device in ("gpu", 0):
+        pytest.skip("it is here")
+    with pytest.raises(
+        xbridge.DeviceError, match=r"(the step move|torch has no device gpu).*; try device='cpu'$"
+    ):
         xbridge.to_backend(torch.ones(2), "torch", device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
+@pytest.mark.parametrize("device", ["gpu", 0])
+def test_compiled_code_says_that_there_is_no_accelerator(device: object) -> None:
+    moved = torch.compile(lambda x: xbridge.asarray(x, device=device), backend="eager")
+    with pytest.raises(xbridge.DeviceError, match=r"no device gpu.*; try device='cpu'$"):
+        moved(torch.ones(2))
+
+
+@pytest.mark.parametrize("device", ["meta:0", torch.device("meta", 1)])
+def test_a_meta_tensor_is_on_every_meta_device(device: object) -> None:
+    x = torch.ones(2, device="meta")
+    assert xbridge.asarray(x, device=device) is x
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is here")
+def test_a_device_that_is_not_here_is_refused_before_a_dtype_that_it_would_lack() -> None:
+    with pytest.raises(xbridge.DeviceError, match="no device mps"):
+        xbridge.to_backend(np.ones(2), "torch", device="mps")
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,6 @@ def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan
             "grad='keep' was asked, and a graph ends where its library ends",
             "grad=None",
         )
-    if device != CPU and device not in target.devices():
-        places = ", ".join(target.devices())
-        raise DeviceError.because(
-            route.asked(),
-            f"{target.name} has no device {device} here, only {places}",
-            "device='cpu'",
-        )
     layout = source.layout(x)
     steps = [Step(source, "detach")] if facts.history else []
     if not layout.settled:
@@ -144,6 +137,13 @@ def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> 
     device = destination(target, request.device, facts.device)
     dtype = _dtype(source, target, facts, request, device)
     route = Route(source, target, facts, request, dtype, device)
+    if source is not target and device != CPU and device not in target.devices():
+        places = ", ".join(target.devices())
+        raise DeviceError.because(
+            route.asked(),
+            f"{target.name} has no device {device} here, only {places}",
+            "device='cpu'",
+        )
     if category(facts.dtype) == "complex" and category(dtype) in ("int", "float"):
         raise DTypeError.because(
             route.asked(),
@@ -168,6 +168,10 @@ def _refuse(route: Route, lacks: Refusal | None) -> None:
         near = chosen("nearest", route.facts.dtype, route.target, route.device)
         there = route.target.lacks(near, route.device) is None
         do = f"dtype='nearest', or {lacks.do}" if there else lacks.do
+        if there and route.request.copy is False:  # and any cast is a copy
+            do = "dtype='nearest', copy=None"
+        if there and route.request.unsafe:  # which takes no options
+            do = f"to_backend(x, {route.target.name!r}, dtype='nearest')"
         raise lacks.error.because(route.asked(), lacks.why, do)
 
 

@@ -43,7 +43,8 @@ class Device(str):
 
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, where the device is made."""
-        kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
+        name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
+        kind, colon, index = name.partition(":")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
         if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
             raise DeviceError.because(

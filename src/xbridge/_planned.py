@@ -14,7 +14,7 @@ from xbridge import _host, _registry
 from xbridge._conversion import convert, convert_all, enter, plan
 from xbridge._decide import destination
 from xbridge._devices import CPU, SHARDED
-from xbridge._dtypes import DTYPES, instead
+from xbridge._dtypes import DTYPES, instead, is_numeric
 from xbridge._look import is_number
 from xbridge._nested import from_arrays, from_numbers
 from xbridge._plan import Plan, Request, Route
@@ -163,9 +163,9 @@ def _model(like: object) -> Guest:
         return enter(like)
     except UnsupportedArrayError as error:
         kind = type(like).__name__
-        raise OptionError.because(
-            f"take a {kind} as like", "it is no array", f"like=None, backend={HOST!r}"
-        ) from error
+        named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
+        do = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
+        raise OptionError.because(f"take a {kind} as like", "it is no array", do) from error
 
 
 def _brought(x: object, name: str | ModuleType, options: dict[str, Any]) -> Array:
@@ -191,8 +191,8 @@ def _to_list(x: object) -> Any:
     dtype = guest.facts().dtype
     named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
     request = Request(dtype="float32" if named and host.lacks(dtype, CPU) else named)
-    listed = convert(guest, host, request)
-    if host.describe(listed).dtype not in DTYPES:
+    listed = convert(guest, host, request) if named or not is_numeric(dtype) else None
+    if listed is None or host.describe(listed).dtype not in DTYPES:
         raise DTypeError.because(
             f"list an array of {dtype}",
             "Python has no such numbers",

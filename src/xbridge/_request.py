@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._devices import device_named
-from xbridge._dtypes import DTYPES, UNNAMED, of_python
+from xbridge._dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._plan import Request
 from xbridge._registry import get, is_root, kin
 from xbridge._tracing import constant
@@ -28,6 +29,8 @@ _ALIASES = {
     "half": "float16",
     "complex": "complex128",
 }
+_WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
+"""What `str` makes of a dtype, or of a class that stands for one: the package, and the name."""
 
 
 def read_request(
@@ -98,7 +101,7 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
     if dtype is None:
         return None
     if isinstance(dtype, str):
-        word = str(dtype)
+        word = dtype if type(dtype) is str else str.__str__(dtype)  # or an enumeration adds its name
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
@@ -116,11 +119,10 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
 
 @constant
 def _spelt(word: str) -> str:
-    """What a code of NumPy's stands for, or a library's dtype in the words of `str`; "" if it is neither."""
-    root, _, name = word.removeprefix("<class '").removesuffix("'>").partition(".")
-    name = name.rpartition(".")[2]
-    if name in DTYPES and is_root(root):
-        return name
+    """Return the dtype behind the `str` of a library's dtype, or behind a code of NumPy's; "" if none."""
+    parts = _WRITTEN.fullmatch(word)
+    if parts and is_numeric(parts[3]) and is_root(parts[2]):
+        return parts[3]
     coded = _host.dtype_of_code(word)
     found = None if coded is None else get(HOST).dtype_name(coded)
     return found if found in DTYPES else ""
@@ -136,7 +138,7 @@ def _unknown(dtype: object) -> XBridgeError:
         why = "what comes out is in the byte order of this machine"
         return _refused("dtype", dtype, why, f"dtype={native!r}")
     word = word.casefold()
-    alike = [name for name in (*DTYPES, "default") if _digits(name) == _digits(word)]
+    alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike, n=1)
     why = "it is no canonical name and no library's native dtype"
     do = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"

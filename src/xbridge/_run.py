@@ -95,7 +95,12 @@ def perform(x: Array, plan: Plan) -> Array:
 def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     failure = _FAILURES.get(step.verb, UnsupportedArrayError)
     why = f"the step {step.action} failed with {error!r}"
-    return failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself")
+    do = f"that step in {step.room.name} itself"
+    if step.verb == "check":
+        do = f"naming it: dtype={step.args[0]!r}"
+    elif failure is DeviceError and plan.route.device not in plan.route.target.devices():
+        do = "device='cpu'"
+    return failure.because(plan.route.asked(), why, do)
 
 
 def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:

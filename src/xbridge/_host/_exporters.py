@@ -279,6 +279,8 @@ def _from_buffer(x: object) -> HostArray:
 
 def _way_out(cls: type) -> str:
     """What to type instead of an object; what its metaclass has, it has not."""
+    if issubclass(cls, dict):
+        return _IN_A_TREE
     words = {word for base in cls.__mro__ for word in vars(base)}
     return next((do for word, do in _WAYS_OUT.items() if word in words), "an array")
 
