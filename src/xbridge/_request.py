@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._devices import device_named
+from xbridge._devices import Device, device_named
 from xbridge._dtypes import DTYPES, of_python
 from xbridge._plan import Request
 from xbridge._registry import kin
 from xbridge.errors import DeviceError, DTypeError, OptionError
 
 if TYPE_CHECKING:
-    from xbridge._devices import Device
     from xbridge._protocol import Backend
 
 
@@ -62,8 +61,8 @@ def with_requires_grad(grad: object, requires_grad: object) -> object:
 
 
 def _device(device: object, rooms: tuple[Backend, ...]) -> Device | None:
-    if device is None:
-        return None
+    if device is None or isinstance(device, Device):
+        return device
     if isinstance(device, str):
         return device_named(device)
     names = (room.device_name(device) for asked in (rooms, None) for room in asked or kin(device))
