@@ -135,6 +135,10 @@ def _word(dtype: object) -> str:
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
+    with Chained(lambda error: _failed(x, error)):
+        empty = getattr(x, "shape", ()) is None
+    if empty:  # NumPy may make a zero of it
+        raise _contradicts(x, "its shape is None")
     if must_share:
         with Chained(lambda error: _apart(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
