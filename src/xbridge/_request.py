@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge._devices import Device, device_named
 from xbridge._dtypes import DTYPES, of_python
@@ -65,8 +65,7 @@ def _device(device: object, rooms: tuple[Backend, ...]) -> Device | None:
         return device
     if isinstance(device, str):
         return device_named(device)
-    names = (room.device_name(device) for asked in (rooms, None) for room in asked or kin(device))
-    found = next((name for name in names if name is not None), None)
+    found: Device | None = _named("device_name", device, rooms)
     if found is not None:
         return found
     raise DeviceError.because(f"read device {device!r}", "no library knows it as a device", "device='cpu'")
@@ -79,11 +78,20 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
         if dtype in DTYPES or dtype == "default":
             return str(dtype)
         raise _unknown(dtype)
-    names = (room.dtype_name(dtype) for asked in (rooms, None) for room in asked or kin(dtype))
-    found = of_python(dtype) or next((name for name in names if name is not None), None)
+    found = of_python(dtype) or _named("dtype_name", dtype, rooms)
     if found is None:
         raise _unknown(dtype)
     return found
+
+
+def _named(verb: str, thing: object, rooms: tuple[Backend, ...]) -> Any:
+    """The name of a library's object, from the first backend that knows it; `rooms` go before its kin."""
+    for asked in (rooms, None):
+        for room in asked or kin(thing):
+            name = getattr(room, verb)(thing)
+            if name is not None:
+                return name
+    return None
 
 
 def _unknown(dtype: object) -> DTypeError:
