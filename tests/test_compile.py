@@ -43,7 +43,6 @@ WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
     "device": lambda x: xbridge.to_backend(x * 2, "torch", device="cpu"),
     "device object": lambda x: xbridge.to_backend(x * 2, "torch", device=torch.device("cpu")),
     "like": lambda x: xbridge.asarray(x * 2, like=x, dtype="float64"),
-    "list": lambda x: xbridge.asarray([x * 2, x]),
     "align": lambda x: xbridge.align(x * 2, x, 3.0)[0],
     "questions": lambda x: x * 2 if (xbridge.dtype_of(x), xbridge.device_of(x)) == ("float32", "cpu") else x,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,11 +79,9 @@ def layout(x: HostArray, /) -> Layout:
 
 def dtype_name(dtype: object, /) -> str | None:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
-        try:
-            found = np.dtype(dtype)
-        except TypeError:  # an abstract class, such as numpy.floating
-            return None
-        return _name(found) if found.type is dtype else None
+        # An abstract class, such as numpy.floating, makes no scalars; NumPy may warn and take it for another.
+        made = isinstance(vars(dtype).get("__new__"), BuiltinFunctionType)
+        return _name(np.dtype(dtype)) if made else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
 
 
