@@ -110,6 +110,8 @@ def _compare(x: Any, host: HostArray) -> None:
 def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Refuse what exports another dtype or shape than it says it has."""
     shape = _shape(x)
+    if shape is None and getattr(x, "shape", ()) is None:  # nothing, of which an older NumPy makes a zero
+        raise _contradicts(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
         raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
     said = _word(getattr(x, "dtype", getattr(x, "type", None)))
@@ -135,10 +137,6 @@ def _word(dtype: object) -> str:
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
-    with Chained(lambda error: _failed(x, error)):
-        empty = getattr(x, "shape", ()) is None
-    if empty:  # NumPy may make a zero of it
-        raise _contradicts(x, "its shape is None")
     if must_share:
         with Chained(lambda error: _apart(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
