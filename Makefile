@@ -138,7 +138,7 @@ $(CORE)/core.stamp: requirements/core.txt $(PINS) pyproject.toml | $(CORE)/new.s
 	@touch $@
 
 # The oldest versions come first, so they win over the pins of the same packages.
-%/pins.txt: requirements/oldest.txt $(PINS) | %/new.stamp
+$(OLDEST)/pins.txt $(FLOORS)/pins.txt: %/pins.txt: requirements/oldest.txt $(PINS) | %/new.stamp
 	@awk -F== '!seen[tolower($$1)]++' $^ > $@
 
 $(OLDEST)/oldest.stamp: requirements/tests.txt requirements/core.txt $(OLDEST)/pins.txt pyproject.toml

@@ -75,7 +75,7 @@ def test_the_default_dtype_breaks_the_graph_where_values_decide_and_gives_what_e
 
 def test_where_values_decide_the_default_dtype_is_refused_by_a_compiler_that_wants_one_graph() -> None:
     x = torch.arange(3.0, dtype=torch.float64)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"(?i)data-dependent"):
+    with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(default, fullgraph=True, backend="eager")(x)
 
 

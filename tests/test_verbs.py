@@ -287,7 +287,12 @@ class Metre(np.float64):
     """A number with a unit."""
 
 
-@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre])
+class Angle(np.floating):
+    """A number of no dtype."""
+
+
+@pytest.mark.filterwarnings("ignore:Converting .np.inexact. or .np.floating.:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre, Angle])
 def test_a_class_of_numbers_that_is_abstract_or_somebodys_own_is_no_dtype(dtype: type) -> None:
     with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
