@@ -191,6 +191,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
 @pytest.mark.parametrize(
     "words",
     [
+        {"shape": None},
         {"shape": (5,)},
         {"shape": (2, 3)},
         {"shape": ()},

@@ -97,7 +97,8 @@ def asarray(
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
     rooms = {cls: backend_for(cls) or get(HOST) for cls in kinds}
     sources = list(rooms.values())
-    first = next((room for cls, room in rooms.items() if not issubclass(cls, room.scalars)), sources[0])
+    proper = [room for cls, room in rooms.items() if not issubclass(cls, room.scalars)]
+    first = (proper or sources)[0]
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
 
@@ -144,8 +145,9 @@ def meet(
 def leader(xs: Sequence[object]) -> int | None:
     """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
     arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
-    whole = (i for i in arrays if not issubclass(type(xs[i]), _owner(xs[i]).scalars))
-    return next(whole, next(iter(arrays), None))
+    # No `next` with a default: the compiler of an older torch cannot follow it.
+    proper = [i for i in arrays if not issubclass(type(xs[i]), _owner(xs[i]).scalars)]
+    return (proper or arrays)[0] if arrays else None
 
 
 def home(x: object) -> tuple[str, Device, str] | None:

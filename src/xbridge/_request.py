@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._devices import device_named
+from xbridge._devices import Device, device_named
 from xbridge._dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._plan import Request
 from xbridge._registry import get, is_root, kin
@@ -16,7 +16,6 @@ from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
-    from xbridge._devices import Device
     from xbridge._protocol import Backend
 
 
@@ -71,13 +70,12 @@ def with_requires_grad(grad: object, requires_grad: object) -> object:
 
 
 def _device(device: Any, rooms: tuple[Backend, ...]) -> Device | None:
-    if device is None:
-        return None
+    if device is None or isinstance(device, Device):
+        return device
     if isinstance(device, str):
         return device_named(device)
     try:
-        names = (room.device_name(device) for asked in (rooms, None) for room in asked or kin(device))
-        found = next((name for name in names if name is not None), None)
+        found: Device | None = _named("device_name", device, rooms)
         is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
     except XBridgeError:
         raise
@@ -105,8 +103,7 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
-            names = (room.dtype_name(dtype) for asked in (rooms, None) for room in asked or kin(dtype))
-            found = of_python(dtype) or next((name for name in names if name is not None), "")
+            found = of_python(dtype) or _named("dtype_name", dtype, rooms)
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
@@ -126,6 +123,16 @@ def _spelt(word: str) -> str:
     coded = _host.dtype_of_code(word)
     found = None if coded is None else get(HOST).dtype_name(coded)
     return found if found in DTYPES else ""
+
+
+def _named(verb: str, thing: object, rooms: tuple[Backend, ...]) -> Any:
+    """The name of a library's object, from the first backend that knows it; `rooms` go before its kin."""
+    for asked in (rooms, None):
+        for room in asked or kin(thing):
+            name = getattr(room, verb)(thing)
+            if name is not None:
+                return name
+    return None
 
 
 def _unknown(dtype: object) -> XBridgeError:

@@ -138,6 +138,8 @@ def _compare(x: Any, host: HostArray) -> None:
 def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Refuse what exports another dtype or shape than it says it has."""
     shape = _shape(x)
+    if shape is None and getattr(x, "shape", ()) is None:  # nothing, of which an older NumPy makes a zero
+        raise _contradicts(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
         raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
     for label, said, fits in _promises(x, dtype):

@@ -39,6 +39,11 @@ samples = "xbridge.testing.samples.numpy"
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
 _FOREIGN = 256
 """From this number on, a dtype was added to NumPy by somebody else."""
+_ABSTRACT = (
+    *(np.generic, np.flexible, np.character, np.number, np.integer, np.signedinteger),
+    *(np.unsignedinteger, np.inexact, np.floating, np.complexfloating),
+)
+"""Classes of no dtype; an older NumPy takes some for a dtype, with a warning."""
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
@@ -81,9 +86,11 @@ def layout(x: HostArray, /) -> Layout:
 
 def dtype_name(dtype: object, /) -> str | None:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        if dtype in _ABSTRACT:
+            return None
         try:
             found = np.dtype(dtype)
-        except TypeError:  # an abstract class, such as numpy.floating
+        except TypeError:  # a class that somebody derived from one of these
             return None
         return _name(found) if found.type is dtype else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
