@@ -37,7 +37,6 @@ class Device(str):
     """
 
     __slots__ = ("_index", "_kind", "_word")
-    __hash__ = str.__hash__
 
     _index: int | None
     _kind: str
@@ -63,6 +62,9 @@ class Device(str):
 
     def __ne__(self, other: object) -> bool:
         return self._word != (other._word if isinstance(other, Device) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._word)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self._word,)
