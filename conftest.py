@@ -12,13 +12,13 @@ from hypothesis import Phase, settings
 NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
-        "src/xbridge/_cli/_files/_pt.py",
+        "src/xbridge/_cli/formats/pt.py",
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
-        "src/xbridge/_back.py",
-        "src/xbridge/_convert.py",
-        "src/xbridge/_policy.py",
-        "src/xbridge/tree/_convert.py",
+        "src/xbridge/_align_back.py",
+        "src/xbridge/_api.py",
+        "src/xbridge/_observe/policy.py",
+        "src/xbridge/tree/verbs.py",
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [
@@ -32,7 +32,7 @@ NEEDING = {
     "optree": [
         "src/xbridge/tree",
     ],
-    "safetensors": ["src/xbridge/_cli/_files/_safetensors.py"],
+    "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",
         "src/xbridge/testing/samples/array_api_strict.py",

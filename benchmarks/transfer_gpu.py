@@ -23,7 +23,7 @@ from harness import interleave
 
 import xbridge
 import xbridge.tree
-from xbridge.backends.torch import _crossing, _staging
+from xbridge.backends.torch import _pinned, _transfer
 
 
 class Row(NamedTuple):
@@ -52,9 +52,9 @@ def main() -> None:
     kind = "emu" if asked.trial else "cuda"
     size = 1 << 20 if asked.trial else 1 << 30
     if asked.trial:
-        _crossing.__dict__["sizes"] = lambda: _staging.Sizes(1 << 16, 2, 1 << 18)
+        _transfer.__dict__["sizes"] = lambda: _pinned.Sizes(1 << 16, 2, 1 << 18)
     machine = "the pretend accelerator" if asked.trial else torch.cuda.get_device_name()
-    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_crossing.sizes()}\n")
+    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_transfer.sizes()}\n")
     with tempfile.TemporaryDirectory() as folder:
         names = arrays(kind, size, Path(folder))
         for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192)):
@@ -207,7 +207,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
-        part = names | {"move_all": _crossing.move_all, "move": _crossing.move}
+        part = names | {"move_all": _transfer.move_all, "move": _transfer.move}
         takes = []
         for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
             part |= {"xs": given, "goal": xbridge.Device(place)}
@@ -219,21 +219,21 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
 
 def smallest(names: dict[str, Any], sizes: list[int]) -> None:
     """How small pieces may be before to ask for each copy takes longer than the copy: `SMALLEST`."""
-    table(["pieces of at least", f"{_crossing.sizes().least >> 10} KiB there", "back"])
-    size, real = _crossing.sizes().least, _staging.SMALLEST
+    table(["pieces of at least", f"{_transfer.sizes().least >> 10} KiB there", "back"])
+    size, real = _transfer.sizes().least, _pinned.SMALLEST
     part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
-    for _staging.SMALLEST in sizes:
-        table([f"{_staging.SMALLEST >> 10} KiB", timed(THERE, part), timed(BACK, part)], head=False)
-    _staging.SMALLEST = real
+    for _pinned.SMALLEST in sizes:
+        table([f"{_pinned.SMALLEST >> 10} KiB", timed(THERE, part), timed(BACK, part)], head=False)
+    _pinned.SMALLEST = real
     print()
 
 
 def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
     """What a statement takes, with some of the sizes changed."""
-    real = _crossing.sizes
-    _crossing.__dict__["sizes"] = lambda: real()._replace(**sizes)
+    real = _transfer.sizes
+    _transfer.__dict__["sizes"] = lambda: real()._replace(**sizes)
     seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
-    _crossing.__dict__["sizes"] = real
+    _transfer.__dict__["sizes"] = real
     return f"{seconds * 1e6:.0f} us"
 
 
@@ -241,18 +241,18 @@ def sweep(names: dict[str, Any], size: int) -> None:
     """Which sizes and numbers of buffers pay."""
     table(["chunk", "lanes", "host to device", "device to host"])
     for chosen in shapes():
-        _crossing.__dict__["sizes"] = lambda chosen=chosen: chosen
-        _crossing._rings.clear()  # noqa: SLF001 -- other buffers
+        _transfer.__dict__["sizes"] = lambda chosen=chosen: chosen
+        _transfer._rings.clear()  # noqa: SLF001 -- other buffers
         times = interleave([THERE, BACK], names, rounds=3, block=0)
         rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (THERE, BACK)]
         table([f"{chosen.chunk >> 20} MiB", str(chosen.lanes), *rates], head=False)
 
 
-def shapes() -> Iterator[_staging.Sizes]:
+def shapes() -> Iterator[_pinned.Sizes]:
     """What is tried."""
     for lanes in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
-            yield _staging.Sizes(chunk, lanes, _staging.LEAST)
+            yield _pinned.Sizes(chunk, lanes, _pinned.LEAST)
 
 
 def table(cells: list[str], *, head: bool = True) -> None:

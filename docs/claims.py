@@ -12,9 +12,9 @@ from measured import crossing, goes, measured, memory, sources
 
 import xbridge
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
+from xbridge.backends._registry import get
 
 
 def contradictions(rooms: list[Declared]) -> Iterator[str]:

@@ -16,11 +16,11 @@ from declared import ACCELERATORS, Declared, expected
 from numpy.lib.stride_tricks import as_strided
 
 import xbridge
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
-from xbridge._host._memory import native_dtype
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 
 Table: TypeAlias = "list[list[str]]"
 Array: TypeAlias = Any

@@ -2,7 +2,7 @@
 
 pytest loads the plugins of all that is installed, in every run. So this module stands outside the package
 and imports neither xbridge nor an array library; whoever asks for `--xbridge`, or for a fixture, pays for
-them then. What to run with is thought out in `xbridge.testing._matrix`.
+them then. What to run with is thought out in `xbridge.testing._parametrize`.
 """
 
 # ruff: noqa: PLC0415 -- nothing is imported before somebody asks for it
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge import Device, record
-    from xbridge._policy import Rules
-    from xbridge.testing._matrix import Place
+    from xbridge._observe.policy import Rules
+    from xbridge.testing._parametrize import Place
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
@@ -67,11 +67,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """End the run now if what was asked for by name is not there; begin to watch."""
     config = session.config
     if _asked(config):
-        from xbridge.testing import _matrix
+        from xbridge.testing import _parametrize
 
-        _matrix.places(config)
+        _parametrize.places(config)
     if config.getoption("xbridge_policy"):
-        from xbridge import OptionError, _policy
+        from xbridge import OptionError
+        from xbridge._observe import policy as _policy
 
         try:
             rules = _policy.rules_in(config.getoption("xbridge_policy"))
@@ -93,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if output is not None:  # this process is one of pytest-xdist's
             output[_WORKER] = stash[_RECORD].to_json()
     if _RULES in stash:
-        from xbridge import _policy
+        from xbridge._observe import policy as _policy
 
         _policy.everywhere(stash[_RULES])
 
@@ -103,7 +104,7 @@ def pytest_testnodedown(node: Any) -> None:
     """Add what a process of pytest-xdist has converted. One that was killed has told nothing."""
     told = getattr(node, "workeroutput", {})
     if _WORKER in told:
-        from xbridge import _record
+        from xbridge._observe import record as _record
 
         _record.merge(node.config.stash[_RECORD], told[_WORKER])
 
@@ -119,9 +120,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what was asked for."""
     if not _asked(config):
         return None
-    from xbridge.testing import _matrix
+    from xbridge.testing import _parametrize
 
-    return _matrix.header(config)
+    return _parametrize.header(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -130,9 +131,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     A mark on one that does not would do nothing; those of its class and module are for their other tests.
     """
     if "_xbridge_place" in metafunc.fixturenames:
-        from xbridge.testing import _matrix
+        from xbridge.testing import _parametrize
 
-        params = _matrix.params(metafunc.definition)
+        params = _parametrize.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
     elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):
         pytest.fail(
@@ -164,20 +165,20 @@ def backend(_xbridge_place: Place) -> str:
 @pytest.fixture(scope="session")
 def device(backend: str, request: pytest.FixtureRequest) -> Device:
     """Where to put the arrays of `backend`: what was asked for, else one that is not its default."""
-    from xbridge.testing import _matrix
+    from xbridge.testing import _parametrize
 
     if "_xbridge_place" in request.fixturenames:
         place: Place = request.getfixturevalue("_xbridge_place")
         return place.device
-    return _matrix.place(backend).device
+    return _parametrize.place(backend).device
 
 
 @pytest.fixture(scope="session")
 def xp(backend: str) -> ModuleType:
     """The array API namespace of `backend`."""
-    from xbridge.testing import _matrix
+    from xbridge.testing import _parametrize
 
-    return _matrix.namespace(backend)
+    return _parametrize.namespace(backend)
 
 
 def _asked(config: pytest.Config) -> bool:

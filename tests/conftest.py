@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import stub_cupy
 
-from xbridge import _registry
-from xbridge.backends import INDEX
+from xbridge.backends import INDEX, _registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import pytest
 
 import xbridge
-from xbridge.testing import _matrix
+from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ pytest_plugins = ["pytester"]
 TOYS = """
 import xbridge
 from toylib import make_backend
-from xbridge._protocol import Refusal
+from xbridge._core.protocol import Refusal
 
 def lacks(dtype, device):
     return Refusal(xbridge.DTypeError, "toys are real", "x.real") if dtype == "complex64" else None
@@ -59,7 +59,7 @@ def loading(request: pytest.FixtureRequest) -> Loading:
 def _imported() -> None:
     """What a run imports must be here before it: pytester forgets it, and torch cannot be imported twice."""
     for name in filter(xbridge.is_available, xbridge.known_backends()):
-        _matrix.namespace(name)
+        _parametrize.namespace(name)
     import_module("xbridge.testing._numpy_readonly")
 
 

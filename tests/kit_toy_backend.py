@@ -9,17 +9,17 @@ from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
 from xbridge import _host
-from xbridge._devices import CPU, Device, no_exchange
-from xbridge._dtypes import instead
-from xbridge._host._memory import layout_of, native_dtype
-from xbridge._protocol import Facts, Refusal
+from xbridge._core.devices import CPU, Device, no_exchange
+from xbridge._core.dtypes import instead
+from xbridge._core.protocol import Facts, Refusal
+from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
 
 name = "tiles"
 plain: tuple[type, ...] = (Tile,)

@@ -10,7 +10,7 @@ import numpy as np
 from kit_toy import LIBRARY_DTYPES, Stone, Tile
 from kit_toy_planting import describe, raise_
 
-from xbridge._protocol import Refusal
+from xbridge._core.protocol import Refusal
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:

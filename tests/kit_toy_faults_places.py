@@ -8,7 +8,7 @@ import kit_toy_backend as good
 from kit_toy import Tile
 from kit_toy_planting import as_if_dense, describe, same
 
-from xbridge._devices import CPU, Device
+from xbridge._core.devices import CPU, Device
 from xbridge.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:

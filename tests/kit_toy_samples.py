@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from kit_toy import PLACES, Tile, inverted
 
-from xbridge._dtypes import category, is_inexact
+from xbridge._core.dtypes import category, is_inexact
 from xbridge.testing._samples import Way
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kit_toy import Host
 
-    from xbridge._devices import Device
+    from xbridge._core.devices import Device
 
 Shape = tuple[int, ...]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import xbridge
-from xbridge._protocol import FACTS, VERBS
+from xbridge._core.protocol import FACTS, VERBS
 from xbridge.testing import conformance
 
 if TYPE_CHECKING:

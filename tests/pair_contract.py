@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, exact_integers, is_inexact
-from xbridge._host._memory import native_dtype
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
+from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, OptionError, ValueLossError
-from xbridge.testing.conformance._draws import plain
-from xbridge.testing.conformance._memory import is_aligned, read, spot, touched
+from xbridge.testing.conformance._cases import plain
+from xbridge.testing.conformance._probes import is_aligned, read, spot, touched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._protocol import Array, HostArray, Layout
+    from xbridge._core.protocol import Array, HostArray, Layout
     from xbridge.errors import XBridgeError
     from xbridge.testing._samples import Sample
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._protocol import Layout
-from xbridge.testing import _raw
+from xbridge._core.protocol import Layout
+from xbridge.testing import _raw_memory
 
 Host = np.ndarray[Any, np.dtype[Any]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -26,7 +26,7 @@ def in_place(x: Any) -> Bytes:
         address, strides = x.ctypes.data, x.strides
     else:
         address, strides = x.data_ptr(), tuple(stride * x.itemsize for stride in x.stride())
-    return _raw.in_place(Layout(address, tuple(x.shape), strides, x.itemsize))
+    return _raw_memory.in_place(Layout(address, tuple(x.shape), strides, x.itemsize))
 
 
 def bits(x: Any) -> Bytes:

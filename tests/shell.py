@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._cli import main
-from xbridge._dtypes import DTYPES
-from xbridge._host._memory import native_dtype
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 
 def shell(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 from strategies import host_dtype
 
-from xbridge._dtypes import category
+from xbridge._core.dtypes import category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

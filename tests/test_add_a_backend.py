@@ -11,8 +11,8 @@ import pytest
 from kit_toy_suite import few_examples, run
 
 import xbridge
-from xbridge._protocol import FACTS, VERBS
-from xbridge._registry import get
+from xbridge._core.protocol import FACTS, VERBS
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

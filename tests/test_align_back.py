@@ -14,8 +14,8 @@ from fresh import run
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _back
-from xbridge._devices import CPU, SHARDED
+from xbridge import _align_back
+from xbridge._core.devices import CPU, SHARDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +132,7 @@ def test_what_is_no_array_comes_back_as_it_is() -> None:
 
 
 def test_nothing_goes_back_to_several_devices() -> None:
-    restore = _back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
     with pytest.raises(
         xbridge.DeviceError, match=r"to argument 0: it lies on several devices; try align_back"
     ):

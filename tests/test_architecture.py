@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import xbridge
-from xbridge import _extras, _protocol
+from xbridge._core import optional, protocol
 from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ def public_functions(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", ROOMS, ids=short)
 def test_every_backend_has_the_same_verbs_in_the_same_order(path: Path) -> None:
-    optional = [word for word in public_functions(path) if word in _extras.OPTIONAL]
-    assert public_functions(path) == [*_protocol.VERBS, *optional]
+    optional = [word for word in public_functions(path) if word in optional.OPTIONAL]
+    assert public_functions(path) == [*protocol.VERBS, *optional]
 
 
 def test_the_protocol_and_its_list_of_verbs_agree() -> None:
-    methods = methods_of("Backend", _protocol)
+    methods = methods_of("Backend", protocol)
     facts = [node.name for node in methods if node.decorator_list]
     verbs = [node.name for node in methods if not node.decorator_list]
-    assert (facts, verbs) == (list(_protocol.FACTS), list(_protocol.VERBS))
-    assert [node.name for node in methods_of("Extras", _extras)] == list(_extras.OPTIONAL)
+    assert (facts, verbs) == (list(protocol.FACTS), list(protocol.VERBS))
+    assert [node.name for node in methods_of("Extras", optional)] == list(optional.OPTIONAL)
 
 
 def methods_of(protocol: str, module: ModuleType) -> list[ast.FunctionDef]:
@@ -106,9 +106,9 @@ def methods_of(protocol: str, module: ModuleType) -> list[ast.FunctionDef]:
 def test_no_backend_has_an_optional_verb_by_halves() -> None:
     rooms = [import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)]
     for room in rooms:
-        for verb in _extras.OPTIONAL:
+        for verb in optional.OPTIONAL:
             mine = getattr(room, verb, None)
-            theirs = list(inspect.signature(getattr(_extras.Extras, verb)).parameters)
+            theirs = list(inspect.signature(getattr(optional.Extras, verb)).parameters)
             assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
 
 

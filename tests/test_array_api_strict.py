@@ -9,7 +9,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import xbridge
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 
 strict = pytest.importorskip("array_api_strict")
 
@@ -18,7 +18,7 @@ from xbridge.backends import array_api_strict as room  # noqa: E402 -- only wher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 NAME = "array_api_strict"
 BASE = np.arange(24.0).reshape(4, 6)

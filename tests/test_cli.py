@@ -19,8 +19,8 @@ from fresh import run
 from shell import refused, shell
 
 import xbridge._cli
-from xbridge._cli import COMMANDS, _output, main
-from xbridge._cli._files import SUFFIXES
+from xbridge._cli import COMMANDS, main, output
+from xbridge._cli.formats import SUFFIXES
 
 MODULE = [sys.executable, "-m", "xbridge"]
 
@@ -81,12 +81,12 @@ def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
 def test_whatever_goes_wrong_is_one_line_and_the_status_2(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    from xbridge._cli import _info
+    from xbridge._cli import info
 
     def fail(_: object) -> int:
         raise error
 
-    monkeypatch.setattr(_info, "run", fail)
+    monkeypatch.setattr(info, "run", fail)
     assert main(["info"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -96,7 +96,7 @@ def test_whatever_goes_wrong_is_one_line_and_the_status_2(
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     code = (
-        "import sys; from xbridge._cli import _info, main\n"
+        "import sys; from xbridge._cli import info, main\n"
         "_info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
         "sys.exit(main(['info']))"
     )
@@ -120,12 +120,12 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_what_is_left_to_print_then_goes_nowhere(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xbridge._cli import _info
+    from xbridge._cli import info
 
     def closed(_: object) -> int:
         raise BrokenPipeError
 
-    monkeypatch.setattr(_info, "run", closed)
+    monkeypatch.setattr(info, "run", closed)
     assert main(["info"]) == 0
     sys.stdout.write("left over")
     sys.stdout.flush()
@@ -154,14 +154,14 @@ ROWS = [["[bold]", "1"], ["b", "22"]]
 
 
 def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
-    _output.print_table(["name", "n"], ROWS)
+    output.print_table(["name", "n"], ROWS)
     assert capsys.readouterr().out == "name    n\n[bold]  1\nb       22\n"
 
 
 def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     terminal = watched(monkeypatch)
-    _output.print_table(["name", "n"], ROWS)
+    output.print_table(["name", "n"], ROWS)
     drawn = terminal.getvalue()
     assert "━" in drawn
     assert "[bold]" in drawn  # a name is no markup
@@ -169,25 +169,25 @@ def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched(monkeypatch)
-    monkeypatch.setattr(_output, "find_spec", lambda _: None)
-    _output.print_table(["name", "n"], ROWS)
+    monkeypatch.setattr(output, "find_spec", lambda _: None)
+    output.print_table(["name", "n"], ROWS)
     assert terminal.getvalue() == "name    n\n[bold]  1\nb       22\n"
 
 
-@pytest.mark.parametrize(("size", "shown"), [(_output.BIG, True), (_output.BIG - 1, False)])
+@pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
 def test_a_bar_moves_for_big_files_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, size: int, *, shown: bool
 ) -> None:
     pytest.importorskip("rich")
     terminal = watched(monkeypatch)
-    with _output.progress("a[b]", size) as advance:
+    with output.progress("a[b]", size) as advance:
         advance(size // 2)
         advance(size - size // 2)
     assert ("a[b]" in terminal.getvalue()) == shown
 
 
 def test_no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with _output.progress("a", 1 << 40) as advance:
+    with output.progress("a", 1 << 40) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "")
 
@@ -197,7 +197,7 @@ def test_no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (5 << 50, "5120.0 TiB")],
 )
 def test_a_size_is_told_in_the_largest_unit_that_it_fills(size: int, text: str) -> None:
-    assert _output.in_bytes(size) == text
+    assert output.in_bytes(size) == text
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,10 @@ def test_what_the_shell_has_set_up_is_no_failure(tmp_path: Path, before: str) ->
     hang_up = "signal.raise_signal(signal.SIGHUP)" if "HUP" in before else "None"
     code = f"""
 import signal
-from xbridge._cli import _convert, script
-run = _convert.run
-_convert.run = lambda asked: [{hang_up}, run(asked)][1]
+from xbridge._cli import script
+from xbridge._cli import convert
+run = convert.run
+convert.run = lambda asked: [{hang_up}, run(asked)][1]
 script()
 """
     done = subprocess.run(
@@ -350,20 +351,20 @@ def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.M
     from types import SimpleNamespace
 
     from xbridge import Device
-    from xbridge._cli import _info
+    from xbridge._cli import info
 
     devices = [{"name": "cpu", "bytes": None}, {"name": "cuda:0", "bytes": 139 << 30}]
     facts = {"name": "x", "available": True, "version": "1", "devices": devices, "switches": {}}
-    assert _info._row(facts)[2] == "cpu, cuda:0 (139.0 GiB)"
+    assert info._row(facts)[2] == "cpu, cuda:0 (139.0 GiB)"
     monkeypatch.delattr(os, "sysconf_names", raising=False)
-    assert _info._host_memory() is None
+    assert info._host_memory() is None
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(
         torch, "xla", SimpleNamespace(mem_get_info=lambda index: (index, 16 << 30)), raising=False
     )
-    assert _info._torch_memory(Device("xla:3")) == 16 << 30
+    assert info._torch_memory(Device("xla:3")) == 16 << 30
     monkeypatch.setattr(torch, "xla", SimpleNamespace())
-    assert _info._torch_memory(Device("xla:3")) is None
+    assert info._torch_memory(Device("xla:3")) is None
 
 
 def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,11 +372,11 @@ def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyP
     from types import SimpleNamespace
 
     from xbridge import Device
-    from xbridge._cli import _info
-    from xbridge.backends.jax import _places
+    from xbridge._cli import info
+    from xbridge.backends.jax import _devices
 
     gpu = Device("cuda:0")
     for stats, size in (({"bytes_limit": 7}, 7), (None, None)):
         there = SimpleNamespace(memory_stats=lambda stats=stats: stats)
-        monkeypatch.setattr(_places, "places", lambda there=there: {gpu: there})
-        assert _info._jax_memory(gpu) == size
+        monkeypatch.setattr(_devices, "places", lambda there=there: {gpu: there})
+        assert info._jax_memory(gpu) == size

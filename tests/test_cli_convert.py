@@ -12,7 +12,7 @@ import pytest
 from shell import bits, every_dtype, listing, refused, shell
 
 import xbridge
-from xbridge._cli._files._stored import in_range
+from xbridge._cli.formats.stored import in_range
 
 pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
@@ -20,7 +20,7 @@ save_safetensors = pytest.importorskip("safetensors.numpy").save_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 NUMPYS = ("bfloat16", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")))
 """The dtypes that NumPy has through ml_dtypes only, so that .npy has no word for them."""

@@ -74,16 +74,16 @@ def test_a_truncated_file_is_refused_wherever_it_ends(
 def test_a_file_that_shrinks_while_it_is_read_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xbridge._cli._files import _npz
+    from xbridge._cli.formats import npz
 
     good(tmp_path / "a.npy")
-    written = _npz.write
+    written = npz.write
 
     def cut_first(*arguments: Any) -> None:
         os.truncate(tmp_path / "a.npy", 500)
         written(*arguments)
 
-    monkeypatch.setattr(_npz, "write", cut_first)
+    monkeypatch.setattr(npz, "write", cut_first)
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
     assert "it ends 428 bytes before the last value of " in said
     assert listing(tmp_path) == {"a.npy"}
@@ -229,7 +229,7 @@ def test_a_checksum_is_compared_in_the_pass_that_writes_the_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    from xbridge._cli._files import _pt, _stored
+    from xbridge._cli.formats import pt, stored
 
     whole = {"a": torch.arange(1000.0), "b": torch.arange(600).reshape(20, 30).T}
     save_pt({**whole, "part": torch.arange(100.0)[:40]}, tmp_path / "a.pt")
@@ -239,9 +239,9 @@ def test_a_checksum_is_compared_in_the_pass_that_writes_the_values(
         sizes.append(memoryview(data).nbytes)
         return zlib.crc32(data, before)
 
-    monkeypatch.setattr(_pt, "zlib", SimpleNamespace(crc32=crc32))
-    monkeypatch.setattr(_stored, "BLOCK", 800)
-    monkeypatch.setattr(_pt, "BLOCK", 800)
+    monkeypatch.setattr(pt, "zlib", SimpleNamespace(crc32=crc32))
+    monkeypatch.setattr(stored, "BLOCK", 800)
+    monkeypatch.setattr(pt, "BLOCK", 800)
     shell(capsys, "convert", tmp_path / "a.pt", tmp_path / "b.npz")
     assert sizes == [800] * 5 + [800] * 6 + [400]  # as they are written, and the record of a part
 

@@ -10,12 +10,12 @@ import pytest
 from shell import refused, shell
 
 import xbridge
-from xbridge._cli import _matrix
-from xbridge._dtypes import DTYPES
+from xbridge._cli import matrix
+from xbridge._core.dtypes import DTYPES
 from xbridge.testing import _samples
 
 if TYPE_CHECKING:
-    from xbridge._protocol import Array
+    from xbridge._core.protocol import Array
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("torch")
@@ -38,7 +38,7 @@ def test_every_pair_of_backends_that_are_here_is_measured(capsys: pytest.Capture
 def test_all_that_is_here_is_measured_if_nothing_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_matrix, "is_available", lambda name: name in ("numpy", "torch"))
+    monkeypatch.setattr(matrix, "is_available", lambda name: name in ("numpy", "torch"))
     assert shell(capsys, "matrix").splitlines() == [
         "from   to numpy  to torch",
         "numpy  itself    shared",
@@ -73,7 +73,7 @@ def test_a_row_for_each_layout_that_says_what_addresses_say(
         made.append((x, xbridge.to_backend(x, backend)))
         return made[-1][1]
 
-    monkeypatch.setattr(_matrix, "to_backend", kept)
+    monkeypatch.setattr(matrix, "to_backend", kept)
     found = rows(capsys, "layouts", "--from", source, "--to", target)
     assert list(found) == list(_samples.samples_of(source).ways)
     for (x, y), cell in zip(made, found.values(), strict=True):
@@ -88,7 +88,7 @@ def test_a_row_for_each_layout_that_says_what_addresses_say(
 def test_where_nobody_else_is_there_is_nothing_to_measure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_matrix, "is_available", lambda name: name == "numpy")
+    monkeypatch.setattr(matrix, "is_available", lambda name: name == "numpy")
     assert "numpy is the only backend that is here; try " in refused(capsys, "matrix", "dtypes")
     assert shell(capsys, "matrix", "pairs").splitlines()[1] == "numpy  itself"
 

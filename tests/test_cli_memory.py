@@ -73,12 +73,12 @@ def test_torch_reads_and_writes_maps_of_files_and_loads_none(big: Path) -> None:
     pytest.importorskip("torch")
     # Pages of a file are the system's to keep or to drop, so memory of the process's own is what counts.
     watched = """
-    from xbridge._cli._files import _sink
-    peak, write = [0], _sink.Sink.write
+    from xbridge._cli.formats import sink
+    peak, write = [0], sink.Sink.write
     def watch(*arguments):
         peak[0] = max(peak[0], status("RssAnon"))
         return write(*arguments)
-    _sink.Sink.write = watch
+    sink.Sink.write = watch
     """
     small, npy, there, back = (str(big / name) for name in ("small.npy", "big.npy", "there.pt", "back.npy"))
     setting = f"{watched}\n    convert({small!r}, {small + '.pt'!r}); before = status('RssAnon')"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from shell import listing, refused, shell
 
-from xbridge._cli._files import _npy, _npz, _sink
-from xbridge._cli._replace import replacing
+from xbridge._cli.atomic_write import replacing
+from xbridge._cli.formats import npy, npz, sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_a_full_disk_leaves_the_target_as_it_was(
 ) -> None:
     needs(target)
 
-    class Full(_sink.Sink):
+    class Full(sink.Sink):
         def __init__(self, file: Any, advance: Callable[[int], object]) -> None:
             super().__init__(file, self.fill)
             self.size = 0
@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_the_target_as_it_was(
             if self.size > after:
                 raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_sink, "Sink", Full)
+    monkeypatch.setattr(sink, "Sink", Full)
     said = refused(capsys, "convert", source, source.with_name(target), "--force")
     assert f"cannot write {source.with_name(target)}: No space left on device, and " in said
     assert f"{source.with_name(target)} is as it was; try a place with room for it" in said
@@ -97,7 +97,7 @@ def test_an_interrupt_leaves_the_target_as_it_was(
 ) -> None:
     needs(target)
 
-    class Stopped(_sink.Sink):
+    class Stopped(sink.Sink):
         def __init__(self, file: Any, advance: Callable[[int], object]) -> None:
             super().__init__(file, self.stop)
 
@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_the_target_as_it_was(
             if size > 1000:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(_sink, "Sink", Stopped)
+    monkeypatch.setattr(sink, "Sink", Stopped)
     said = refused(capsys, "convert", source, source.with_name(target), "--force")
     assert f"interrupted, and {source.with_name(target)} is as it was; try again" in said
     assert as_before(source.parent)
@@ -120,7 +120,7 @@ def test_a_signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "for hung_up in (signal.SIGTERM, signal.SIGHUP): signal.signal(hung_up, signal.SIG_DFL)\n"
-        "import sys; from xbridge._cli import script; from xbridge._cli._files import _stored\n"
+        "import sys; from xbridge._cli import script; from xbridge._cli.formats import stored\n"
         "def slow(*_):\n    yield bytes(8)\n    print('writing', flush=True)\n    sys.stdin.read()\n"
         "_stored.read_blocks = slow; script()"
     )
@@ -166,13 +166,13 @@ def test_a_target_that_appears_meanwhile_is_kept(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = source.with_name("new.npz")
-    written = _npz.write
+    written = npz.write
 
     def and_somebody_else_too(*arguments: Any) -> None:
         written(*arguments)
         there.write_text("somebody else's")
 
-    monkeypatch.setattr(_npz, "write", and_somebody_else_too)
+    monkeypatch.setattr(npz, "write", and_somebody_else_too)
     assert "somebody else has written it meanwhile" in refused(capsys, "convert", source, there)
     assert there.read_text() == "somebody else's"
     there.unlink()
@@ -325,12 +325,12 @@ def test_a_source_that_may_not_be_read_is_said(
 def test_a_source_that_cannot_be_read_on_is_said_of_the_source(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from xbridge._cli._files import _stored
+    from xbridge._cli.formats import stored
 
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(_stored, "read_blocks", broken)
+    monkeypatch.setattr(stored, "read_blocks", broken)
     said = refused(capsys, "convert", source, source.with_name("b.npz"), "--force")
     assert f"cannot read {source}: [Errno 5] Input/output error" in said
     assert as_before(source.parent)
@@ -342,7 +342,7 @@ def test_what_was_written_is_read_back_before_it_is_the_target(
     def another(file: Any, *_: object) -> None:
         np.save(file, np.arange(5))
 
-    monkeypatch.setattr(_npy, "write", another)
+    monkeypatch.setattr(npy, "write", another)
     said = refused(capsys, "convert", source, source.with_name("b.npy"), "--force")
     assert "the file does not give the array back" in said
     assert as_before(source.parent)

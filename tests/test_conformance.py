@@ -17,12 +17,12 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge.testing import conformance
-from xbridge.testing._promises import MARK, PROMISES, promise
+from xbridge.testing._gaps import MARK, PROMISES, promise
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 __all__ = ["few_examples"]
 

@@ -16,7 +16,7 @@ import pytest
 import stub_cupy
 
 import xbridge
-from xbridge._registry import get
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge._conversion import enter
-from xbridge._decide import across
-from xbridge._plan import Request
-from xbridge._registry import get
+from xbridge._engine.convert import enter
+from xbridge._plan.rules import across
+from xbridge._plan.steps import Request
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

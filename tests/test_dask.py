@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge._host._memory import native_dtype
+from xbridge._host.memory import native_dtype
 
 da = pytest.importorskip("dask.array")
 
@@ -20,7 +20,7 @@ from xbridge.backends import dask as room  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 runs: list[tuple[int, ...]] = []
 """The shape of every chunk that was computed."""

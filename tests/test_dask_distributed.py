@@ -15,7 +15,7 @@ distributed = pytest.importorskip("distributed")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 runs: list[bool] = []
 """For every chunk that was computed, whether a worker did it."""

@@ -18,7 +18,7 @@ from xbridge.backends import dask as room  # noqa: E402 -- only where the librar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 
 def refusal_of(call: Callable[[], object]) -> xbridge.XBridgeError:

@@ -20,7 +20,8 @@ from messages import NO_DOOR, message_of
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _dtypes, errors
+from xbridge import errors
+from xbridge._core import dtypes
 from xbridge.backends import INDEX
 from xbridge.backends import numpy as room
 
@@ -38,7 +39,7 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
 
 A = np.arange(3.0)
 KNOWN = ", ".join(INDEX)
-DTYPES = ", ".join(_dtypes.DTYPES)
+DTYPES = ", ".join(dtypes.DTYPES)
 CYCLE: list[object] = []
 CYCLE.append(CYCLE)
 

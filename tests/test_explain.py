@@ -11,9 +11,10 @@ from fresh import run
 from hypothesis import event, given, settings
 
 import xbridge
-from xbridge import _record, explain
+from xbridge import explain
+from xbridge._observe import record as _record
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._memory import apart, spot, together
+from xbridge.testing.conformance._probes import apart, spot, together
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from exporters import Exporter, capsule
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._registry import get
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

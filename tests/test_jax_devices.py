@@ -16,14 +16,17 @@ import pytest
 
 import xbridge
 from xbridge import Device
-from xbridge._protocol import Facts
+from xbridge._core.protocol import Facts
 
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as room  # noqa: E402
-from xbridge.backends.jax import _losses, _places  # noqa: E402
+from xbridge.backends.jax import (
+    _casts,
+    _devices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,15 +288,15 @@ class Card:
 
 
 def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
-    assert _places.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
-    assert _places.named(Card(None, "rocm 60300")) == "rocm:7"
+    assert _devices.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
+    assert _devices.named(Card(None, "rocm 60300")) == "rocm:7"
     here = jax.local_devices()[0]
     assert room.device_name(here) == room.device_name(jnp.ones(2).sharding) == "cpu"
     assert room.device_name("cpu") is None
     with jax.default_device("cpu"):
-        assert _places.default() == "cpu"
+        assert _devices.default() == "cpu"
     with jax.default_device(here):
-        assert _places.default() == "cpu"
+        assert _devices.default() == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -347,9 +350,9 @@ def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
-    assert _losses.ends(jnp.array([3, -5, 4])).tolist() == [-5, 4]
-    assert _losses.ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
-    assert _losses.ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    assert _casts.ends(jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert _casts.ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert _casts.ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
     empty = jnp.ones((0, 2))
     assert room.check(empty, "float16") is empty
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jax import Array
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 LARGE = 1 << 22
 
@@ -155,9 +155,9 @@ def test_the_host_copies_to_where_others_take_over() -> None:
 
 def test_a_host_array_in_another_order_is_no_memory_of_jax() -> None:
     a = _host.copy(row_by_row((256, 256)), "C")
-    facts = xbridge._registry.get("numpy").describe(a)
+    facts = xbridge.backends._registry.get("numpy").describe(a)
     for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):
-        layout = xbridge._registry.get("numpy").layout(host)
+        layout = xbridge.backends._registry.get("numpy").layout(host)
         assert room.holds(facts, layout) is holds
         np.testing.assert_array_equal(np.asarray(room.from_host(host)), host)
 

@@ -15,10 +15,10 @@ from numpy.lib.stride_tricks import as_strided
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._devices import CPU
+from xbridge._core.devices import CPU
 from xbridge.backends import numpy as host
 from xbridge.testing import (
-    _places,
+    _addresses,
     assert_independent,
     assert_roundtrip,
     assert_shares_memory,
@@ -28,7 +28,7 @@ from xbridge.testing import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Facts
+    from xbridge._core.protocol import Facts
 
 Host = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,7 +107,7 @@ def test_memory_is_compared_where_the_solver_gives_up(apart: int, monkeypatch: p
     a = as_strided(memory[:8], (4, 4, 4), (143, 94, 86))
     b = as_strided(memory[apart : apart + 8], (3, 4, 4), (143, 94, 86))
     said = shared(a, b)
-    monkeypatch.setattr(_places, "WORK", 0)
+    monkeypatch.setattr(_addresses, "WORK", 0)
     with pytest.raises(np.exceptions.TooHardError):
         np.shares_memory(a, b, max_work=0)
     assert shared(a, b) == said == bool(np.intersect1d(touched(a), touched(b)).size)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strategies import HOST_DTYPES, host_dtype
 
 import xbridge
-from xbridge._dtypes import DTYPES, category
+from xbridge._core.dtypes import DTYPES, category
 from xbridge.testing.strategies import (
     arrays,
     dtypes,

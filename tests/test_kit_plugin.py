@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import xbridge
-from xbridge.testing import _matrix
+from xbridge.testing import _parametrize
 
 if TYPE_CHECKING:
     from kit_projects import Ids, Loading, Run
@@ -255,13 +255,14 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that toys have once a module of the project has installed it."""
     pytester.makepyfile(
         pretend="""
-        from xbridge import Device, _registry
+        from xbridge import Device
+        from xbridge.backends import _registry
 
         def install():
             _registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
         """
     )
-    monkeypatch.setattr(_matrix, "_PRETEND", {"toylib:sham": "pretend"})
+    monkeypatch.setattr(_parametrize, "_PRETEND", {"toylib:sham": "pretend"})
 
 
 @pytest.mark.usefixtures("_sham")

@@ -178,7 +178,7 @@ def test_the_marks_are_registered(run: Run) -> None:
 )
 def test_a_declared_gap_must_fail(run: Run, body: str, outcomes: dict[str, int]) -> None:
     test = f"""
-        from xbridge.testing._promises import promise
+        from xbridge.testing._gaps import promise
 
         @promise("namespace")
         def test_x(backend): {body}

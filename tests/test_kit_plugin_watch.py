@@ -10,7 +10,9 @@ import pytest
 
 import _xbridge_pytest
 import xbridge
-from xbridge import _policy, _registry, record
+from xbridge import record
+from xbridge._observe import policy as _policy
+from xbridge.backends import _registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from strategies import HOST_DTYPES, host_dtype
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._registry import get
+from xbridge.backends._registry import get
 from xbridge.testing._samples import Way, lay_on, samples_of
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.anything import Anything

@@ -15,8 +15,8 @@ from rawmemory import bits, in_place, same_bits, touched
 from test_kit_samples import values_of
 
 import xbridge
-from xbridge._dtypes import DTYPES, is_inexact
-from xbridge._registry import get
+from xbridge._core.dtypes import DTYPES, is_inexact
+from xbridge.backends._registry import get
 from xbridge.testing.strategies import arrays, devices, dtypes, refusals, samples
 
 torch = pytest.importorskip("torch")

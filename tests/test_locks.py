@@ -16,7 +16,8 @@ from fresh import run
 from gate import Gate
 
 import xbridge
-from xbridge import _locks, _transfer
+from xbridge._core import locks
+from xbridge._transfer import api as _transfer
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("_locks.py", "test_own.py"))
@@ -76,7 +77,7 @@ EVERY_LOCK = """
 import importlib, os, pkgutil, signal, threading, warnings
 import numpy as np
 import xbridge
-from xbridge import _locks
+from xbridge._core import locks
 try:
     from xbridge.testing import emulated
     emulated.install()
@@ -92,7 +93,7 @@ kept[-1].result()
 
 # Whatever there is in the modules of the package, they know of.
 kinds = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
-known = [each() for each in _locks._known]
+known = [each() for each in locks._known]
 for name, module in sorted(__import__("sys").modules.items()):
     if name.partition(".")[0] == "xbridge":
         for word, value in vars(module).items():
@@ -182,7 +183,7 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     code = """
     import os, signal, threading, warnings
     import numpy as np, xbridge
-    from xbridge import _registry
+    from xbridge.backends import _registry
     warnings.simplefilter("ignore")
     xbridge.asarray(np.ones(3))
     full = {name: set(table) for name, table in _registry.hot.items()}
@@ -213,8 +214,8 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
 def test_who_forks_with_a_lock_still_has_it_in_the_child_and_can_give_it_back() -> None:
     code = """
     import os, signal, threading
-    from xbridge import _locks
-    mine = _locks.lock()
+    from xbridge._core import locks
+    mine = locks.lock()
     def take(found):
         found.append(mine.acquire(blocking=False))
     with mine:
@@ -234,21 +235,21 @@ def test_who_forks_with_a_lock_still_has_it_in_the_child_and_can_give_it_back() 
 
 def test_locks_are_made_free_by_one_function_and_forgotten_with_their_owner() -> None:
     """In this process, where a child can be looked into."""
-    before = len(_locks._known)
-    held, mine, over = _locks.lock(), _locks.lock(), _locks.freed(threading.Event())
+    before = len(locks._known)
+    held, mine, over = locks.lock(), locks.lock(), locks.freed(threading.Event())
     other = threading.Thread(target=held.acquire)
     other.start()
     other.join()
     over.set()
     with mine:
         assert not held.acquire(blocking=False)
-        _locks._free()
+        locks._free()
         assert held.acquire(blocking=False)
     assert over.is_set()
     held.release()
     del held, over, other
     mine = None  # type: ignore[assignment]
-    assert len(_locks._known) == before
+    assert len(locks._known) == before
 
 
 # -- what threads of the parent were doing ---------------------------------------------------------
@@ -324,7 +325,7 @@ def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
     os.environ["XBRIDGE_PINNED_MIB"] = "1"
     import numpy as np, torch, xbridge
     from xbridge import tree
-    from xbridge.backends.torch import _crossing
+    from xbridge.backends.torch import _transfer
     from xbridge.testing import emulated
     emulated.install()
     torch.set_num_threads(1)
@@ -333,7 +334,7 @@ def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
         moved = tree.to_backend(given, "torch", device="emu")
         return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
     assert move()
-    (ring,) = _crossing._rings.values()
+    (ring,) = _transfer._rings.values()
     lent = [ring._free.get() for _ in range(ring.sizes.lanes)]  # as threads have them that are moving
     child = os.fork()
     if child == 0:

@@ -12,10 +12,10 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._dtypes import DTYPES, category, nearest
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Refusal
-from xbridge._registry import get
+from xbridge._core.dtypes import DTYPES, category, nearest
+from xbridge._core.protocol import Refusal
+from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,7 +260,7 @@ def test_it_is_a_matter_of_the_device() -> None:
 
 def test_metal_gets_single_precision() -> None:
     pytest.importorskip("torch")
-    from xbridge._decide import chosen
+    from xbridge._plan.rules import chosen
     from xbridge.backends import torch as room
 
     place = xbridge.Device("mps:0")

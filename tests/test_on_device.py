@@ -16,11 +16,11 @@ from exporters import Exporter
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._conversion import enter
-from xbridge._decide import across
-from xbridge._plan import Request
-from xbridge._protocol import Refusal
-from xbridge._registry import get
+from xbridge._core.protocol import Refusal
+from xbridge._engine.convert import enter
+from xbridge._plan.rules import across
+from xbridge._plan.steps import Request
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

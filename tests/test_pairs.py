@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pair_contract import LIBRARIES, Asked, cast, is_guarded, left_open, library, place, refusals, shares
 
 import xbridge
-from xbridge._dtypes import DTYPES
-from xbridge._host._memory import native_dtype
-from xbridge._registry import get
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, lay, telling, try_on, variants
-from xbridge.testing.conformance._memory import (
+from xbridge.testing.conformance._cases import held, lay, telling, try_on, variants
+from xbridge.testing.conformance._probes import (
     apart,
     read,
     refusal_of,
@@ -35,7 +35,7 @@ from xbridge.testing.strategies._arrays import samples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 
 def places(name: str) -> list[str]:

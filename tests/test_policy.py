@@ -18,7 +18,9 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import PolicyError, _policy, _registry, policy, unsafe_share
+from xbridge import PolicyError, policy, unsafe_share
+from xbridge._observe import policy as _policy
+from xbridge.backends import _registry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

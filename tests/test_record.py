@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given, settings
 
 import xbridge
-from xbridge import _record, _registry, _rows, _table, explain, record
+from xbridge import explain, record
+from xbridge._core import text
+from xbridge._observe import record as _record
+from xbridge._observe import rows
+from xbridge.backends import _registry
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
@@ -112,9 +116,9 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
 
 def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, between = threading.Barrier(4), threading.Barrier(2)
-    replace = _rows.Row._replace
+    replace = rows.Row._replace
 
-    def together(row: _rows.Row, **changes: Any) -> _rows.Row:
+    def together(row: rows.Row, **changes: Any) -> rows.Row:
         """Two threads that get here at once have both looked at the row, and one change would be lost."""
         with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
             between.wait(0.2)
@@ -125,7 +129,7 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
         for _ in range(100):
             copy_one()
 
-    monkeypatch.setattr(_rows.Row, "_replace", together)
+    monkeypatch.setattr(rows.Row, "_replace", together)
     with record() as seen:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -291,18 +295,18 @@ def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
 
 
 def test_amounts_are_written_for_people() -> None:
-    assert [_table.short(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**15)] == [
+    assert [text.short(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**15)] == [
         "0 B",
         "999 B",
         "1 kB",
         "1.23 MB",
         "5e+03 TB",
     ]
-    assert [_table.time(s) for s in (0.0000123, 0.5, 12.0)] == ["0.0123 ms", "500 ms", "12 s"]
+    assert [text.time(s) for s in (0.0000123, 0.5, 12.0)] == ["0.0123 ms", "500 ms", "12 s"]
 
 
 def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = _rows.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    row = rows.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"

@@ -10,7 +10,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._dtypes import instead
+from xbridge._core.dtypes import instead
 from xbridge.testing.samples.numpy import refused
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fresh import run
 from toylib import SubToy, Toy, make_backend
 
 import xbridge
-from xbridge import _registry
+from xbridge.backends import _registry
 from xbridge.backends import numpy as room
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -536,7 +536,7 @@ def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
     slow = make_backend(plain=None)
     slow.__class__ = Slow
-    monkeypatch.setattr("xbridge._registry.check", lambda *_: None)
+    monkeypatch.setattr("xbridge.backends._registry.check", lambda *_: None)
     xbridge.register_backend("toylib", slow)
     loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
     loading.start()

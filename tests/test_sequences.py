@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import forward_ad
 
-from xbridge._registry import hot
+from xbridge.backends._registry import hot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

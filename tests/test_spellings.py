@@ -11,7 +11,8 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _registry, tree
+from xbridge import tree
+from xbridge.backends import _registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

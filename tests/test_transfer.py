@@ -20,7 +20,8 @@ import pytest
 from gate import PATIENCE, Gate
 
 import xbridge
-from xbridge import _apart, _transfer
+from xbridge._transfer import api as _transfer
+from xbridge._transfer import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -565,7 +566,7 @@ def test_a_device_that_is_not_there_is_refused_at_the_call(device: str) -> None:
 
 def test_what_is_no_memory_is_converted_at_once_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(_apart, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
 
     there = xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64")
 

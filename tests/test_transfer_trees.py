@@ -178,16 +178,16 @@ def test_what_cannot_tell_its_dtype_is_an_array_that_cannot_be_read(carried: Cal
 
 @pytest.mark.usefixtures("walker")
 def test_what_fails_only_together_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbridge import _planned
+    from xbridge._engine import verbs
 
-    convert = _planned.to_backend_all
+    convert = verbs.to_backend_all
 
     def failing(xs: list[object], name: str, **options: object) -> list[object]:
         if len(xs) > 1:
             raise xbridge.DeviceError("no memory for both")
         return convert(xs, name, **options)
 
-    monkeypatch.setattr(_planned, "to_backend_all", failing)
+    monkeypatch.setattr(verbs, "to_backend_all", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
         transferred([A, A + 1])
 

@@ -11,7 +11,8 @@ import pytest
 from gate import PATIENCE, Gate
 
 import xbridge
-from xbridge import _record, policy, record
+from xbridge import policy, record
+from xbridge._observe import record as _record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,7 +127,7 @@ def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
 
 
 def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
-    from xbridge import _registry
+    from xbridge.backends import _registry
 
     with policy(casts="warn"), warnings.catch_warnings():
         warnings.simplefilter("ignore", xbridge.CastWarning)

@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from trees import form, leaves, trees
 
 from xbridge import tree
-from xbridge._registry import get, hot
+from xbridge.backends._registry import get, hot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

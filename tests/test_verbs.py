@@ -10,7 +10,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._devices import SHARDED
+from xbridge._core.devices import SHARDED
 from xbridge.backends import numpy as room
 
 pytestmark = pytest.mark.usefixtures("own_registry")

@@ -12,10 +12,10 @@
 from importlib import import_module
 from os import environ
 
-from xbridge._convert import align, asarray, to_backend, to_list, to_numpy
-from xbridge._devices import Device
-from xbridge._look import array_namespace, backend_of, device_of, dtype_of, shares_memory
-from xbridge._registry import is_available, known_backends, register_backend
+from xbridge._api import align, asarray, to_backend, to_list, to_numpy
+from xbridge._core.devices import Device
+from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, shares_memory
+from xbridge.backends._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
     CastWarning,
     CopyError,
@@ -38,12 +38,12 @@ from xbridge.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
-    from xbridge._back import align_back, aligned
+    from xbridge._align_back import align_back, aligned
     from xbridge._explain import explain
-    from xbridge._plan import Plan
-    from xbridge._policy import policy, unsafe_share
-    from xbridge._record import record
-    from xbridge._transfer import Transfer, prefetch, transfer
+    from xbridge._observe.policy import policy, unsafe_share
+    from xbridge._observe.record import record
+    from xbridge._plan.steps import Plan
+    from xbridge._transfer.api import Transfer, prefetch, transfer
 else:
 
     def __getattr__(name: str) -> object:
@@ -58,16 +58,16 @@ else:
 
 
 _LATE = {
-    "Plan": "xbridge._plan",
-    "Transfer": "xbridge._transfer",
-    "align_back": "xbridge._back",
-    "aligned": "xbridge._back",
+    "Plan": "xbridge._plan.steps",
+    "Transfer": "xbridge._transfer.api",
+    "align_back": "xbridge._align_back",
+    "aligned": "xbridge._align_back",
     "explain": "xbridge._explain",
-    "policy": "xbridge._policy",
-    "prefetch": "xbridge._transfer",
-    "record": "xbridge._record",
-    "transfer": "xbridge._transfer",
-    "unsafe_share": "xbridge._policy",
+    "policy": "xbridge._observe.policy",
+    "prefetch": "xbridge._transfer.api",
+    "record": "xbridge._observe.record",
+    "transfer": "xbridge._transfer.api",
+    "unsafe_share": "xbridge._observe.policy",
 }
 
 __all__ = [
@@ -120,5 +120,5 @@ def __dir__() -> list[str]:
 
 
 if environ.get("XBRIDGE_POLICY"):
-    _policy = import_module("xbridge._policy")
+    _policy = import_module("xbridge._observe.policy")
     _policy.everywhere(_policy.rules_in(environ["XBRIDGE_POLICY"]))

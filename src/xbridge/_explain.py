@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge import _planned
+from xbridge._engine import verbs
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._convert import Grad
-    from xbridge._plan import Plan
-    from xbridge._protocol import Array
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Array
+    from xbridge._plan.steps import Plan
 
 
 def explain(
@@ -64,4 +64,4 @@ def explain(
     (24, False, None)
     """
     asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _planned.explain(x, backend, requires_grad=requires_grad, **asked)
+    return verbs.explain(x, backend, requires_grad=requires_grad, **asked)

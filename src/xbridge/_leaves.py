@@ -12,12 +12,12 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _planned
-from xbridge._devices import CPU
-from xbridge._look import are_arrays, dtype_of
-from xbridge._plan import Request
-from xbridge._registry import backend_for, get, hot
-from xbridge._request import read_request
+from xbridge._core.devices import CPU
+from xbridge._engine import verbs
+from xbridge._inspect import are_arrays, dtype_of
+from xbridge._plan.options import read_request
+from xbridge._plan.steps import Request
+from xbridge.backends._registry import backend_for, get, hot
 from xbridge.errors import (
     Chained,
     DTypeError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Protocol, Self
 
-    from xbridge._protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend
 
     Direct = Callable[[Array], Array | None]
     """From a plain array to what becomes of it; None in doubt."""
@@ -114,7 +114,7 @@ def converted(xs: list[Any], name: str | ModuleType, **options: Any) -> list[Arr
     made = [None if (way := ways[type(x)]) is None else way(x) for x in xs]
     planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
     try:
-        found = _planned.to_backend_all([xs[i] for i in planned], target.name, **options) if planned else []
+        found = verbs.to_backend_all([xs[i] for i in planned], target.name, **options) if planned else []
     except XBridgeError as error:
         error.renumber(planned)
         raise
@@ -140,7 +140,7 @@ def direct(kind: type, target: Backend, request: Request) -> Direct | None:
 def _fixed(fixture: Fixture, name: str, options: dict[str, Any]) -> Array:
     place = "cpu" if fixture.on_host else options["device"]
     try:
-        return _planned.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
+        return verbs.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
     except DTypeError as error:
         raise DTypeError.because(
             f"take what a container is built of to {name}",
@@ -153,7 +153,7 @@ def _fixed(fixture: Fixture, name: str, options: dict[str, Any]) -> Array:
 def walker() -> type[Walked]:
     """What takes a tree apart here."""
     try:
-        from xbridge.tree._walk import Walk  # noqa: PLC0415 -- optree may be missing
+        from xbridge.tree.flatten import Walk  # noqa: PLC0415 -- optree may be missing
     except MissingLibraryError:
         return Plain
     return Walk

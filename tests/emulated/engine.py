@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from xbridge.backends import torch as room
-from xbridge.backends.torch import _aside, _crossing, _staging
+from xbridge.backends.torch import _pinned, _threads, _transfer
 
 if TYPE_CHECKING:
     import pytest
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xbridge import Device
 
 CHUNK = 64
-SIZES = _staging.Sizes(chunk=CHUNK, lanes=2, least=1)
+SIZES = _pinned.Sizes(chunk=CHUNK, lanes=2, least=1)
 
 
 def use_small_buffers(
@@ -31,13 +31,13 @@ def use_small_buffers(
     instead: str = "",
 ) -> ModuleType:
     """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
-    ring = changed(_staging, staging, instead).Ring if staging else _staging.Ring
-    engine = changed(_crossing, crossing, instead if crossing else "")
+    ring = changed(_pinned, staging, instead).Ring if staging else _pinned.Ring
+    engine = changed(_transfer, crossing, instead if crossing else "")
     engine.__dict__.update(Ring=ring, sizes=lambda: SIZES)
     monkeypatch.setattr(room, "_crossing", engine)
     for verb in ("move_all", "send", "sends"):
         monkeypatch.setattr(room, verb, getattr(engine, verb))
-    monkeypatch.setattr(room, "aside", changed(_aside, aside, instead if aside else "").aside)
+    monkeypatch.setattr(room, "aside", changed(_threads, aside, instead if aside else "").aside)
     return engine
 
 

@@ -14,7 +14,7 @@ from emulated.there import api
 from rawmemory import bits, same_bits
 from torch.utils.dlpack import from_dlpack
 
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 from xbridge.testing import emulated
 from xbridge.testing.emulated import _memory
 

@@ -16,7 +16,7 @@ from torch_modes import Passes
 
 import xbridge
 from xbridge.backends import torch as room
-from xbridge.backends.torch import _crossing, _staging
+from xbridge.backends.torch import _pinned, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def numbered(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-DTYPES = sorted(_staging.ITEMS, key=str)
+DTYPES = sorted(_pinned.ITEMS, key=str)
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in one piece": lambda x: x,
     "transposed": lambda x: x.transpose(0, 2),
@@ -109,7 +109,7 @@ def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
 
 def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
-    packed = _crossing.move_all([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
+    packed = _transfer.move_all([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
     assert not there._is_view()
     assert not any(x._is_view() for x in packed)
@@ -126,9 +126,9 @@ def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
 @pytest.fixture
 def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine without buffers."""
-    monkeypatch.setattr(_staging.Ring, "send", None)
-    monkeypatch.setattr(_staging.Ring, "fetch", None)
-    monkeypatch.setattr(_staging.Ring, "use", None)
+    monkeypatch.setattr(_pinned.Ring, "send", None)
+    monkeypatch.setattr(_pinned.Ring, "fetch", None)
+    monkeypatch.setattr(_pinned.Ring, "use", None)
 
 
 @pytest.mark.usefixtures("no_staging")
@@ -178,7 +178,7 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
-        packed, _ = _crossing.move_all(given, xbridge.Device(DEVICE))
+        packed, _ = _transfer.move_all(given, xbridge.Device(DEVICE))
         total: torch.Tensor = (x * one * packed.cpu()).sum()
         return total
 
@@ -229,13 +229,13 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
-    send = _staging.Lane.send
+    send = _pinned.Lane.send
 
-    def watched(lane: _staging.Lane, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+    def watched(lane: _pinned.Lane, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
         seen.append((np.shares_memory(host, mapped), there.numel()))
         send(lane, host, there, dtype)
 
-    monkeypatch.setattr(_staging.Lane, "send", watched)
+    monkeypatch.setattr(_pinned.Lane, "send", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
 
     assert there.tolist() == list(range(100))
@@ -246,7 +246,7 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_memmap_is_cast_piece_by_piece(
     engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 14, lanes=2, least=1))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 14, lanes=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -273,7 +273,7 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
+        patch.setattr(_pinned.Lane, "send", lambda *_, **__: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
@@ -286,7 +286,7 @@ def test_who_asks_for_too_much_memory_may_try_with_less(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(_staging.Ring, "send", fail)
+    monkeypatch.setattr(_pinned.Ring, "send", fail)
     for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             convert(np.ones(100), "torch", device=KIND)
@@ -306,10 +306,10 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
 def test_with_too_few_threads_the_caller_does_it_all_again(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=CHUNK, lanes=3, least=1))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, lanes=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
-    start, send = threading.Thread.start, _staging.Lane.send
+    start, send = threading.Thread.start, _pinned.Lane.send
 
     def only_one(thread: threading.Thread) -> None:
         started.append(thread)
@@ -328,7 +328,7 @@ def test_with_too_few_threads_the_caller_does_it_all_again(
         send(*args, **options)
 
     monkeypatch.setattr(threading.Thread, "start", only_one)
-    monkeypatch.setattr(_staging.Lane, "send", failing_elsewhere)
+    monkeypatch.setattr(_pinned.Lane, "send", failing_elsewhere)
 
     assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
 
@@ -349,7 +349,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
     engine: ModuleType,
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1024, lanes=2, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, lanes=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
     there = engine.move_all(xs, xbridge.Device(DEVICE))
@@ -368,7 +368,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
 def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, lanes=1, least=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -387,7 +387,7 @@ def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: py
 
 
 def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, lanes=1, least=1 << 20))
 
     back = engine.move_all([torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu"))
 
@@ -408,7 +408,7 @@ def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
     seen = []
     move_all = room.move_all
 
@@ -504,21 +504,21 @@ def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
 
 
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _staging.Sizes]]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _pinned.Sizes]]:
     """What a value of the setting means."""
 
-    def read(said: str) -> _staging.Sizes:
-        monkeypatch.setenv(_staging.SETTING, said)
-        _staging.sizes.cache_clear()
-        return _staging.sizes()
+    def read(said: str) -> _pinned.Sizes:
+        monkeypatch.setenv(_pinned.SETTING, said)
+        _pinned.sizes.cache_clear()
+        return _pinned.sizes()
 
     yield read
-    _staging.sizes.cache_clear()
+    _pinned.sizes.cache_clear()
 
 
 @pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
 def test_no_more_is_pinned_than_the_setting_says(
-    mebibytes: int, setting: Callable[[str], _staging.Sizes]
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
     chunk, lanes, _ = setting(str(mebibytes))
 
@@ -527,26 +527,26 @@ def test_no_more_is_pinned_than_the_setting_says(
 
 
 def test_at_zero_nothing_is_staged(
-    setting: Callable[[str], _staging.Sizes], monkeypatch: pytest.MonkeyPatch
+    setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = setting("0")
-    monkeypatch.setattr(_crossing, "Ring", None)
+    monkeypatch.setattr(_transfer, "Ring", None)
 
     assert off.least > 1 << 60
-    there = _crossing.move_all([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
+    there = _transfer.move_all([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
     assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("said", ["", " ", " 64 "])
 def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
-    said: str, setting: Callable[[str], _staging.Sizes]
+    said: str, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
     assert setting(said) == setting("64")
 
 
 @pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
 def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
-    mebibytes: int, setting: Callable[[str], _staging.Sizes], engine: ModuleType
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes], engine: ModuleType
 ) -> None:
     enormous = setting(str(mebibytes))._replace(least=1)
     engine.__dict__["sizes"] = lambda: enormous

@@ -11,7 +11,7 @@ from emulated.engine import CHUNK, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
 
 import xbridge
-from xbridge.backends.torch import _staging
+from xbridge.backends.torch import _pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def check_what_is_fetched(engine: ModuleType) -> None:
 
 def check_packs(engine: ModuleType) -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
-    engine.__dict__["sizes"] = lambda: _staging.Sizes(chunk=1024, lanes=1, least=1 << 20)
+    engine.__dict__["sizes"] = lambda: _pinned.Sizes(chunk=1024, lanes=1, least=1 << 20)
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
         there = engine.move_all(xs, xbridge.Device(DEVICE))

@@ -15,7 +15,7 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
 from xbridge.backends import torch as room
-from xbridge.backends.torch import _staging
+from xbridge.backends.torch import _pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,8 +141,8 @@ def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
         describe = staticmethod(lambda x: room.describe(x.values))
 
     monkeypatch.setattr(room, "aside", watched)
-    monkeypatch.setattr("xbridge._apart.backend_for", lambda cls: Theirs if cls is Foreign else None)
-    from xbridge._apart import ends
+    monkeypatch.setattr("xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None)
+    from xbridge._transfer.threads import ends
 
     found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], room))
 
@@ -200,11 +200,11 @@ def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: p
     rings = []
     both = threading.Barrier(2, timeout=0.2)
 
-    def slow(*args: object) -> _staging.Ring:
+    def slow(*args: object) -> _pinned.Ring:
         rings.append(args)
         with suppress(threading.BrokenBarrierError):
             both.wait()  # for the other one, that is not to come
-        return _staging.Ring(*args)  # type: ignore[arg-type]
+        return _pinned.Ring(*args)  # type: ignore[arg-type]
 
     monkeypatch.setitem(engine.__dict__, "Ring", slow)
     with ThreadPoolExecutor(2) as pool:

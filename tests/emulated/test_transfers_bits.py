@@ -14,7 +14,7 @@ from emulated.there import DEVICE, KIND
 from rawmemory import same_bits
 
 import xbridge
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_modes import Passes
 
 import xbridge
-from xbridge._dtypes import DTYPES, category
+from xbridge._core.dtypes import DTYPES, category
 from xbridge.backends import torch as room
-from xbridge.backends.torch import _staging, agrees
+from xbridge.backends.torch import _pinned, agrees
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -307,10 +307,10 @@ def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -
 def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(_staging.SETTING, str(setting))
-    monkeypatch.setattr(_staging, "LEAST", 4096)
+    monkeypatch.setenv(_pinned.SETTING, str(setting))
+    monkeypatch.setattr(_pinned, "LEAST", 4096)
     engine = use_small_buffers(monkeypatch)
-    engine.__dict__.update(sizes=_staging.sizes.__wrapped__)
+    engine.__dict__.update(sizes=_pinned.sizes.__wrapped__)
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):
@@ -334,7 +334,7 @@ def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> No
 def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(_pinned.Lane, "send", lambda *_, **__: 1 / 0)
 
     with pytest.raises(xbridge.DeviceError, match=f"send {DEVICE} float32 failed with ZeroDivisionError"):
         xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
@@ -345,7 +345,7 @@ def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
 def test_a_policy_is_the_same_whatever_the_size(
     options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_small_buffers(monkeypatch).__dict__.update(sizes=lambda: _staging.Sizes(CHUNK, 2, least=1 << 10))
+    use_small_buffers(monkeypatch).__dict__.update(sizes=lambda: _pinned.Sizes(CHUNK, 2, least=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
     word = "casts" if options else "copies"
 

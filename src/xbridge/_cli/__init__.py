@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli._refused import one_line
+from xbridge._cli.errors import one_line
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:

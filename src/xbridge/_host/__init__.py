@@ -5,11 +5,11 @@ into its fresh memory is several times faster than elsewhere. Nothing here knows
 Imported when the first conversion needs it, never by `import xbridge`.
 """
 
-from xbridge._host._dlpack import ElsewhereError
-from xbridge._host._exporters import admit
-from xbridge._host._fill import ALIGNMENT, fill
-from xbridge._host._memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
-from xbridge._host._sequences import Nest, is_literal, literal, nest, promote, sample
+from xbridge._host.dlpack import ElsewhereError
+from xbridge._host.fill import ALIGNMENT, fill
+from xbridge._host.importers import admit
+from xbridge._host.memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
+from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
 

@@ -15,17 +15,17 @@ import array_api_strict
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU, Device, no_exchange
-from xbridge._dtypes import DTYPES, category, instead
-from xbridge._host._memory import layout_of
-from xbridge._protocol import Facts, Refusal
+from xbridge._core.devices import CPU, Device, no_exchange
+from xbridge._core.dtypes import DTYPES, category, instead
+from xbridge._core.protocol import Facts, Refusal
+from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, GradientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
 
 _NATIVE: dict[str, Any] = {
     word: getattr(array_api_strict, word) for word in DTYPES if hasattr(array_api_strict, word)

@@ -15,20 +15,20 @@ import cupy
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU, device_named
-from xbridge._dtypes import DTYPES, instead
-from xbridge._exchange import Shown
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
+from xbridge._core.devices import CPU, device_named
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._host.memory import native_dtype
 from xbridge.backends import numpy as _numpy
+from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, GradientError, MissingLibraryError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Exporter, HostArray
 
     Work = Callable[[list[object]], list[object]]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU, no_exchange
-from xbridge._dtypes import DTYPES, instead
-from xbridge._host._memory import layout_of, native_dtype
-from xbridge._protocol import Facts, Refusal
+from xbridge._core.devices import CPU, no_exchange
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import Facts, Refusal
+from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, GradientError, OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
 
 _MOST_AXES = 64
 

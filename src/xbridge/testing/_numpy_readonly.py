@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._dtypes import DTYPES, instead
-from xbridge._protocol import Refusal
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import Refusal
 from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
 from xbridge.testing import _readonly
@@ -23,8 +23,8 @@ from xbridge.testing._readonly import ReadOnlyArray
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Facts, HostArray, Layout
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Facts, HostArray, Layout
 
 name = "numpy_readonly"
 plain: tuple[type, ...] = (ReadOnlyArray,)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 _SPECIAL = ("__copy__", "__deepcopy__", "__getitem__")
 """Methods with special names that give arrays; operators come in as ufuncs."""

@@ -16,14 +16,14 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from xbridge._devices import CPU
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Backend, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, HostArray
 
 
 class Way(NamedTuple):

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._convert import to_backend
-from xbridge._registry import get
-from xbridge.testing._numbers import Near, same_bits, same_numbers
-from xbridge.testing._places import overlap, places
-from xbridge.testing._report import differences, fail_if, look
-from xbridge.testing._unchanged import Unchanged
+from xbridge._api import to_backend
+from xbridge.backends._registry import get
+from xbridge.testing._addresses import overlap, places
+from xbridge.testing._compare_values import Near, same_bits, same_numbers
+from xbridge.testing._diff import differences, fail_if, look
+from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from xbridge._convert import Grad
-    from xbridge._protocol import Array
-    from xbridge.testing._report import Look
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Array
+    from xbridge.testing._diff import Look
 
 
 def assert_same(

@@ -18,6 +18,6 @@ except ImportError as _error:
         "convert trees", "optree is not installed", "pip install 'xbridge-array[tree]'"
     ) from _error
 
-from xbridge.tree._convert import align, map, to_backend, to_numpy  # noqa: A004 -- what others call it too
+from xbridge.tree.verbs import align, map, to_backend, to_numpy  # noqa: A004 -- what others call it too
 
 __all__ = ["align", "map", "to_backend", "to_numpy"]

@@ -15,9 +15,9 @@ import dask.array as da
 from dask.array.core import normalize_chunks
 
 from xbridge import _host
-from xbridge._devices import CPU, no_exchange
-from xbridge._host._memory import layout_of, native_dtype
-from xbridge._protocol import Layout
+from xbridge._core.devices import CPU, no_exchange
+from xbridge._core.protocol import Layout
+from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, computed, facts_of, gathered, joined, over, strange
 from xbridge.errors import (
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, Facts, HostArray, Refusal
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Exporter, Facts, HostArray, Refusal
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")

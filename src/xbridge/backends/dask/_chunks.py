@@ -15,16 +15,16 @@ import numpy as np
 from dask.array.core import slices_from_chunks
 
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Refusal
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import Facts, Refusal
+from xbridge._host.memory import native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 
 class Gathered(da.Array):  # type: ignore[misc] # Dask has no types

@@ -16,13 +16,13 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined] # it does not 
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, instead, is_inexact
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.jax._aside import aside as aside
-from xbridge.backends.jax._aside import here as here
-from xbridge.backends.jax._losses import ends
-from xbridge.backends.jax._places import default, host_device, in_rows, named, place_of, places, rows, suits
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
+from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge.backends.jax._casts import ends
+from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places, rows, suits
+from xbridge.backends.jax._threads import aside as aside
+from xbridge.backends.jax._threads import here as here
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}

@@ -15,31 +15,38 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from xbridge import _host
-from xbridge._devices import CPU, Device, device_named
-from xbridge._dtypes import DTYPES, instead
-from xbridge._exchange import Shown
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.torch import _crossing
-from xbridge.backends.torch._aside import aside as aside
-from xbridge.backends.torch._aside import here as here
+from xbridge._core.devices import CPU, Device, device_named
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._host.memory import native_dtype
+from xbridge.backends._exporter import Shown
+from xbridge.backends.torch import _transfer
 from xbridge.backends.torch._bulk import adopt_all as adopt_all
 from xbridge.backends.torch._bulk import stack_all as stack_all
-from xbridge.backends.torch._crossing import move_all as move_all
-from xbridge.backends.torch._crossing import send as send
-from xbridge.backends.torch._crossing import sends as sends
-from xbridge.backends.torch._losses import agrees as agrees
-from xbridge.backends.torch._losses import loses
-from xbridge.backends.torch._places import accelerators, count, current, named, take
-from xbridge.backends.torch._refusals import covers, has_history, not_memory, not_values, readable, shape_of
-from xbridge.backends.torch._refusals import is_leaf as is_leaf
+from xbridge.backends.torch._casts import agrees as agrees
+from xbridge.backends.torch._casts import loses
+from xbridge.backends.torch._devices import accelerators, count, current, named, take
+from xbridge.backends.torch._threads import aside as aside
+from xbridge.backends.torch._threads import here as here
+from xbridge.backends.torch._transfer import move_all as move_all
+from xbridge.backends.torch._transfer import send as send
+from xbridge.backends.torch._transfer import sends as sends
+from xbridge.backends.torch._unsupported import (
+    covers,
+    has_history,
+    not_memory,
+    not_values,
+    readable,
+    shape_of,
+)
+from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.protocol import Array, Exporter, HostArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -255,7 +262,7 @@ def copy(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return _crossing.move(x, device)
+    return _transfer.move(x, device)
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:

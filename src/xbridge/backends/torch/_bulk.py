@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 _is_dense = attrgetter("flags.carray")
 """Whether an array has C order, is aligned and may be written: less than `adopt` takes, and sooner asked."""

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
-from xbridge._host._memory import native_dtype
-from xbridge._look import dtype_of
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DTypeError, ValueLossError
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling, variants
-from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, plain, telling, variants
+from xbridge.testing.conformance._probes import apart, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._devices import Device
-    from xbridge._protocol import HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import HostArray
     from xbridge.testing._samples import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)

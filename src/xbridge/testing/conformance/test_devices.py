@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._convert import align, asarray, to_backend, to_numpy
-from xbridge._devices import CPU, Device
-from xbridge._host._memory import native_dtype
-from xbridge._look import device_of
-from xbridge._registry import get
+from xbridge._api import align, asarray, to_backend, to_numpy
+from xbridge._core.devices import CPU, Device
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import device_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DeviceError
-from xbridge.testing._promises import promise
+from xbridge.testing._gaps import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import (
+from xbridge.testing.conformance._cases import (
     WHOLE,
     held,
     of_its_own,
@@ -25,12 +25,12 @@ from xbridge.testing.conformance._draws import (
     sweep,
     telling,
 )
-from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
     from xbridge.testing._samples import Sample
 
 

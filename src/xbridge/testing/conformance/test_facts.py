@@ -7,21 +7,21 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from xbridge._convert import asarray, to_backend
-from xbridge._devices import CPU, Device
-from xbridge._dtypes import DTYPES, category, is_inexact
-from xbridge._host._memory import native_dtype
-from xbridge._look import device_of, dtype_of
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge._registry import get
+from xbridge._api import asarray, to_backend
+from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import device_of, dtype_of
+from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, XBridgeError
-from xbridge.testing._raw import in_place
+from xbridge.testing._raw_memory import in_place
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, of_its_own, plain, telling
-from xbridge.testing.conformance._memory import home, is_aligned, refused_write, same_bits, within_reach
+from xbridge.testing.conformance._cases import held, of_its_own, plain, telling
+from xbridge.testing.conformance._probes import home, is_aligned, refused_write, same_bits, within_reach
 
 if TYPE_CHECKING:
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
     from xbridge.testing._samples import Sample
 
 OBJECTS_OF_NUMPY = (

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from xbridge import _host
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._look import shares_memory
-from xbridge._protocol import Facts
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import Facts
+from xbridge._inspect import shares_memory
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError
-from xbridge.testing._promises import promise
+from xbridge.testing._gaps import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, of_its_own, of_the_host, plain, sweep, telling
-from xbridge.testing.conformance._memory import (
+from xbridge.testing.conformance._cases import WHOLE, held, of_its_own, of_the_host, plain, sweep, telling
+from xbridge.testing.conformance._probes import (
     apart,
     home,
     is_aligned,
@@ -39,7 +39,7 @@ from xbridge.testing.conformance._memory import (
 )
 
 if TYPE_CHECKING:
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
     from xbridge.testing._samples import Sample
 
 

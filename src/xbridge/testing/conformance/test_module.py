@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._convert import to_numpy
-from xbridge._devices import CPU, Device
-from xbridge._dtypes import DTYPES
-from xbridge._look import array_namespace, backend_of, dtype_of
-from xbridge._protocol import FACTS, VERBS, Backend
-from xbridge._registry import backend_for, get, known_backends
+from xbridge._api import to_numpy
+from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import FACTS, VERBS, Backend
+from xbridge._inspect import array_namespace, backend_of, dtype_of
 from xbridge.backends import HOST
-from xbridge.testing._promises import EXCUSES, PROMISES, promise
+from xbridge.backends._registry import backend_for, get, known_backends
+from xbridge.testing._gaps import EXCUSES, PROMISES, promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import SHAPES, WHOLE, held, of_its_own, plain, telling
-from xbridge.testing.conformance._memory import read
+from xbridge.testing.conformance._cases import SHAPES, WHOLE, held, of_its_own, plain, telling
+from xbridge.testing.conformance._probes import read
 
 if TYPE_CHECKING:
     from xbridge.testing._samples import Sample

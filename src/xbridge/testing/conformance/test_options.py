@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from xbridge._convert import asarray, to_backend
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, UNNAMED
-from xbridge._look import backend_of, dtype_of
-from xbridge._planned import to_list
-from xbridge._registry import get
+from xbridge._api import asarray, to_backend
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, UNNAMED
+from xbridge._engine.verbs import to_list
+from xbridge._inspect import backend_of, dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import (
     CopyError,
     DTypeError,
@@ -25,14 +25,14 @@ from xbridge.errors import (
     XBridgeError,
 )
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, of_its_own, try_on
-from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot, together
+from xbridge.testing.conformance._cases import held, of_its_own, try_on
+from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot, together
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Array
+    from xbridge._core.protocol import Array
     from xbridge.testing._samples import Sample
 
 ASKED: list[dict[str, Any]] = [

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
 from xbridge.backends import HOST
-from xbridge.testing._promises import promise
+from xbridge.backends._registry import get
+from xbridge.testing._gaps import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, lay, plain, telling
-from xbridge.testing.conformance._memory import home, read, refused_write, same_bits, spot
+from xbridge.testing.conformance._cases import held, lay, plain, telling
+from xbridge.testing.conformance._probes import home, read, refused_write, same_bits, spot
 from xbridge.testing.conformance.test_casts import same_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, Layout
+    from xbridge._core.protocol import Array, Layout
     from xbridge.testing._samples import Sample
 
 SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))

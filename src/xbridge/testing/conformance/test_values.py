@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._convert import asarray, to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, is_inexact
-from xbridge._host._memory import native_dtype
-from xbridge._look import backend_of, dtype_of
-from xbridge._planned import to_list
-from xbridge._protocol import Facts
-from xbridge._registry import get
+from xbridge._api import asarray, to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._core.protocol import Facts
+from xbridge._engine.verbs import to_list
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import backend_of, dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import DTypeError
-from xbridge.testing._promises import promise
+from xbridge.testing._gaps import promise
 from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
-from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot
-from xbridge.testing.conformance.test_graph import follows
+from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
+from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance.test_autograd import follows
 
 if TYPE_CHECKING:
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
     from xbridge.testing._samples import Sample
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._locks import freed, lock
+from xbridge._core.locks import freed, lock
 
 if TYPE_CHECKING:
     from _thread import RLock

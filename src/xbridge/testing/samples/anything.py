@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._host._memory import layout_of, native_dtype
-from xbridge._protocol import Facts
-from xbridge.testing import _raw
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import Facts
+from xbridge._host.memory import layout_of, native_dtype
+from xbridge.testing import _raw_memory
 from xbridge.testing._samples import Way
 from xbridge.testing.samples import numpy as host
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from xbridge._protocol import Array, Backend, HostArray
+    from xbridge._core.protocol import Array, Backend, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 
@@ -82,7 +82,7 @@ class Anything:
         plain = room.detach(x) if facts.history else x
         plain = plain if room.layout(plain).settled else room.settle(plain)
         plain = plain if facts.device == CPU else room.move(plain, CPU)
-        raw, dtype = _raw.in_place(room.layout(plain)).copy(), native_dtype(facts.dtype)
+        raw, dtype = _raw_memory.in_place(room.layout(plain)).copy(), native_dtype(facts.dtype)
         memory = raw.view(f"V{dtype.itemsize}").reshape(facts.shape)
         return memory.view(dtype) if facts.native else host.read(memory.view(dtype.newbyteorder()))
 
@@ -92,5 +92,5 @@ class Anything:
         if facts.device != CPU or facts.history or self._room.immutable or not layout.writable:
             message = f"nobody may write a {type(x).__name__} on {facts.device}"
             raise ValueError(message)
-        raw = _raw.in_place(layout)
+        raw = _raw_memory.in_place(layout)
         raw[...] = raw.copy() ^ np.uint8(1 if facts.dtype == "bool" else 0xFF)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import cupy
 import numpy as np
 
-from xbridge._devices import CPU
+from xbridge._core.devices import CPU
 from xbridge.testing._samples import Way
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 

@@ -19,7 +19,7 @@ from xbridge.testing.samples import numpy as host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Lay: TypeAlias = Callable[[HostArray], Array]

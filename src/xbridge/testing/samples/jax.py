@@ -13,15 +13,15 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xbridge._devices import CPU
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge.backends._registry import get
 from xbridge.testing._samples import Way
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Lay: TypeAlias = Callable[[HostArray], jax.Array]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 from xbridge.testing._samples import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
     Lay: TypeAlias = Callable[[HostArray], HostArray]

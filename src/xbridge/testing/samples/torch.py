@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from xbridge._devices import CPU
-from xbridge._dtypes import category, is_inexact
-from xbridge._host._memory import native_dtype
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import category, is_inexact
+from xbridge._host.memory import native_dtype
 from xbridge.testing._samples import Way
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples._torch_refused import refused
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from xbridge._devices import Device
-    from xbridge._protocol import HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 

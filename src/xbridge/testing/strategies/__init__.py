@@ -13,9 +13,9 @@ except ImportError as _error:
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 
+from xbridge.testing.strategies._array_likes import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
-from xbridge.testing.strategies._inputs import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._names import devices, dtypes, layouts
 
 __all__ = [

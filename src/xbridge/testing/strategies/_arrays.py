@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 from xbridge.backends import HOST
 from xbridge.testing._samples import Sample, lay_on
-from xbridge.testing.strategies._contents import draw_contents, numbers
-from xbridge.testing.strategies._elements import draw_elements
-from xbridge.testing.strategies._wanted import MOST_STATES, SHAPES, Wanted
+from xbridge.testing.strategies._bounds import draw_elements
+from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, Wanted
+from xbridge.testing.strategies._values import draw_contents, numbers
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from xbridge._protocol import Array, Backend, HostArray
-    from xbridge.testing.strategies._elements import Elements
-    from xbridge.testing.strategies._wanted import Asked, Devices, Dtypes, Layouts, Shapes
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.testing.strategies._bounds import Elements
+    from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
 
 T = TypeVar("T")
 

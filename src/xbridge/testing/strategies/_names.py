@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category
-from xbridge._registry import get
-from xbridge._request import read_request
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category
+from xbridge._plan.options import read_request
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
 from xbridge.testing._samples import samples_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from xbridge._devices import Device
-    from xbridge._plan import Request
-    from xbridge._protocol import Backend
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Backend
+    from xbridge._plan.steps import Request
 
 _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")

@@ -1,0 +1,289 @@
+"""There and back: bring arrays together, and take results to where the arrays came from.
+
+Who decides where they meet: what is named explicitly, else `like`, else the first array. Numbers and lists
+never decide; neither does the order of the other arrays.
+"""
+
+from __future__ import annotations
+
+from xbridge._core.devices import SHARDED
+from xbridge._inspect import are_arrays
+from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, ParamSpec, TypeVar, overload
+
+    from xbridge._api import Grad
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+class Restore:
+    """Takes results back to where the arrays given to `align_back` came from. It keeps none of them."""
+
+    __slots__ = ("_first", "_homes")
+
+    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int | None) -> None:
+        self._homes = homes
+        self._first = first
+
+    def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
+        """Take an array, or a tree of arrays, back.
+
+        Parameters
+        ----------
+        result : array or tree
+            What was computed. Numbers and other leaves stay as they are. Plain lists, tuples, named tuples
+            and dicts need nothing; other containers need the extra `tree`.
+        to : int, optional
+            Which argument of `align_back` to go back to; the array that decided if not given.
+        dtype : bool or dtype, optional
+            True gives the result that argument's dtype too; any other as for `to_backend`.
+
+        Returns
+        -------
+        array or tree
+            In the library and on the device of that argument.
+
+        Raises
+        ------
+        OptionError
+            There is no such argument, or it was a number or a list.
+        XBridgeError
+            As for `to_backend`.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> (a, b), restore = align_back(np.ones(2, "float32"), torch.zeros(2))
+        >>> restore(a + b, to=1)
+        tensor([1., 1.])
+        """
+        name, device, kind = self.home(to)
+        named = kind if dtype is True else None if dtype is False else dtype
+        return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
+
+    def home(self, to: int | None = None) -> tuple[str, Device, str]:
+        """Backend, device and dtype of an argument that results can go back to."""
+        place = self._first if to is None else to
+        home = None
+        if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
+            home = self._homes[place]
+        if home and home[1] == SHARDED:
+            raise DeviceError.because(
+                f"restore a result to argument {place}",
+                "it lies on several devices",
+                "align_back of its parts",
+            )
+        if home is None:
+            arrays = [i for i, found in enumerate(self._homes) if found]
+            raise OptionError.because(
+                "restore a result" if to is None else f"restore a result to argument {shown(to)}",
+                f"the arguments that were arrays are {arrays}" if arrays else "no argument was an array",
+                f"to={arrays[0]}" if arrays else "align_back with an array",
+            )
+        return home
+
+
+def align_back(
+    *xs: Array,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> tuple[tuple[Array, ...], Restore]:
+    """Bring arrays to one backend and one device, and get the way back.
+
+    Parameters
+    ----------
+    *xs, like, backend, device, dtype, copy, grad
+        As for `align`.
+
+    Returns
+    -------
+    arrays : tuple
+        As from `align`.
+    restore : callable
+        ``restore(result, to=None, *, dtype=None)`` takes a result, an array or a tree of arrays, to the
+        library and the device of the array that decided, or of argument number `to`; with ``dtype=True``
+        to its dtype too, or to any `dtype` as for `to_backend`.
+
+    Raises
+    ------
+    XBridgeError
+        As for `align`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> (a, b), restore = align_back(np.ones(2), torch.ones(2), backend="torch")
+    >>> restore(torch.add(a, b))
+    array([2., 2.])
+    """
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return _there(xs, like, backend, options)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def aligned(fn: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def aligned(
+        *,
+        like: Array | None = None,
+        backend: str | ModuleType | None = None,
+        device: object = None,
+        dtype: object = None,
+        copy: bool | None = None,
+        grad: Grad = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def aligned(
+    fn: Callable[P, R] | None = None,
+    /,
+    *,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Any:
+    """Let a function take arrays of any libraries, see them in one, and answer in the first one's.
+
+    Parameters
+    ----------
+    fn : callable
+        The function. Only its arguments that are arrays are converted, positional or by keyword, in the
+        order of the call; lists, numbers and everything else reach it as they are.
+    like, backend, device, dtype, copy, grad
+        As for `align`. With neither `like` nor `backend`, the first array decides. ``dtype="nearest"`` and
+        ``"default"`` hold for results as well, with the library that they go back to as the target.
+
+    Returns
+    -------
+    callable
+        With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
+        back to the library and the device of the first array it was called with, as `to_backend` takes
+        them there. An argument that is no array and that it returns is left alone, whatever it holds by
+        then. Called without arrays, it is `fn`.
+
+    Raises
+    ------
+    OptionError
+        `fn` is no function; or it is asynchronous or a generator, or returns what is one, whose results
+        come when nobody is there to take them back.
+    XBridgeError
+        As for `align`, when the function is called; the message names the argument, or the result.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> @aligned(backend="torch")
+    ... def softmax(x, dim=-1):
+    ...     return torch.softmax(x, dim)
+    >>> softmax(np.zeros((1, 2)))
+    array([[0.5, 0.5]])
+    """
+    from functools import partial  # noqa: PLC0415 -- `import xbridge` would wait for it
+
+    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    meet = partial(_aligned, like, backend, options)
+    return meet if fn is None else meet(fn)
+
+
+def _there(
+    xs: tuple[Array, ...],
+    like: Array | None,
+    backend: str | ModuleType | None,
+    options: dict[str, Any],
+    place: Callable[[int], str] = "xs[{}]".format,
+) -> tuple[tuple[Array, ...], Restore]:
+    """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    met = verbs.align(xs, like, backend, place, **options)
+    return met, Restore(tuple(map(verbs.home, xs)), verbs.leader(xs))
+
+
+def _aligned(
+    like: Array | None, backend: str | ModuleType | None, options: dict[str, Any], fn: Callable[P, R]
+) -> Callable[P, R]:
+    from functools import wraps  # noqa: PLC0415 -- as above
+
+    from xbridge._core.dtypes import UNNAMED  # noqa: PLC0415 -- it imports typing
+
+    name = _named(fn)
+    dtype = options["dtype"]
+    narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
+
+    @wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        keys = [key for key, x in given.items() if are_arrays(type(x))]
+        if not keys:
+            return fn(*args, **kwargs)
+        others = [x for key, x in given.items() if key not in keys]
+        arrays = tuple(given[key] for key in keys)
+        met, restore = _there(arrays, like, backend, options, lambda i: f"argument {keys[i]!r} of {name}")
+        restore.home()
+        given.update(zip(keys, met, strict=True))
+        there: Any = [given.pop(i) for i in range(len(args))]
+        result = fn(*there, **given)
+        if any(result is x for x in others):
+            return result
+        _refuse_late(result, name)
+        try:
+            return restore(result, dtype=narrowing)
+        except XBridgeError as error:
+            raise error.at(f"the result of {name}") from error
+
+    return call
+
+
+def _taken(result: Any, name: str, **options: object) -> Any:
+    from xbridge._leaves import Batch, converted  # noqa: PLC0415 -- they import NumPy
+
+    batch = Batch(result)
+    if batch.alone and not are_arrays(type(result)):
+        return result
+    return batch.carried(lambda xs: converted(xs, name, **options))
+
+
+def _named(fn: Callable[..., object]) -> str:
+    """What a function is called; what is none that returns a result is refused."""
+    import inspect  # noqa: PLC0415 -- it takes longer than all else here
+
+    if not callable(fn) or isinstance(fn, staticmethod):
+        kind = type(fn).__name__
+        later = isinstance(fn, (classmethod, staticmethod))
+        do = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
+        raise OptionError.because(f"align a {kind}", "it is no function", do)
+    name = str(getattr(fn, "__qualname__", type(fn).__name__))
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise _late(name)
+    return name
+
+
+def _refuse_late(result: object, name: str) -> None:
+    import inspect  # noqa: PLC0415 -- as above
+
+    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
+    if later or (inspect.isawaitable(result) and not are_arrays(type(result))):  # Dask's are both
+        raise _late(name)
+
+
+def _late(name: str) -> OptionError:
+    return OptionError.because(
+        f"align {name}", "its results come later than it returns", "align_back inside it"
+    )

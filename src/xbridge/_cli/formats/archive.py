@@ -1,0 +1,63 @@
+"""Zip archives, opened so that damage to the directory is seen: no member is lost, none is another one."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from xbridge._cli.errors import unreadable
+from xbridge._cli.formats.stored import BLOCK
+from xbridge.errors import Chained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_END, _END_SIZE, _LONGEST_COMMENT = b"PK\5\6", 22, 0xFFFF
+_MANY = 0xFFFF
+"""The count of an archive with more members than two bytes can count."""
+
+
+def open_archive(path: Path) -> zipfile.ZipFile:
+    """Open an archive whose directory has every member once, under the name in the member's own header."""
+    with Chained(partial(unreadable, path)), ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        _check(archive, path)
+        stack.pop_all()  # it stays open
+    return archive
+
+
+def compare_checksum(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Read a member to its end, where its checksum is compared."""
+    with archive.open(member) as file:
+        while file.read(BLOCK):
+            pass
+
+
+def _check(archive: zipfile.ZipFile, path: Path) -> None:
+    members = archive.infolist()
+    for name, times in Counter(archive.namelist()).items():
+        if times > 1:
+            raise unreadable(path, f"it has {times} members named {name!r}")
+    # Python reads entries up to the end of the directory: one that is too long hides those behind it.
+    counted = _count(path)
+    if counted != min(len(members), _MANY):
+        raise unreadable(path, f"its directory shows {len(members)} of its {counted} members")
+    for member in members:
+        if member.compress_type == zipfile.ZIP_STORED and member.compress_size != member.file_size:
+            raise unreadable(path, f"its directory has two sizes for {member.filename!r}")
+        archive.open(member).close()  # which compares the name
+
+
+def _count(path: Path) -> int:
+    """Return how many members the end of an archive counts."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(size - _END_SIZE - _LONGEST_COMMENT, 0))
+        tail = file.read()
+    count: int
+    (count,) = struct.unpack_from("<H", tail, tail.rindex(_END) + 10)
+    return count

@@ -1,0 +1,137 @@
+"""`info`: which backends are here, in which version, on which devices, and what to type for the others.
+
+To answer, each library is imported. What only one library has, its memory on a device and the switches that
+change what a conversion does, stands in `_PROBES`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING, Any
+
+from xbridge._cli.errors import one_line
+from xbridge._cli.output import in_bytes, print_json, print_table
+from xbridge._core.devices import CPU
+from xbridge.backends import INDEX
+from xbridge.backends._registry import get, known_backends
+from xbridge.errors import UnknownBackendError, XBridgeError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+    from xbridge._core.devices import Device
+
+HELP = "what is installed, on which devices, and what to type for the rest"
+DESCRIPTION = """\
+Show the backends that are here and those that are missing, their versions, their devices with their memory,
+and the switches of a library that change what a conversion does."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What can be asked."""
+    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="ask of these alone")
+
+
+def run(asked: Namespace) -> int:
+    """Ask each backend."""
+    here = {
+        "xbridge": next((found.version for found in distributions(name="xbridge-array")), "not installed"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    found = [_told(name) for name in asked.backends or known_backends()]
+    if asked.json:
+        print_json({**here, "backends": found})
+    else:
+        print(", ".join(f"{name} {text}" for name, text in here.items()))
+        print_table(["backend", "version", "devices", "switches"], [_row(facts) for facts in found])
+    return 0
+
+
+def _told(name: str) -> dict[str, object]:
+    """What there is to say of one backend."""
+    try:
+        room = get(name)
+    except UnknownBackendError:
+        raise
+    except XBridgeError as error:
+        why, _, do = one_line(error).partition(": ")[2].rpartition("; try ")
+        return {"name": name, "available": False, "why": why, "try": do}
+    root = INDEX[name].roots[0] if name in INDEX else name
+    switches, memory = _PROBES.get(name, (dict, _unknown))
+    return {
+        "name": name,
+        "available": True,
+        "version": getattr(sys.modules.get(root), "__version__", ""),
+        "devices": [
+            {"name": device, "bytes": _host_memory() if device == CPU else memory(device)}
+            for device in room.devices()
+        ],
+        "switches": switches(),
+    }
+
+
+def _row(facts: dict[str, Any]) -> list[str]:
+    """The same in four cells."""
+    if not facts["available"]:
+        return [facts["name"], "", "", f"{facts['why']}; try {facts['try']}"]
+    devices = [
+        device["name"] if device["bytes"] is None else f"{device['name']} ({in_bytes(device['bytes'])})"
+        for device in facts["devices"]
+    ]
+    switches = [f"{name} {value}" for name, value in facts["switches"].items()]
+    return [facts["name"], facts["version"], ", ".join(devices), ", ".join(switches)]
+
+
+def _host_memory() -> int | None:
+    """The memory of this machine, where the system tells."""
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _unknown(device: Device) -> None:
+    """Nobody to ask."""
+
+
+def _torch_switches() -> dict[str, object]:
+    import torch  # noqa: PLC0415 -- only where it is installed
+
+    return {
+        "default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "default device": str(torch.get_default_device()),
+        "CUDA": torch.version.cuda or "none",
+    }
+
+
+def _torch_memory(device: Device) -> int | None:
+    import torch  # noqa: PLC0415 -- likewise
+
+    ask = getattr(getattr(torch, device.kind), "mem_get_info", None)
+    return ask(device.index)[1] if ask else None
+
+
+def _jax_switches() -> dict[str, object]:
+    import jax  # noqa: PLC0415 -- likewise
+
+    from xbridge.backends.jax._devices import default  # noqa: PLC0415 -- likewise
+
+    return {"x64": jax.dtypes.canonicalize_dtype("int64") == "int64", "default device": default()}
+
+
+def _jax_memory(device: Device) -> int | None:
+    from xbridge.backends.jax._devices import places  # noqa: PLC0415 -- likewise
+
+    return (places()[device].memory_stats() or {}).get("bytes_limit")
+
+
+_PROBES: dict[str, tuple[Callable[[], dict[str, object]], Callable[[Device], int | None]]] = {
+    "torch": (_torch_switches, _torch_memory),
+    "jax": (_jax_switches, _jax_memory),
+}
+"""The switches of a library, and the bytes that one of its devices has."""

@@ -1,0 +1,154 @@
+"""Let in what lies on a device and belongs to no registered library: by whoever can look at it there.
+
+That is the target, or else one of the libraries that read whatever is shown of a GPU. They believe what they
+are shown, so it is held against itself before they see it: a capsule while it is handed over, because only
+then the stream is known that has to wait, and a CUDA array interface as it was read, once. None of them has
+read-only arrays, so what may not be written is copied at the door.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.protocol import Facts
+from xbridge._host.array_interface import cuda_layout
+from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
+from xbridge._host.importers import hold_to_its_word
+from xbridge.backends import DOORS
+from xbridge.backends._registry import _entry, get, is_available
+from xbridge.errors import Chained, CopyError, DeviceError, UnsupportedArrayError, XBridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, Layout
+    from xbridge._host import ElsewhereError
+
+_FIRST = "in its own library first"
+_TOP = 1 << 64
+
+
+def take(
+    x: Any, refused: ElsewhereError, target: Backend | None, *, must_share: bool
+) -> tuple[Array, Backend]:
+    """An array over the memory of `x`, or over a copy if it may not be written, and the library of it."""
+    door = next(_doors(refused, target), None)
+    if door is None:
+        missing = [_entry(name).install for name in DOORS if not is_available(name)]
+        message = ", or ".join([str(refused), *(f"{hint} where that device is" for hint in missing[:1])])
+        raise DeviceError(message) from refused.__cause__
+    array, shown = _look(x, refused, door)
+    layout = shown.layout
+    guarded = not layout.is_nowhere() and (layout.repeats() or not layout.writable)
+    if must_share and not layout.is_nowhere():
+        # Who shares memory shows the same memory twice.
+        copied = shown.copied or _look(x, refused, door)[1].layout != layout
+        if copied or guarded:
+            why = f"it may not be written, and {door.name} has no read-only arrays"
+            why = "it hands out a copy" if copied else why
+            raise CopyError.because(f"share the memory of a {type(x).__name__}", why, "copy=None")
+    return (door.copy(array) if guarded and not shown.copied else array), door
+
+
+def _look(x: Any, refused: ElsewhereError, door: Backend) -> tuple[Array, _Shown]:
+    """An array over the memory, held against what was shown and what `x` says of itself."""
+    shown = _Capsule(x, refused, door) if refused.code else _Interface(x, refused, door)
+    with Chained(partial(_failed, x)):
+        array = door.import_(shown)  # type: ignore[arg-type] # by either protocol
+        found = door.describe(array)
+        hold_to_its_word(x, found.dtype, found.shape)
+    if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
+        raise _refused(
+            x,
+            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {door.name} sees "
+            f"{found.dtype} of shape {found.shape} on {found.device}",
+        )
+    return array, shown
+
+
+def _doors(refused: ElsewhereError, target: Backend | None) -> Iterator[Backend]:
+    """Who can look at the device; not who would read it later than the call."""
+    if refused.device is None:
+        return
+    able = [] if target is None or target.host_only or target.immutable else [target]
+    for room in (*able, *(get(name) for name in DOORS if is_available(name))):
+        if any(_is_at(refused, device) for device in room.devices()):
+            yield room
+
+
+def _is_at(refused: ElsewhereError, device: Device) -> bool:
+    """Whether a device is the one where the memory is, as far as that is known."""
+    return refused.device in (device, device.kind)
+
+
+class _Shown:
+    """What is shown of device memory, held against what a library can look at."""
+
+    dtype: str
+    layout: Layout
+    copied = False
+    """Whether the memory is nobody else's."""
+
+    def __init__(self, x: Any, refused: ElsewhereError, door: Backend) -> None:
+        self._x, self._refused, self._door = x, refused, door
+
+    def _hold(self, dtype: str, layout: Layout) -> None:
+        """Keep the facts, unless the library cannot look at such an array."""
+        device = self._refused.device
+        assert device is not None  # noqa: S101 -- or no door would have been found
+        lacks = self._door.lacks(dtype, device)
+        if lacks:
+            raise lacks.error.because(f"read a {type(self._x).__name__}", lacks.why, f"casting it {_FIRST}")
+        low, high = layout.span()
+        if not layout.is_nowhere() and not 0 < layout.address + low < layout.address + high <= _TOP:
+            raise _refused(self._x, "its memory would lie outside of any device's")
+        if not layout.is_nowhere() and not self._door.holds(Facts(dtype, device, layout.shape), layout):
+            raise _refused(self._x, f"{self._door.name} has no such strides, or no such alignment")
+        self.dtype, self.layout = dtype, layout
+
+
+class _Capsule(_Shown):
+    """An exporter whose capsule is read on its way. Whoever was refused once is not asked again."""
+
+    _error: XBridgeError | None = None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """What it said when it was first asked."""
+        assert self._refused.code is not None  # noqa: S101 -- or it would be no capsule
+        return self._refused.code
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
+        """Its capsule, of which nobody else will know that it was looked at."""
+        if self._error is not None:
+            raise self._error
+        try:
+            with Chained(partial(_failed, self._x)):
+                capsule = ask(self._x, {"stream": stream}, {"max_version": max_version or (1, 0)})
+            tensor, flags = read(self._x, capsule)
+            if (tensor.device_type, tensor.device_id) != self._refused.code:
+                raise _refused(self._x, f"its capsule is on another device than {self._refused.device}")
+            self._hold(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
+            self.copied = bool(flags & IS_COPIED)
+        except XBridgeError as error:  # libraries ask again, with other words, after a TypeError
+            self._error = error
+            raise
+        return capsule
+
+
+class _Interface(_Shown):
+    """A CUDA array interface: a copy of what was read, whose memory `x` keeps."""
+
+    def __init__(self, x: Any, refused: ElsewhereError, door: Backend) -> None:
+        super().__init__(x, refused, door)
+        self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
+        self._hold(dtype, layout)
+
+
+def _failed(x: object, error: Exception) -> UnsupportedArrayError:
+    return _refused(x, f"its export failed with {error!r}")
+
+
+def _refused(x: object, why: str, do: str = f"converting it {_FIRST}") -> UnsupportedArrayError:
+    return UnsupportedArrayError.because(f"read a {type(x).__name__}", why, do)

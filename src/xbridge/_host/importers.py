@@ -1,0 +1,295 @@
+"""Admit what is no registered library's array: scalars, anybody's exporter, typed buffers.
+
+The protocols are asked in the order of what they tell: DLPack, `__array_interface__` and its sister for
+CUDA, `__array__`, the buffer protocol. An exporter's memory is writable to us only where the protocol says
+so, and `__array__` says nothing of whose memory it returns. What comes is held against what the object says
+of itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from mmap import mmap
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._core.devices import Device
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
+from xbridge._host.array_interface import from_interface
+from xbridge._host.dlpack import ElsewhereError, ExportError, from_dlpack
+from xbridge._host.memory import freeze, layout_of
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import HostArray
+
+_LITERALS = (bool, int, float, complex, list, tuple, range)
+_ELSEWHERE = "in its own library first"
+_OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
+"""The protocols that an exporter may still speak when its DLPack export raises."""
+_IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
+_WAYS_OUT = {
+    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
+    "toarray": "x.toarray()",
+    "compute": "x.compute()",
+    "result": "x.result()",
+    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
+    "isdigit": "asarray(float(x)) if it spells a number",
+    "__float__": "asarray(float(x))",
+    "__fspath__": "numpy.load(x)",
+    **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
+    "keys": f"dict(x), and {_IN_A_TREE}",
+    **dict.fromkeys(
+        ("__iter__", "__getitem__"), f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
+    ),
+    "__dict__": f"vars(x), and {_IN_A_TREE}",
+}
+"""What a class has, and then what to type instead."""
+_CASTS = {
+    "astype": "x.astype({0!r})",
+    "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
+    "to_pylist": "x.cast({0!r}, safe=False)",
+    "arr": "x.cast(type(x.dtype)(float, x.dtype.shape))",
+    "cast": "x.cast(float)",
+}
+"""What a class has, and then how its objects are cast; `float` suits a library that has no dtype strings."""
+_ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
+"""Names of numbers that are not NumPy's. The narrower meaning of `float` is the safe one to promise."""
+_WRAPPED = ("subtype", "inner", "value_type", "pyarrow_dtype")
+"""Where a dtype keeps the dtype of the values in it: sparse, nested, encoded, of another library."""
+_TOP = max(sys.maxsize, 1 << 32)
+"""No program's memory lies higher."""
+
+
+def admit(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
+    """A host array for `x`: with `must_share`, over its memory; with `fetch`, from whatever device."""
+    if isinstance(x, np.generic):
+        if must_share:
+            raise _apart(x, "it hands out a copy")
+        return np.asarray(x)
+    host, shares = _read(x, must_share=must_share, fetch=fetch)
+    if must_share and host.size:
+        # Who shares memory shows the same memory twice.
+        again, _ = _read(x, must_share=must_share, fetch=fetch)
+        if not shares or layout_of(host) != layout_of(again):
+            raise _apart(x, "it hands out a copy")
+    return freeze(host) if host.flags.writeable and layout_of(host).repeats() else host
+
+
+def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
+    """What `x` exports, and whether it may be the memory of `x`."""
+    if _asked(x, "__dlpack__") is not None and _asked(x, "__dlpack_device__") is not None:
+        try:
+            host, shares = from_dlpack(x, fetch=fetch)
+        except ExportError:
+            if all(_asked(x, protocol) is None for protocol in _OTHERS):
+                raise
+            host, shares = _read_otherwise(x, must_share=must_share), True
+    else:
+        host, shares = _read_otherwise(x, must_share=must_share), True
+    with Chained(lambda error: _failed(x, error)):
+        _compare(x, host)
+    return host, shares
+
+
+def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
+    """Return what `x` exports by a protocol other than DLPack."""
+    if (interface := _asked(x, "__array_interface__")) is not None:
+        return from_interface(x, interface)
+    if (interface := _asked(x, "__cuda_array_interface__")) is not None:
+        refused = ElsewhereError.because(
+            f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
+        )
+        refused.device, refused.interface = Device("cuda"), interface
+        raise refused
+    if _asked(x, "__array__") is not None:
+        return _from_array_method(x, must_share=must_share)
+    return _from_buffer(x)
+
+
+def _asked(x: Any, protocol: str) -> Any:
+    """What `x` has under that name. To read it once is enough: it may be the export itself."""
+    with Chained(lambda error: _failed(x, error)):
+        return getattr(x, protocol, None)
+
+
+def _compare(x: Any, host: HostArray) -> None:
+    """Hold what came against this machine, and against what the object says of itself."""
+    if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
+        raise DTypeError.because(
+            f"read a {type(x).__name__}",
+            f"it exports {host.dtype}, which is no numeric dtype",
+            f"casting it {_ELSEWHERE}",
+        )
+    layout = layout_of(host)
+    low, high = layout.span()
+    if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
+        raise _contradicts(x, "its memory would lie outside of this machine's")
+    hold_to_its_word(x, host.dtype.name, host.shape)
+    missing = sum(_missing(part) for part in (x, *_parts(x)))
+    marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
+    if marks < missing:
+        why = f"{missing} of its values are missing, and it exports numbers for them"
+        raise DTypeError.because(f"read a {type(x).__name__}", why, _cast(x, "float64"))
+
+
+def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
+    """Refuse what exports another dtype or shape than it says it has."""
+    shape = _shape(x)
+    if shape is not None and exported[: len(shape) or None] != shape:
+        raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
+    for label, said, fits in _promises(x, dtype):
+        if not fits:
+            why = f"its {label} {said}, and it exports {dtype}"
+            raise DTypeError.because(f"read a {type(x).__name__}", why, _cast(x, dtype))
+
+
+def _promises(x: Any, exported: str) -> list[tuple[str, str, bool]]:
+    """Return each dtype that `x` speaks of, and whether the exported dtype keeps that promise.
+
+    An array that has one dtype exports that dtype. The columns of a table, the fields of a struct and the
+    values in a wrapper may be promoted, if the result has every value of each of them. Integers alone never
+    become floats: such an export marks what is missing.
+    """
+    parts = _columns(x)
+    if parts is None:
+        own = getattr(x, "dtype", getattr(x, "type", None))
+        said, words = _word(own), _words(own)
+        if words == [said]:
+            return [("dtype is", said, said not in DTYPES or said == exported)]
+        parts = [("values are", word) for word in words]
+    marked = is_inexact(exported) and not any(is_inexact(word) for _, word in parts)
+    return [
+        (label, word, (word == "null" or holds_every(word, exported)) and not marked) for label, word in parts
+    ]
+
+
+def _parts(x: Any) -> list[Any]:
+    """Return the columns of a table that hands them out as a list."""
+    columns = getattr(x, "columns", None)
+    return columns if isinstance(columns, list) else []
+
+
+def _missing(x: Any) -> int:
+    """Return how many values are missing, if `x` counts them."""
+    count = getattr(x, "null_count", 0)
+    return count if isinstance(count, int) else 0
+
+
+def _columns(x: Any) -> list[tuple[str, str]] | None:
+    """Return the dtypes of the columns of a table; None if `x` is not one."""
+    told: Any
+    for told in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
+        if isinstance(told, (list, tuple)):  # beside the names
+            pairs = list(zip(_parts(x) or told, told, strict=True))
+        elif callable(items := getattr(told, "items", None)):
+            pairs = list(items())
+        elif hasattr(told, "names") and hasattr(told, "types"):
+            pairs = list(zip(told.names, told.types, strict=True))
+        else:
+            continue
+        return [(f"column {name!r} is", word) for name, dtype in pairs for word in _words(dtype)]
+    return None
+
+
+def _words(dtype: Any) -> list[str]:
+    """Return the words of the dtypes that a dtype is made of: fields, elements, categories."""
+    word, fields = _word(dtype), getattr(dtype, "fields", None)
+    if word in DTYPES:
+        return [word]
+    if isinstance(fields, list):
+        types = (getattr(field, "dtype", getattr(field, "type", None)) for field in fields)
+        return [word for part in types for word in _words(part)]
+    inner = [getattr(dtype, name, None) for name in _WRAPPED]
+    inner.append(getattr(getattr(dtype, "categories", None), "dtype", None))
+    wrapped = next((part for part in inner if part is not None), None)
+    if wrapped is not None:
+        return _words(wrapped)
+    return [of_python(dtype) or _ALIASES.get(word, word)]
+
+
+def _cast(x: object, dtype: str) -> str:
+    """Return the call that makes the promotion explicit, in the words of the object's class."""
+    cls = type(x)
+    nested = hasattr(getattr(x, "dtype", None), "inner")
+    encoded = hasattr(getattr(x, "type", None), "run_end_type")
+    casts = (do for word, do in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
+    generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
+    return generic if encoded else next(casts, generic).format(dtype)
+
+
+def _shape(x: Any) -> tuple[int, ...] | None:
+    """What it says of its shape. The axes of its elements, if they are arrays, may come behind that."""
+    shape = getattr(x, "shape", None)
+    if shape is None and (length := length_hint(x, -1)) >= 0:
+        return (length,)
+    return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
+
+
+def _word(dtype: object) -> str:
+    """A dtype in its library's words, as far as they are everybody's: `pandas.Int64Dtype()` says int64."""
+    word = str(getattr(dtype, "__name__", dtype))
+    return word.lower().partition("[")[0].rpartition(".")[2]
+
+
+def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
+    if must_share:
+        with Chained(lambda error: _apart(x, f"__array__(copy=False) failed with {error!r}")):
+            host = x.__array__(copy=False)
+    else:
+        with Chained(lambda error: _failed(x, error)):
+            host = x.__array__()
+    if type(host) not in (np.ndarray, np.memmap, np.matrix):
+        raise _contradicts(x, f"its __array__ returned a {type(host).__name__}")
+    return host if host.dtype.hasobject else freeze(host.view(np.ndarray))
+
+
+def _from_buffer(x: object) -> HostArray:
+    if isinstance(x, _LITERALS) and not hasattr(type(x), "_fields"):
+        raise UnsupportedArrayError.because(
+            f"convert a {type(x).__name__}",
+            "numbers and lists are no arrays",
+            f"asarray(x), or {_IN_A_TREE}",
+        )
+    with Chained(lambda error: _failed(x, error)):
+        try:
+            view = memoryview(x)  # type: ignore[arg-type] # whether it is a buffer is the question
+        except ValueError as error:
+            raise UnsupportedArrayError.because(
+                f"read a {type(x).__name__}",
+                f"its export failed with {error!r}",
+                "a buffer that is still there",
+            ) from error
+        except TypeError as error:
+            raise UnsupportedArrayError.because(
+                f"convert a {type(x).__name__}",
+                "no backend owns the type and it exports no memory",
+                _way_out(type(x)),
+            ) from error
+    if isinstance(x, (bytes, bytearray, mmap)):
+        raise UnsupportedArrayError.because(
+            f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
+        )
+    with Chained(lambda error: _failed(x, error)):
+        host: HostArray = np.asarray(view)
+    return host
+
+
+def _way_out(cls: type) -> str:
+    """What to type instead of an object; what its metaclass has, it has not."""
+    words = {word for base in cls.__mro__ for word in vars(base)}
+    return next((do for word, do in _WAYS_OUT.items() if word in words), "an array")
+
+
+def _failed(x: object, error: Exception) -> UnsupportedArrayError:
+    return _contradicts(x, f"its export failed with {error!r}")
+
+
+def _contradicts(x: object, why: str) -> UnsupportedArrayError:
+    return UnsupportedArrayError.because(f"read a {type(x).__name__}", why, f"converting it {_ELSEWHERE}")
+
+
+def _apart(x: object, why: str) -> CopyError:
+    return CopyError.because(f"share the memory of a {type(x).__name__}", why, "copy=None")

@@ -1,0 +1,291 @@
+"""What conversions may do: a policy around code allows, warns of, or forbids what it names.
+
+A policy never changes what a conversion does, so code that did not ask gets what it always gets, or an
+error. To share memory that the contract would copy takes a call that says so, `unsafe_share`.
+
+What is said in a block holds in that block, for its thread or task. What is said of the process, by
+`XBRIDGE_POLICY` or on pytest's command line, holds wherever no block says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from warnings import warn_explicit
+
+from xbridge._core.locks import lock
+from xbridge.backends import _registry
+from xbridge.errors import (
+    CastWarning,
+    CopyWarning,
+    DetachWarning,
+    OptionError,
+    PolicyError,
+    TransferWarning,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+    from types import ModuleType
+    from typing import Self
+
+    from xbridge._core.protocol import Array
+    from xbridge._engine.execute import Caller
+    from xbridge._plan.steps import Plan, Step
+    from xbridge.errors import CrossingWarning
+
+Rule: TypeAlias = Literal["allow", "warn", "raise"]
+F = TypeVar("F", bound=Callable[..., object])
+
+_RULES = ("allow", "warn", "raise")
+
+
+class Rules(NamedTuple):
+    """What conversions may do; each is `"allow"`, `"warn"` or `"raise"`."""
+
+    copies: Rule = "allow"
+    """New memory on the same device, of the same dtype."""
+    transfers: Rule = "allow"
+    """Bytes on their way from one device to another."""
+    detaches: Rule = "allow"
+    """The end of a history that the source has."""
+    casts: Rule = "allow"
+    """Another dtype, or another byte order."""
+
+
+class _Block:
+    """One block that runs. A task that was begun in it and lives on is not held to it any longer."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.runs = True
+
+
+_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
+_everywhere = Rules()
+_changing = lock()
+
+
+class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+    """Say what conversions may do, in a `with` block or in a decorated function.
+
+    Parameters
+    ----------
+    copies, transfers, detaches, casts : {None, "allow", "warn", "raise"}
+        What happens where a conversion would make new memory of the same dtype on the same device, move
+        bytes between devices, end a history, or change a dtype, whether that was asked for or not. None
+        leaves it as it is around the block; around everything, all is allowed.
+
+    Raises
+    ------
+    OptionError
+        Another word is given, or what is decorated is no function, or is a generator, whose body runs in
+        its consumer.
+    PolicyError
+        By a conversion in the block, before it does anything that is forbidden.
+
+    Warns
+    -----
+    CopyWarning, TransferWarning, DetachWarning, CastWarning
+        By a conversion in the block, with the line that called it. All are `CrossingWarning`.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> with policy(copies="raise"):
+    ...     xbridge.to_numpy(np.ones(3), copy=True)
+    Traceback (most recent call last):
+    xbridge.errors.PolicyError: cannot convert a numpy float64 array of shape (3,) on cpu to numpy: copy=True,
+    and policy(copies='raise') forbids copies; try policy(copies='allow') around it
+    >>> with policy(casts="warn", transfers="raise"):
+    ...     policy.now()
+    Rules(copies='allow', transfers='raise', detaches='allow', casts='warn')
+    """
+
+    def __init__(
+        self,
+        *,
+        copies: Rule | None = None,
+        transfers: Rule | None = None,
+        detaches: Rule | None = None,
+        casts: Rule | None = None,
+    ) -> None:
+        said = {"copies": copies, "transfers": transfers, "detaches": detaches, "casts": casts}
+        self._said: dict[str, Rule] = {
+            word: _checked(word, rule) for word, rule in said.items() if rule is not None
+        }
+        self._blocks: list[_Block] = []
+
+    def __repr__(self) -> str:
+        """As it was written."""
+        return f"policy({', '.join(f'{word}={rule!r}' for word, rule in self._said.items())})"
+
+    @staticmethod
+    def now() -> Rules:
+        """What holds for conversions here and now."""
+        return next((block.rules for block in reversed(_here.get()) if block.runs), _everywhere)
+
+    def __enter__(self) -> Self:
+        """From here on."""
+        _registry.watch(1)
+        block = _Block(policy.now()._replace(**self._said))
+        self._blocks.append(block)
+        _here.set((*_here.get(), block))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As it was before."""
+        blocks = _here.get()
+        mine = [block for block in blocks if block in self._blocks]
+        block = (mine or self._blocks)[-1]  # a generator may be left in another context
+        block.runs = False
+        self._blocks.remove(block)
+        _here.set(tuple(block for block in blocks if block.runs))
+        _registry.watch(-1)
+
+    def __call__(self, fn: F, /) -> F:
+        """The function, in a block of this policy for each call."""
+        why, do = "", "a with block around the loop that does"
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            why = "the body of a generator runs in whoever consumes it"
+        elif isinstance(fn, type) or not callable(fn):
+            why, do = "it is no function", "its methods, below @classmethod and @staticmethod"
+        if why:
+            raise OptionError.because(f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", why, do)
+
+        @wraps(fn)
+        async def awaited(*args: Any, **options: Any) -> object:
+            with policy(**self._said):
+                return await cast("Awaitable[object]", fn(*args, **options))
+
+        @wraps(fn)
+        def called(*args: Any, **options: Any) -> object:
+            with policy(**self._said):
+                return fn(*args, **options)
+
+        late = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
+        return cast("F", awaited if late else called)
+
+
+def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
+    """Convert an array without a copy, where the contract would copy to be safe.
+
+    What the contract guards against is the caller's from here on: a write to memory that was read-only
+    or that a graph needs, elements that share memory, an array that a library takes for immutable and
+    reads later.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`.
+    backend : str or module
+        The target library.
+
+    Returns
+    -------
+    array
+        The target's array over the memory of `x`. It is read-only where the target can say so.
+
+    Raises
+    ------
+    CopyError
+        The target cannot look at this memory at all: its strides, alignment or byte order, or a library
+        that has copied nevertheless.
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> ones = np.broadcast_to(1.0, 3)  # one element, three times
+    >>> unsafe_share(ones, "torch").data_ptr() == ones.ctypes.data
+    True
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.unsafe_share(x, backend)
+
+
+def rules_in(words: str) -> Rules:
+    """What holds in the process, but for what is said here, as in `transfers=raise,copies=warn`."""
+    said: dict[str, Rule] = {}
+    for part in filter(None, words.replace(" ", "").split(",")):
+        word, _, rule = part.partition("=")
+        if word not in Rules._fields:
+            raise OptionError.because(
+                f"take a policy on {word!r}",
+                f"policies are on {', '.join(Rules._fields)}",
+                "transfers=raise",
+            )
+        said[word] = _checked(word, rule)
+    return _everywhere._replace(**said)
+
+
+def everywhere(rules: Rules) -> Rules:
+    """Set what holds in the process where no block says otherwise; gives what held until now."""
+    global _everywhere
+    with _changing:
+        before, _everywhere = _everywhere, rules
+    _registry.watch((rules != Rules()) - (before != Rules()))
+    return before
+
+
+def forbid(plan: Plan) -> None:
+    """Raise where the plan does what may not be done here."""
+    for word, why in _crossings(plan, "raise"):
+        raise PolicyError.because(
+            plan.route.asked(),
+            f"{why}, and policy({word}='raise') forbids {word}",
+            f"policy({word}='allow') around it",
+        )
+
+
+def warn(plan: Plan, caller: Caller) -> None:
+    """Warn of what the plan does, in the name of who called for it."""
+    for word, why in _crossings(plan, "warn"):
+        warn_explicit(
+            f"{plan.route.asked().removeprefix('convert ')}: {why}",
+            _CATEGORIES[word],
+            caller.f_code.co_filename,
+            caller.f_lineno,
+            module=caller.f_globals.get("__name__"),
+            registry=caller.f_globals.setdefault("__warningregistry__", {}),
+        )
+
+
+_CATEGORIES: dict[str, type[CrossingWarning]] = {
+    "copies": CopyWarning,
+    "transfers": TransferWarning,
+    "detaches": DetachWarning,
+    "casts": CastWarning,
+}
+
+
+def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
+    """What the plan does that is under that rule here, and why. To copy an empty array copies nothing."""
+    rules = policy.now()._asdict()
+    found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
+    for step in plan.steps:
+        for word in _words(step):
+            if step.copies and (word != "copies" or step.nbytes != 0):
+                found.setdefault(word, step.copies)
+    yield from ((word, why) for word, why in found.items() if rules[word] == rule)
+
+
+def _words(step: Step) -> tuple[str, ...]:
+    """What a step is, in words of a policy."""
+    if step.verb == "send":
+        return ("casts" if len(step.args) > 1 else "copies", "transfers")
+    return ({"move": "transfers", "cast": "casts"}.get(step.verb, "copies"),)
+
+
+def _checked(word: str, rule: str) -> Rule:
+    if not isinstance(rule, str) or rule not in _RULES:
+        raise OptionError.because(
+            f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
+        )
+    return cast("Rule", rule)

@@ -1,0 +1,113 @@
+"""A plan in words: a line, a few aligned lines, a table for notebooks, a dictionary for JSON."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from xbridge._plan.steps import Endpoint, Plan
+
+Cells = tuple[str, str, str, str]
+"""Which end or step, what it is, its bytes, and what is to be said of it."""
+
+
+def line(plan: Plan) -> str:
+    """From where to where, and what comes of it."""
+    return f"{_what(plan.source)} to {plan.route.target.name}: {'; '.join(verdict(plan))}"
+
+
+def text(plan: Plan) -> str:
+    """The ends, the steps and the verdict, one a line."""
+    rows = [*_rows(plan)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        f"{label:<{widths[0]}}  {what:<{widths[1]}}  {nbytes:>{widths[2]}}  {note}".rstrip()
+        for label, what, nbytes, note in rows
+    ]
+    return "\n".join([*lines, f"{'so':<{widths[0]}}  {'; '.join(verdict(plan))}"])
+
+
+def html(plan: Plan) -> str:
+    """The same as a table."""
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(plan))
+    so = escape("; ".join(verdict(plan)))
+    return f'<table>{rows}<tr><td>so</td><td colspan="3">{so}</td></tr></table>'
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """What it says, in types that JSON has."""
+    error = plan.error
+    return {
+        "source": _facts(plan.source),
+        "target": plan.target and _facts(plan.target),
+        "backend": plan.route.target.name,
+        "steps": [
+            {
+                "backend": step.backend,
+                "verb": step.verb,
+                "args": [*map(str, step.args)],
+                "nbytes": step.nbytes,
+                "reason": step.reason,
+            }
+            for step in plan.steps
+        ],
+        "shares_memory": plan.shares_memory,
+        "writable": plan.writable,
+        "exact": plan.exact,
+        "cuts_graph": plan.cuts_graph,
+        "checks": [step.action for step in plan.checks],
+        "error": error and {"type": type(error).__name__, "message": str(error)},
+    }
+
+
+def verdict(plan: Plan) -> Iterator[str]:
+    """What comes of it, in a few words each."""
+    if plan.error:
+        yield f"{type(plan.error).__name__}: {plan.error}"
+        return
+    if not plan.steps:
+        yield "the array itself"
+    elif plan.shares_memory:
+        yield f"shares memory, {'writable' if plan.writable else 'read-only'}"
+    else:
+        yield f"new memory, {'writable' if plan.writable else 'read-only'}"
+    if not plan.exact:
+        yield "values may change"
+    if plan.route.facts.history:
+        yield "the graph ends here" if plan.cuts_graph else "the graph goes on"
+    for step in plan.checks:
+        yield f"an error if a value does not fit {step.args[0]}"
+
+
+def bytes_of(number: int | None) -> str:
+    """A number of bytes, or a question mark where nobody knows it."""
+    return "? bytes" if number is None else f"{number:,} bytes"
+
+
+def _rows(plan: Plan) -> Iterator[Cells]:
+    yield "from", _what(plan.source), bytes_of(plan.source.nbytes), _state(plan.source)
+    for number, step in enumerate(plan.steps, 1):
+        nbytes = bytes_of(step.nbytes) if step.copies else ""
+        yield str(number), f"{step.backend} {step.action}", nbytes, step.reason
+    if plan.target is None:
+        yield "to", plan.route.target.name, "", "refused"
+    else:
+        yield "to", _what(plan.target), bytes_of(plan.target.nbytes), _state(plan.target)
+
+
+def _what(end: Endpoint) -> str:
+    return f"{end.backend} {end.dtype} {end.shape} on {end.device}"
+
+
+def _state(end: Endpoint) -> str:
+    writable = {True: "writable", False: "read-only", None: "memory unknown"}[end.writable]
+    return f"{writable}, requires grad" if end.requires_grad else writable
+
+
+def _facts(end: Endpoint) -> dict[str, Any]:
+    known = [n if isinstance(n, int) else None for n in end.shape]  # a promise may not know its shape
+    return {**end._asdict(), "shape": known, "device": str(end.device)}

@@ -1,0 +1,280 @@
+"""A plan: what was asked, the steps that do it, and what comes of it.
+
+Each step is one verb of one room: the source's, the target's or the host's. The plan that `explain` shows is
+the plan that runs. To run it takes the steps alone, so what they cost and what comes of them is worked out
+for whoever asks, from the same facts.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, Facts, Layout
+    from xbridge.errors import XBridgeError
+
+
+class Request(NamedTuple):
+    """What the caller asked, checked and in canonical words."""
+
+    device: Device | None = None
+    dtype: str | None = None
+    copy: bool | None = None
+    grad: str | None = None
+    track: bool = False
+    exact: bool = False
+    """Whether no value may be lost, though the dtype was named."""
+    traced: bool = False
+    """Whether a compiler will handle the result, which makes read-only arrays writable."""
+    unsafe: bool = False
+    """Whether memory is to be shared that the contract would copy."""
+
+
+class Step(NamedTuple):
+    """One verb of one room: the source's, the target's, or the host's."""
+
+    room: Backend | ModuleType
+    verb: str
+    args: tuple[object, ...] = ()
+    copies: str = ""
+    """Why it makes new memory; empty if it does not."""
+    nbytes: int | None = None
+    """Of new memory; None where nobody has asked, or the library alone knows."""
+
+    @property
+    def backend(self) -> str:
+        """Whose operation it is; what is done in host memory for all libraries is NumPy's."""
+        return self.room.name
+
+    @property
+    def action(self) -> str:
+        """What is done, with its arguments."""
+        return " ".join(map(str, (self.verb, *self.args)))
+
+    @property
+    def reason(self) -> str:
+        """Why it makes new memory, or what it is for."""
+        return self.copies or _PURPOSES[self.verb]
+
+
+_PURPOSES = {
+    "detach": "its history stays behind",
+    "check": "a value that does not fit is an error",
+    "to_host": "a view of its memory",
+    "from_host": "an array over that memory",
+    "export": "its memory is shown where it is",
+    "import_": "an array over that memory",
+    "freeze": "nobody may write to the source through it",
+    "thaw": "the new memory is nobody else's",
+    "track": "a new history begins",
+}
+
+
+class Endpoint(NamedTuple):
+    """The array at one end of a conversion, in facts."""
+
+    backend: str
+    dtype: str
+    device: Device
+    shape: tuple[int, ...]
+    nbytes: int | None
+    """Of its elements; None where the library alone knows."""
+    writable: bool | None
+    """Whether it may be written; None where it has no memory to ask about."""
+    requires_grad: bool
+    """Whether autograd tracks it."""
+
+
+class Route(NamedTuple):
+    """Where an array comes from and where it goes."""
+
+    source: Backend
+    target: Backend
+    facts: Facts
+    request: Request
+    dtype: str
+    device: Device
+
+    def asked(self) -> str:
+        """The conversion in words, for errors."""
+        return in_words(self.source, self.facts, self.target)
+
+
+class Plan(NamedTuple):
+    """What a conversion does to an array, in order, and what comes of it: facts, and never the array.
+
+    `xbridge.explain` gives one, and what it gives is what would run. Print it, or read it.
+
+    Attributes
+    ----------
+    source, target : Endpoint
+        The array at each end: `backend`, `dtype`, `device`, `shape`, `nbytes`, `writable`,
+        `requires_grad`. `target` is None if the conversion is refused.
+    steps : tuple of Step
+        What is done, in order: `backend`, `verb`, `args`, `nbytes`, `reason`. No step at all means that
+        the result is the source itself.
+    shares_memory, exact, cuts_graph : bool
+        Whether the result looks at the source's memory, whether every value of such a source is kept, and
+        whether the source's history ends.
+    checks : tuple of Step
+        The steps that look at values, and may still raise.
+    error : XBridgeError or None
+        What the conversion would raise; then nothing else comes of it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xbridge import explain
+    >>> plan = explain(np.arange(3), "numpy", dtype="float32")
+    >>> plan.shares_memory, plan.exact, [(step.verb, step.nbytes) for step in plan.steps]
+    (False, False, [('cast', 12)])
+    """
+
+    route: Route
+    steps: tuple[Step, ...]
+    layout: Layout | None = None
+    """How the source lies in memory; None where it does not, or nobody has asked."""
+    recording: bool = True
+    """Whether the target's operations recorded history when somebody asked."""
+    error: XBridgeError | None = None
+
+    @property
+    def source(self) -> Endpoint:
+        """The array that is given."""
+        facts, layout = self.route.facts, self.layout
+        nbytes = layout and _size(facts.shape, 8 * layout.itemsize)
+        writable = layout and layout.writable
+        return Endpoint(self.route.source.name, *facts[:3], nbytes, writable, facts.history)
+
+    @property
+    def target(self) -> Endpoint | None:
+        """The array that comes of it; None if the conversion is refused."""
+        if self.error:
+            return None
+        route, given = self.route, self.source
+        nbytes = nbytes_of(given.shape, route.dtype) if given.nbytes is not None else None
+        nbytes = given.nbytes if route.dtype == given.dtype else nbytes
+        place = (route.dtype, route.device, given.shape)
+        return Endpoint(route.target.name, *place, nbytes, self.writable, self.requires_grad)
+
+    @property
+    def copies(self) -> bool:
+        """Whether a step makes new memory."""
+        return any(step.copies for step in self.steps)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether both look at the same bytes; an empty array has none, and neither has a promise."""
+        nowhere = self.layout is not None and self.layout.is_nowhere()
+        return not (self.error or self.copies or nowhere)
+
+    @property
+    def writable(self) -> bool | None:
+        """Whether the result may be written, where its library writes at all."""
+        room = self.route.target
+        if self.error or room.immutable or "freeze" in self._verbs():
+            return False
+        return True if self.copies or not room.readonly else self.source.writable
+
+    @property
+    def exact(self) -> bool:
+        """Whether every value is kept, or else the conversion raises."""
+        before, after = self.route.facts.dtype, self.route.dtype
+        checked = bool(self.checks) and category(before) == "int"
+        return not self.error and (checked or holds_every(before, after))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd tracks the result."""
+        return not self.error and ("track" in self._verbs() or self._keeps_history())
+
+    @property
+    def cuts_graph(self) -> bool:
+        """Whether the source has a history that ends."""
+        return self.route.facts.history and not self._keeps_history() and not self.error
+
+    @property
+    def checks(self) -> tuple[Step, ...]:
+        """The steps that look at values, and may still raise."""
+        return tuple(step for step in self.steps if step.verb == "check")
+
+    def _verbs(self) -> list[str]:
+        return [step.verb for step in self.steps]
+
+    def _keeps_history(self) -> bool:
+        route = self.route
+        if route.source is not route.target or not route.facts.history or "detach" in self._verbs():
+            return False
+        return not self.copies or (self.recording and is_inexact(route.dtype))
+
+    def told(self, x: Array) -> Plan:
+        """The same plan with what its readers want to know besides. Reads no element of `x`."""
+        weighed = self.steps if self.route.source.refusal(x, leaving=True) else tuple(_weighed(self))
+        return self._replace(steps=weighed, recording=self.route.target.recording())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain words and numbers, for JSON."""
+        from xbridge._plan.report import as_dict  # noqa: PLC0415 -- for readers alone
+
+        return as_dict(self)
+
+    def __repr__(self) -> str:
+        """In one line."""
+        from xbridge._plan.report import line  # noqa: PLC0415 -- for readers alone
+
+        return f"<Plan: {line(self)}>"
+
+    def __str__(self) -> str:
+        """In a few aligned lines."""
+        from xbridge._plan.report import text  # noqa: PLC0415 -- for readers alone
+
+        return text(self)
+
+    def __rich_console__(self, console: object, options: object) -> Iterator[str]:
+        """The same lines, which rich colours; a bracket is nobody's markup."""
+        yield str(self).replace("[", r"\[")
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        from xbridge._plan.report import html  # noqa: PLC0415 -- for readers alone
+
+        return html(self)
+
+
+def _weighed(plan: Plan) -> Iterator[Step]:
+    """The steps with their bytes."""
+    dtype = plan.route.facts.dtype
+    for step in plan.steps:
+        if step.verb == "cast":
+            dtype = str(step.args[0])
+        elif step.verb == "send":
+            dtype = str(*step.args[1:] or (dtype,))
+        yield step._replace(nbytes=nbytes_of(plan.route.facts.shape, dtype) if step.copies else 0)
+
+
+def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
+    """Of a dense array; None of a dtype of the library's own, or while the shape is not known."""
+    return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
+
+
+def is_known(shape: tuple[int, ...]) -> bool:
+    """Whether the length of every axis is known before the array is computed."""
+    return not any(isinstance(n, float) for n in shape)
+
+
+def _size(shape: tuple[int, ...], bits: int) -> int | None:
+    return prod(shape) * bits // 8 if is_known(shape) else None
+
+
+def in_words(source: Backend, facts: Facts, target: Backend) -> str:
+    """What was given and what was asked, as errors begin."""
+    given = f"{source.name} {facts.dtype} array of shape {facts.shape} on {facts.device}"
+    return f"convert a {given} to {target.name}"

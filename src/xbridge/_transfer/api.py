@@ -1,0 +1,316 @@
+"""Conversions that go on beside the program: one with a handle, or one batch after the other, ahead of use.
+
+A transfer is a conversion in a thread of its own. What that has to know of queues and modes the backends
+tell it (`_apart.py`); the result is handed out when it is complete, and never before. Threads end with what
+they do: none waits in a pool for the next call, so nothing is left to a fork or to the exit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from math import isnan
+from numbers import Real
+from operator import index
+from os import getpid
+from threading import TIMEOUT_MAX, get_ident
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.locks import freed
+from xbridge._engine.execute import begun_by, caller
+from xbridge._leaves import Batch, converted
+from xbridge._transfer.threads import apart, as_here, beside, ends, goal, may_leave
+from xbridge.backends import _registry
+from xbridge.errors import OptionError, XBridgeError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from types import ModuleType
+
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Backend
+    from xbridge._engine.execute import Caller
+    from xbridge._leaves import Work
+
+_END = object()
+
+
+class Transfer:
+    """A conversion that is under way, or done. `transfer` makes it.
+
+    Nobody has to wait for it: one that is dropped goes on to its end, and its result is dropped then.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> under_way = xbridge.transfer(np.ones(2), "numpy")
+    >>> under_way.result()
+    array([1., 1.])
+    >>> under_way.done()
+    True
+    """
+
+    __slots__ = ("_future", "_process")
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future, self._process = future, getpid()
+        freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
+
+    def done(self) -> bool:
+        """Whether `result` would return, or raise, at once.
+
+        Returns
+        -------
+        bool
+            Once True, it stays so.
+        """
+        return self._future.done() or self._process != getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until everything has arrived.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None waits as long as it takes.
+
+        Returns
+        -------
+        tree
+            What was given, with the target's arrays in place of arrays; the same object at every call.
+
+        Raises
+        ------
+        OptionError
+            `timeout` is no number of seconds.
+        XBridgeError
+            What the conversion raised, as for `to_backend`, at every call. Or it was under way when `fork`
+            made this process, where no thread goes on with it.
+        TimeoutError
+            It is not done yet. It goes on.
+        """
+        if timeout is not None and (
+            not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
+        ):
+            raise OptionError.because(
+                f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
+            )
+        if not self._future.done():
+            _stay(self._process, "wait for a transfer", "transfer")
+        try:
+            return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))
+        except TimeoutError:
+            if self._future.done():
+                raise  # the conversion's own
+        raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
+
+
+def transfer(
+    tree: Any,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Transfer:
+    """Begin to convert the arrays of a batch, and return at once.
+
+    Parameters
+    ----------
+    tree : tree
+        As for `xbridge.tree.to_backend`; without optree, nested plain lists, tuples, named tuples and dicts.
+        Do not write the arrays before the transfer is done.
+    backend, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    Transfer
+        ``.result()`` waits and gives the batch; ``.done()`` says whether it would wait.
+
+    Raises
+    ------
+    XBridgeError
+        An option that no array could be converted with. What is wrong with an array, ``result`` raises; while
+        a CUDA graph is captured, that is a `DeviceError`.
+
+    Notes
+    -----
+    Arrays on a device are read after what the current stream was asked for before the call. The result is
+    there for any stream; its memory may be reused when the stream that was current at the call is done with
+    it. Small arrays that go from the host to one device, or back, cross in one piece and share their new
+    memory: one of them keeps it all.
+
+    What cannot leave the thread, such as a tracer or a tensor in a program that is compiled, is converted at
+    once; so is everything where no thread can be started.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> under_way = xbridge.transfer({"x": np.ones(2), "name": "a"}, "numpy", dtype="float32")
+    >>> under_way.result()
+    {'x': array([1., 1.], dtype=float32), 'name': 'a'}
+    """
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    target, place = goal(backend, options)
+    convert = partial(converted, name=backend, **options)
+    future: Future[Any] = Future()
+    try:
+        batch = Batch(tree)
+        if all(map(may_leave, batch.arrays)):
+            carry = apart(convert, [(target, place), *ends(batch.arrays, target)])
+            begun = beside(begun_by(caller(), batch.carried), carry)
+            if begun:
+                return Transfer(begun)
+        future.set_result(batch.carried(convert))
+    except XBridgeError as error:
+        future.set_exception(error)
+    return Transfer(future)
+
+
+def prefetch(
+    iterable: Iterable[Any],
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    depth: int = 2,
+) -> Generator[Any, None, None]:
+    """Convert the batches of an iterable ahead of their use.
+
+    One thread asks the iterable for the next batch, another one converts the batch before, and the caller
+    computes with those that are ready.
+
+    Parameters
+    ----------
+    iterable : iterable of trees
+        Such as a data loader. Each batch as for `transfer`.
+    backend, device, dtype, copy, grad
+        As for `to_backend`.
+    depth : int
+        How many batches are on their way or ready while the caller has one.
+
+    Yields
+    ------
+    tree
+        The batches in order, complete, for the stream that was current when the first one was asked for.
+
+    Raises
+    ------
+    XBridgeError
+        An option that no array could be converted with, at once; what is wrong with an array, in its turn;
+        that no thread can be started; in a process that was forked meanwhile; while a CUDA graph is
+        captured, a `DeviceError`.
+        What the iterable raises comes in its turn too, with its traceback.
+
+    Notes
+    -----
+    **An iterable that writes into the same arrays again needs** ``copy=True``: one thread loads and converts
+    in turn then. Else what was handed out changes, or is torn.
+
+    Nothing begins before the first batch is asked for. The iterable runs with the modes, devices and streams
+    that the caller has then. When the loop is left, by ``break`` or an exception, the threads end: at most
+    what each is doing is waited for, and not even that on `KeyboardInterrupt` or `SystemExit` in a wait.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> batches = ({"x": np.full(2, i), "i": i} for i in range(3))
+    >>> for batch in xbridge.prefetch(batches, "numpy", dtype="float32"):
+    ...     print(batch["i"], batch["x"])
+    0 [0. 0.]
+    1 [1. 1.]
+    2 [2. 2.]
+    """
+    try:
+        ahead = 0 if isinstance(depth, bool) else index(depth)
+    except TypeError:
+        ahead = 0
+    if ahead < 1:
+        raise OptionError.because(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    goal(backend, options)
+    if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
+        kind = type(iterable).__name__
+        raise OptionError.because(f"take batches from a {kind}", "it is not iterable", "[batch]")
+    return _ahead(iterable, backend, options, ahead, caller())
+
+
+def _ahead(
+    iterable: Iterable[Any], name: str | ModuleType, options: dict[str, Any], depth: int, by: Caller
+) -> Generator[Any, None, None]:
+    """Load in one thread, carry in another, and hand out in order.
+
+    Where batches are copied one thread does both in turn: then the iterable may write the same memory again.
+    """
+    batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
+    target, place = goal(name, options)
+    carry = apart(partial(converted, name=name, **options), [(target, place)])
+    loading, load = copy_context(), partial(_loaded, batches, carry, target)
+    carried = begun_by(by, _carried)
+    loader = ThreadPoolExecutor(1, "xbridge-load", as_here())
+    carrier = loader if options["copy"] is True else ThreadPoolExecutor(1, "xbridge-carry")
+    under_way: deque[Future[list[Any]]] = deque()
+
+    def ask() -> None:
+        try:
+            under_way.append(carrier.submit(carried, loader.submit(loading.run, load)))
+        except RuntimeError as error:
+            why = f"there is no thread for it ({error})"
+            raise XBridgeError.because("convert batches ahead", why, "tree.to_backend for each") from error
+
+    try:
+        for _ in range(depth):
+            ask()
+        while given := _first(under_way, by, depth):
+            ask()
+            yield given.pop()
+            _stay(process, "convert batches ahead", "prefetch")
+    except (KeyboardInterrupt, SystemExit):
+        waits = False  # the program is to end, and the iterable may never give another batch
+        raise
+    finally:
+        for pool in (loader, carrier):  # a garbage collection in one of its threads cannot wait for it
+            pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
+
+
+def _stay(process: int, what: str, do: str) -> None:
+    """Refuse to wait, in a child process, for threads that its parent alone has."""
+    if process != getpid():
+        raise XBridgeError.because(what, "its threads are those of another process", f"{do} in this process")
+
+
+def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
+    """The next batch, for who takes it out; nothing at the end. The records are told of the wait."""
+    if not _registry.watchers:
+        return under_way.popleft().result()
+    from xbridge._observe import record as _record  # noqa: PLC0415 -- only while somebody watches
+
+    ready, begin = sum(batch.done() for batch in under_way), perf_counter()
+    given = under_way.popleft().result()
+    if given:
+        _record.tell_wait(by, depth, ready, perf_counter() - begin)
+    return given
+
+
+def _loaded(batches: Iterator[Any], carry: Work, target: Backend) -> Callable[[], Any] | None:
+    """The next batch, as what gives it when it is carried: after what this thread has asked for."""
+    item = next(batches, _END)
+    if item is _END:
+        return None
+    batch = Batch(item)
+    return partial(batch.carried, apart(carry, ends(batch.arrays, target)))
+
+
+def _carried(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
+    """The batch, or nothing at the end."""
+    carry = loaded.result()
+    return [carry()] if carry else []

@@ -1,0 +1,21 @@
+"""Would a cast lose a value? Asked of arrays where they are, so that a few numbers move and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from xbridge.backends.jax._devices import host_device
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import Array
+
+
+def ends(x: Array) -> Array:
+    """The few numbers that say whether a cast loses one, found where the array is."""
+    parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
+    finite = [jnp.where(jnp.isfinite(part), part, jnp.zeros((), part.dtype)) for part in parts]
+    few = jnp.stack([end for part in finite for end in (part.min(), part.max())])
+    return jax.device_put(few, host_device())

@@ -1,0 +1,114 @@
+"""What a tensor may be instead of values in memory, and the way out of each.
+
+A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. The
+library's own exits check some of these and read garbage from the rest, so each one is asked about here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C import _functorch
+from torch.autograd import forward_ad
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from xbridge._core.protocol import Layout
+from xbridge.errors import UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import HostArray
+
+
+def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+    """What it is instead of an array in memory, and the way out."""
+    cls = type(x)
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
+    if x.is_nested:
+        return "a nested tensor is ragged", "x.unbind()"
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
+        ways["MaskedTensor"] = "x.to_tensor(value)"
+        return f"a {cls.__name__} is no plain memory", ways.get(cls.__name__, "the tensor inside it")
+    if x.is_quantized:
+        return "a quantized tensor holds codes, not values", "x.dequantize()"
+    if x.layout is not torch.strided:
+        return f"its layout is {x.layout}", "x.to_dense()"
+    if x.is_meta:
+        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
+    if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+        return "a function transform is running over it", "converting outside the transform"
+    return None
+
+
+def not_values(x: torch.Tensor) -> tuple[str, str] | None:
+    """What would be lost or misread with its bytes, and the way out."""
+    if is_dual(x):
+        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
+    modes = torch._C._TorchDispatchModeKey
+    if torch._C._get_dispatch_mode(modes.PROXY) is not None:
+        return "a tracer would bake its values into the program", "converting outside the trace"
+    if torch._C._get_dispatch_mode(modes.FAKE) is not None:
+        return "a fake mode is running, which computes no values", "converting outside the mode"
+    return not_there(x)
+
+
+def not_there(x: torch.Tensor) -> tuple[str, str] | None:
+    """Whether the storage still reaches as far as the elements lie."""
+    if x.is_contiguous():
+        reach = x.numel()
+    else:
+        reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    need = (x.storage_offset() + reach) * x.itemsize
+    if x.numel() and not x._is_zerotensor() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+        return "its storage was freed or shrunk", "restoring the storage first"
+    return None
+
+
+def readable(x: torch.Tensor) -> torch.Tensor:
+    """`x`, if torch will not read beyond its storage: that is the one thing it does not check itself."""
+    if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
+        missing = not_there(x)
+        if missing:
+            raise UnsupportedArrayError.because("read a torch tensor", *missing)
+    return x
+
+
+def has_history(x: torch.Tensor) -> bool:
+    """Whether autograd tracks it, or may: a transform hides what is inside the tensors it passes around."""
+    if x.requires_grad or is_dual(x):
+        return True
+    return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
+
+
+def is_leaf(x: torch.Tensor, /) -> bool:
+    """Whether the history of a tensor that has one begins with it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.requires_grad and x.is_leaf
+
+
+def is_dual(x: torch.Tensor) -> bool:
+    """Whether forward-mode differentiation tracks it."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+
+
+def shape_of(x: torch.Tensor) -> tuple[int, ...]:
+    """The shape, as far as it has one."""
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return ()
+    return (x.size(0),) if x.is_nested else tuple(x.shape)
+
+
+def covers(x: torch.Tensor, host: HostArray) -> bool:
+    """Whether the elements lie apart from each other, and inside the storage."""
+    start = x.storage_offset() * host.itemsize
+    reach = host.nbytes
+    if not host.flags.forc:
+        layout = Layout(0, host.shape, host.strides, host.itemsize)
+        if layout.repeats():
+            return False
+        reach = layout.span()[1]
+    return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach

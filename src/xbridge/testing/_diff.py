@@ -1,0 +1,148 @@
+"""What two arrays differ in, told so that nobody has to print them.
+
+An array is looked at once, into a `Look`, so that it can be compared with what it is later. Its values are
+read by its own library's means, never by a conversion: what is asserted of conversions must not rest on
+them. Values that print the same and are not are told by their bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for, get
+from xbridge.errors import DTypeError, UnsupportedArrayError
+from xbridge.testing._compare_values import same_bits, same_numbers, words
+from xbridge.testing._samples import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.testing._compare_values import Bools
+
+_SHOWN = 5
+"""How many of the values that differ are shown."""
+
+
+class Look(NamedTuple):
+    """What there is to compare of an array."""
+
+    backend: str
+    dtype: str
+    device: Device
+    shape: tuple[int, ...]
+    grad: bool
+    """Whether autograd tracks it."""
+    values: HostArray
+
+    def __str__(self) -> str:
+        tracked = ", requires grad" if self.grad else ""
+        return f"{self.backend} {self.dtype} array of shape {self.shape} on {self.device}{tracked}"
+
+
+def enter(x: Array, asked: str) -> tuple[Backend, Array]:
+    """An array that can be read and its backend; a scalar comes in as the 0-d array that it stands for."""
+    room = backend_for(type(x))
+    if room is None:
+        raise UnsupportedArrayError.because(
+            f"{asked} a {type(x).__name__}",
+            "no backend owns that type",
+            "xbridge.asarray(x, like=y) with the array that it belongs to",
+        )
+    if isinstance(x, room.scalars):
+        room, x = get(HOST), np.asarray(x)
+    dtype, refused = room.describe(x).dtype, room.refusal(x, leaving=True)
+    asked = f"{asked} a {room.name} {dtype} array"
+    if refused:
+        raise refused.error.because(asked, refused.why, refused.do)
+    if dtype not in DTYPES:
+        raise DTypeError.because(asked, "not every library could have its values", instead(dtype))
+    return room, x
+
+
+def look(x: Array) -> Look:
+    """What an array is now."""
+    return look_in(*enter(x, "compare"))
+
+
+def look_in(room: Backend, x: Array) -> Look:
+    """What an array of a backend is now; the values are a copy."""
+    facts = room.describe(x)
+    values = samples_of(room.name).read(x)
+    return Look(room.name, facts.dtype, facts.device, tuple(facts.shape), facts.history, values)
+
+
+def differences(
+    a: Look,
+    b: Look,
+    facts: Iterable[str],
+    agree: Callable[[HostArray, HostArray], Bools],
+    *,
+    names: tuple[str, str] = ("actual", "expected"),
+    tell: Callable[[HostArray, HostArray, Bools], list[str]] | None = None,
+) -> list[str]:
+    """The lines of the report on two arrays: none if the facts are equal and the values agree.
+
+    Values are compared as NumPy broadcasts them, unless the shape is one of the facts and differs. What
+    `tell` says of those that are wrong follows the first few of them.
+    """
+    unlike = [fact for fact in facts if getattr(a, fact) != getattr(b, fact)]
+    lines = []
+    if "shape" not in unlike:
+        try:
+            x, y = np.broadcast_arrays(a.values, b.values)
+        except ValueError:
+            unlike.append("shape")
+        else:
+            wrong = ~np.asarray(agree(x, y))
+            if wrong.any():
+                lines = _table(names, x, y, wrong) + (tell(x, y, wrong) if tell else [])
+                unlike.append(f"{wrong.sum()} of {wrong.size} values")
+    if not unlike:
+        return []
+    heads = [f"  {name:<{max(map(len, names))}}  {each}" for name, each in zip(names, (a, b), strict=True)]
+    return [f"the arrays differ in {_listed(unlike)}:", *heads, *lines]
+
+
+def fail_if(lines: list[str], what: str = "") -> None:
+    """Raise what a report says, if it says anything."""
+    __tracebackhide__ = True
+    if lines:
+        raise AssertionError("\n".join([f"{what}:", *lines] if what else lines))
+
+
+def _table(names: tuple[str, str], x: HostArray, y: HostArray, wrong: Bools) -> list[str]:
+    """The first few values that are wrong, under the names of the arrays."""
+    rows = [("at", *names, "")]
+    for index in np.argwhere(wrong)[:_SHOWN].tolist():
+        a, b = x[*index, ...], y[*index, ...]
+        rows.append((str(tuple(index)), str(a), str(b), _hint(a, b)))
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"  {i:<{wide[0]}}  {a:<{wide[1]}}  {b:<{wide[2]}}  {hint}".rstrip() for i, a, b, hint in rows]
+    more = int(wrong.sum()) + 1 - len(rows)
+    return [*lines, f"  and {more} more"] if more else lines
+
+
+def _hint(a: HostArray, b: HostArray) -> str:
+    """What two values differ in, where print does not show it."""
+    if not same_numbers(a, b):
+        return f"exactly {a.item()!r} and {b.item()!r}" if str(a) == str(b) else ""
+    if same_bits(a, b):
+        return ""
+    what = "NaNs" if np.isnan(a) else "bits" if a else "zeros"
+    return f"different {what}: {_hex(a)} and {_hex(b)}"
+
+
+def _hex(value: HostArray) -> str:
+    """The bits of a number, part by part."""
+    parts = words(value)
+    return " ".join(f"0x{int(part):0{2 * parts.itemsize}x}" for part in parts)
+
+
+def _listed(things: list[str]) -> str:
+    return " and ".join([", ".join(things[:-1]), things[-1]] if things[1:] else things)

@@ -1,0 +1,299 @@
+"""The matrix: the places, each a library and a device, that every test which uses `backend` runs at.
+
+The registry makes it, so no test lists the backends by hand. What is asked for by name is there, or the run
+ends before its first test: only what nobody named may be missing. Places that a mark rules out are not
+made at all; where a library lacks what a test needs, the test is skipped, and where the library says that it
+breaks a promise, the test of that promise must fail.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from xbridge._api import asarray
+from xbridge._core.devices import Device
+from xbridge._core.dtypes import DTYPES
+from xbridge.backends._loading import unknown
+from xbridge.backends._registry import claims, get, is_available, known_backends
+from xbridge.errors import DeviceError, OptionError, XBridgeError
+from xbridge.testing._gaps import MARK, PROMISES, expected_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+    from _pytest.mark import ParameterSet
+
+    from xbridge._core.protocol import Backend
+
+_ALL = "all"
+"""The word for every place that is here."""
+
+_PRETEND = {"torch:emu": "xbridge.testing.emulated"}
+"""Devices that are there once their module has installed them."""
+
+_KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
+"""Kinds of devices that a mark may name wherever it runs, for another machine may have them."""
+
+_NEEDS = {"grad": "history", **{word: word for word in (*PROMISES, *DTYPES)}}
+"""What a mark may say -> what a backend calls it."""
+
+
+class Place(NamedTuple):
+    """A library, and where its arrays are to live."""
+
+    id: str
+    """The word that asked for it, which pytest shows behind the test's name."""
+    backend: str
+    device: Device
+
+
+class Rule(NamedTuple):
+    """What one mark says."""
+
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    def admits(self, here: Place) -> bool:
+        """Whether the place is to be made at all."""
+        chosen = not self.only or any(_means(word, here) for word in self.only)
+        return chosen and not any(_means(word, here) for word in self.skip)
+
+
+_PLACES = pytest.StashKey[tuple[Place, ...]]()
+
+
+def places(config: pytest.Config) -> tuple[Place, ...]:
+    """Every place that the run asks for, in the order in which it asks.
+
+    Parameters
+    ----------
+    config : pytest.Config
+        With the option and the ini value `xbridge`; if both are empty, every backend that is available.
+
+    Returns
+    -------
+    tuple of Place
+        The same tuple whenever it is asked.
+
+    Raises
+    ------
+    pytest.UsageError
+        Something that is asked for by name is unknown or missing.
+    """
+    if _PLACES not in config.stash:
+        try:
+            asked = _asked(config)
+            for word in asked:
+                _pretend(word)
+            found = [here for word in asked for here in _places(word)]
+        except XBridgeError as error:
+            where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"
+            raise pytest.UsageError(f"{where}: {error}") from error
+        config.stash[_PLACES] = tuple(dict.fromkeys(found))
+    return config.stash[_PLACES]
+
+
+def place(word: str) -> Place:
+    """The place that a word means.
+
+    Parameters
+    ----------
+    word : str
+        `backend`, for a device that is not its default where there is one; `backend:kind`; or
+        `backend:kind:index`.
+
+    Returns
+    -------
+    Place
+        With the word as its id.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError, DeviceError
+        The backend or the device is not there.
+
+    Examples
+    --------
+    >>> place("numpy")
+    Place(id='numpy', backend='numpy', device='cpu')
+    """
+    name, colon, kind = word.partition(":")
+    room = get(name)
+    here = room.devices()
+    if not colon:
+        return Place(word, name, (*here[1:], here[0])[0])
+    wanted = Device(kind)
+    fit = [device for device in here if wanted in (device, device.kind)]
+    if not fit:
+        raise DeviceError.because(
+            f"test {word!r}", f"the devices of {name} here are {', '.join(here)}", f"{name}:{here[-1]}"
+        )
+    return Place(word, name, fit[0])
+
+
+def params(function: pytest.Item) -> list[ParameterSet]:
+    """The places at which a test is to run, with the marks that it gets there.
+
+    Parameters
+    ----------
+    function : pytest.Item
+        A test function with its marks, those of its class and module among them.
+
+    Returns
+    -------
+    list of ParameterSet
+        One for each place that no mark rules out; if there is none, a single one that is skipped.
+    """
+    everywhere = places(function.config)
+    try:
+        rules = [_rule(mark) for mark in function.iter_markers("xbridge")]
+    except XBridgeError as error:
+        pytest.fail(f"{function.nodeid}: {error}", pytrace=False)
+    promises = [mark.args[0] for mark in function.iter_markers(MARK)]
+    found = []
+    for here in everywhere:
+        if all(rule.admits(here) for rule in rules):
+            lacks = [why for rule in rules for need in rule.needs if (why := _lack(here, need))]
+            marks = [pytest.mark.skip(reason=why) for why in lacks]
+            gaps = get(here.backend).gaps
+            marks += [expected_failure(gaps[promise]) for promise in promises if promise in gaps]
+            found.append(pytest.param(here, id=here.id, marks=marks))
+    if not found:
+        ids = ", ".join(here.id for here in everywhere)
+        skipped = pytest.mark.skip(reason=f"its mark xbridge admits none of {ids}")
+        found = [pytest.param(None, id="none", marks=skipped)]
+    return found
+
+
+def namespace(backend: str) -> ModuleType:
+    """The array API namespace of a backend; skips the test where the backend declares that it has none.
+
+    Examples
+    --------
+    >>> namespace("numpy").__name__
+    'array_api_compat.numpy'
+    """
+    room = get(backend)
+    if "namespace" in room.gaps:
+        pytest.skip(f"{backend} has no namespace: {room.gaps['namespace']}")
+    return room.namespace(asarray(0.0, backend=backend))
+
+
+def header(config: pytest.Config) -> str:
+    """One line: the backends of the run, their versions and devices; with `all`, what is missing too."""
+    rooms = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
+    shown = [f"{' '.join((room.name, *_version(room)))} ({', '.join(room.devices())})" for room in rooms]
+    if _ALL in _asked(config):
+        gone = [name for name in known_backends() if not is_available(name)]
+        shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
+    installed = config.pluginmanager.list_plugin_distinfo()
+    own = [dist.version for _, dist in installed if dist.project_name == "xbridge-array"]
+    return f"{' '.join(('xbridge', *own))}: {', '.join(shown)}"
+
+
+def _hint(name: str) -> str:
+    """A backend that is not here, and what to type for it."""
+    return f"{name} ({' or '.join(claim.install for claim in claims(name))})"
+
+
+def _asked(config: pytest.Config) -> tuple[str, ...]:
+    """The words of the command line, else of the configuration file, else all that there is."""
+    given: list[str] = config.getoption("xbridge") or config.getini("xbridge")
+    if not given:
+        return tuple(filter(is_available, known_backends()))
+    words = [word.strip() for part in given for word in part.split(",") if word.strip()]
+    if not words:
+        raise OptionError.because("choose backends", "no name is given", "--xbridge=all")
+    return tuple(words)
+
+
+def _pretend(word: str) -> None:
+    """Install the device that a word means, if it is to be installed, before anybody looks for devices."""
+    name, _, device = word.partition(":")
+    path = _PRETEND.get(f"{name}:{device.partition(':')[0]}")
+    if path:
+        get(name)  # without the library there is nothing to install it in
+        import_module(path).install()
+
+
+def _places(word: str) -> Iterator[Place]:
+    if word != _ALL:
+        yield place(word)
+        return
+    for name in filter(is_available, known_backends()):
+        kinds = dict.fromkeys(device.kind for device in get(name).devices())
+        yield from map(place, [name] if len(kinds) == 1 else [f"{name}:{kind}" for kind in kinds])
+
+
+def _means(word: str, here: Place) -> bool:
+    """Whether a word of a mark means a place: by its backend, or by its backend and device."""
+    name, device = here.backend, here.device
+    return word in (name, f"{name}:{device.kind}", f"{name}:{device}")
+
+
+def _rule(mark: pytest.Mark) -> Rule:
+    """Read a mark. What nobody knows in it is an error, for it would rule out nothing in silence."""
+    strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
+    if strange:
+        raise OptionError.because(
+            "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip= or needs="
+        )
+    rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
+    for word in rule.only + rule.skip:
+        _check(word)
+    for word in rule.needs:
+        if word not in _NEEDS:
+            raise OptionError.because(f"need {word!r}", "nobody has it", f"one of {', '.join(_NEEDS)}")
+    return rule
+
+
+def _words(field: str, given: object) -> tuple[str, ...]:
+    listed: Iterable[object] = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    words = []
+    for word in listed:
+        if not isinstance(word, str):
+            example = "grad" if field == "needs" else "numpy"
+            raise OptionError.because(
+                f"read the mark xbridge with {field}={given!r}",
+                f"{word!r} is no word; it takes one or a list of them",
+                f"{field}={example!r}",
+            )
+        words.append(word)
+    return tuple(words)
+
+
+def _check(word: str) -> None:
+    """Refuse a place that is nowhere; a library that is not installed may have any device."""
+    name, colon, device = word.partition(":")
+    if name not in known_backends():
+        raise unknown(name, known_backends())
+    if colon and Device(device).kind not in _KINDS and is_available(name):
+        kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
+        if Device(device).kind not in kinds:
+            raise DeviceError.because(
+                f"read the mark xbridge with {word!r}",
+                f"the kinds of devices are {', '.join(kinds)}",
+                f"{name}:{next(iter(kinds))}",
+            )
+
+
+def _lack(here: Place, need: str) -> str:
+    """Why a test that needs something cannot run there; "" if it can."""
+    room = get(here.backend)
+    why = room.gaps.get(_NEEDS[need], "")
+    if not why and need in DTYPES and (refusal := room.lacks(need, here.device)):
+        why = refusal.why
+    if not why and need == "device" and here.device == room.devices()[0]:
+        why = f"it has no other here than {here.device}"
+    return why and f"{here.id} lacks {need}: {why}"
+
+
+def _version(room: Backend) -> list[str]:
+    """The version of its library, if that tells."""
+    roots = [import_module(cls.__module__.partition(".")[0]) for cls in room.plain[:1]]
+    return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

@@ -1,0 +1,95 @@
+"""Whether arrays are what they were: values, and all that tells of a change that left the values alone.
+
+What a library keeps beside the values it keeps under names of its own, so these are tried on every array,
+and one that has no such thing is none the worse for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from xbridge.errors import XBridgeError
+from xbridge.testing._compare_values import same_bits
+from xbridge.testing._diff import differences, enter, look_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from xbridge._core.protocol import Array, Backend
+    from xbridge.testing._diff import Look
+
+
+_version = attrgetter("_version")
+
+
+def _grad(x: Array) -> Array | None:
+    """Its gradient, where the library keeps one with the array; torch warns who asks elsewhere."""
+    return x.grad if getattr(x, "is_leaf", False) or getattr(x, "retains_grad", False) else None
+
+
+def _tell_grad(x: Array) -> str | None:
+    """Which gradient it has, and how often that was written."""
+    grad = _grad(x)
+    return None if grad is None else f"the one at {id(grad):#x}, written {_version(grad)} times"
+
+
+_TELLTALES: dict[str, Callable[[Array], object]] = {
+    "flags": attrgetter("flags.num"),
+    "requires_grad": attrgetter("requires_grad"),
+    "grad_fn": attrgetter("grad_fn"),
+    "version": _version,
+    "grad": _tell_grad,
+}
+
+_State: TypeAlias = "tuple[Look, dict[str, object]]"
+
+
+class Unchanged(AbstractContextManager[None]):
+    """Compares arrays at the end of a block with what they were at its beginning."""
+
+    def __init__(self, arrays: tuple[Array, ...]) -> None:
+        self._entered = [enter(x, "watch") for x in arrays]
+        self._before: list[_State] = []
+        self._grads: list[Array | None] = []
+
+    def __enter__(self) -> None:
+        self._before = [_state(room, x) for room, x in self._entered]
+        self._grads = [_grad(x) for _, x in self._entered]  # kept, so that no other is at their addresses
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        reports = [
+            f"array {number} was changed:\n" + "\n".join(lines)
+            for number, (before, entered) in enumerate(zip(self._before, self._entered, strict=True))
+            if (lines := _changes(before, *entered))
+        ]
+        if error is not None:
+            for report in reports:
+                error.add_note(report)
+        elif reports:
+            raise AssertionError("\n".join(reports))
+
+
+def _state(room: Backend, x: Array) -> _State:
+    """What an array is now, and what else tells of a change."""
+    marks: dict[str, object] = {**room.layout(x)._asdict(), **room.describe(x)._asdict()}
+    for name, tell in _TELLTALES.items():
+        with suppress(AttributeError, RuntimeError):
+            marks[name] = tell(x)
+    return look_in(room, x), marks
+
+
+def _changes(before: _State, room: Backend, x: Array) -> list[str]:
+    """What is different now, line by line."""
+    try:
+        after = _state(room, x)
+    except XBridgeError as error:
+        return [f"  {error}"]
+    marks = {name: (mark, after[1].get(name)) for name, mark in before[1].items()}
+    lines = [f"  {name}: {old} became {new}" for name, (old, new) in marks.items() if old != new]
+    return [*lines, *differences(before[0], after[0], ["shape"], same_bits, names=("before", "after"))]

@@ -1,0 +1,160 @@
+"""What is made is the caller's own: it may be written, holds on to nothing, and is nobody else's.
+
+Of memory that is looked at, none of this is so, and `test_memory` says what is.
+"""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TYPE_CHECKING
+from weakref import ref
+
+import numpy as np
+import pytest
+
+from xbridge._api import asarray, to_backend, to_numpy
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+from xbridge.testing._samples import samples_of
+from xbridge.testing.conformance._cases import held, of_its_own, of_the_host, plain, telling
+from xbridge.testing.conformance._probes import home, read, refused_write, same_bits
+from xbridge.testing.conformance.test_casts import same_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, HostArray
+    from xbridge.testing._samples import Sample
+
+    Step: TypeAlias = Callable[[Array], Array]
+
+
+def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
+    """Everything that makes new memory of an array on the host: whose it is, what it is, and how."""
+    room = get(backend)
+    yield backend, "copy", room.copy
+    yield backend, "copy=True", lambda x: to_backend(x, backend, copy=True)
+    yield backend, "stack", lambda x: room.stack([x], (1,))
+    yield backend, "asarray of two", lambda x: asarray([x, x])
+    yield HOST, "copy=True on the host", lambda x: to_numpy(x, copy=True)
+    wider = "complex128" if dtype.startswith("complex") else "float64"
+    if wider in held(backend) and wider != dtype:
+        yield backend, "cast", lambda x: room.cast(x, wider)
+        yield backend, "dtype=", lambda x: to_backend(x, backend, dtype=wider)
+        yield HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider)
+    for device in room.devices():
+        if device != home(backend) and not room.lacks(dtype, device):
+            yield from _steps_away(backend, device)
+
+
+def _steps_away(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
+    """The same for another device: there, within it, and back."""
+    room = get(backend)
+    yield backend, f"move to {device}", lambda x: room.move(x, device)
+    yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
+    yield backend, f"copy on {device}", lambda x: room.copy(room.move(x, device))
+    yield backend, f"move from {device}", lambda x: room.move(room.move(x, device), home(backend))
+    yield HOST, f"{device} to the host", lambda x: to_numpy(room.move(x, device))
+
+
+def _writes(name: str) -> bool:
+    """Whether a library writes any array at all."""
+    return any(way.writable for way in samples_of(name).ways.values())
+
+
+# -- leave to write ------------------------------------------------------------------------------
+
+
+@of_its_own
+def test_what_is_made_of_an_array_may_be_written(backend: str, sample: Sample) -> None:
+    x, room = sample.array, get(backend)
+    steps = [*_steps(backend, sample.values.dtype.name)]
+    if not room.layout(x).settled:
+        steps += [(backend, "settle", room.settle), (HOST, "to_numpy", to_numpy)]
+    for name, step, make in steps:
+        made = make(x)
+        if _writes(name) and not get(name).describe(made).history:
+            assert not refused_write(name, made), f"{step}: it is the caller's own"
+    assert same_bits(read(backend, x), sample.values), "a write to what was made of it shows"
+
+
+@of_the_host
+def test_what_is_made_of_the_host_may_be_written(backend: str, sample: Sample) -> None:
+    if _writes(backend):
+        made = [to_backend(sample.array, backend, copy=True), asarray([sample.array], backend=backend)]
+        assert [refused_write(backend, x) for x in made] == [False, False]
+        assert same_bits(read(HOST, sample.array), sample.values), "a write to what was made of it shows"
+
+
+# -- no hold -------------------------------------------------------------------------------------
+
+
+def _dtype(backend: str) -> str:
+    return "float32" if "float32" in held(backend) else held(backend)[0]
+
+
+def _alive(sources: dict[str, ref[Array]]) -> list[str]:
+    gc.collect()
+    return [step for step, source in sources.items() if source() is not None]
+
+
+def test_what_is_made_of_an_array_keeps_no_hold_of_it(backend: str) -> None:
+    values = telling(_dtype(backend), (64,))
+    sources, made = {}, []
+    for _, step, make in _steps(backend, values.dtype.name):
+        x = plain(backend, values)
+        if not type(x).__weakrefoffset__:
+            pytest.skip(f"nobody can tell whether a {type(x).__name__} is still there")
+        sources[step] = ref(x)
+        made.append(make(x))
+        del x
+    assert _alive(sources) == []
+
+
+def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
+    room, values = get(backend), telling(_dtype(backend), (64,))
+    views: list[tuple[str, str, Step]] = [
+        (backend, "to_host", room.to_host),
+        (backend, "to_numpy", to_numpy),
+        (backend, "detach", room.detach),
+        (HOST, "to_backend", lambda host: to_backend(host, backend)),
+        (HOST, "from_host", room.from_host),
+    ]
+    if backend != HOST:
+        views += [(backend, "peek", room.peek), (HOST, "adopt", room.adopt)]
+    sources = {}
+    for name, step, look in views:
+        x = plain(name, values)
+        if type(x).__weakrefoffset__:
+            sources[step] = ref(x)
+        look(x)
+        del x
+    assert _alive(sources) == []
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
+    room, dtype = get(backend), _dtype(backend)
+    both: list[HostArray] = [telling(dtype, (1 << 10,), turn) for turn in range(2)]
+    steps = [*_steps(backend, dtype), (HOST, "to_numpy", to_numpy)]
+    steps += [] if "host" in room.gaps else [(HOST, "to_host", room.to_host)]
+    for name, step, make in steps:
+        start = Barrier(2, timeout=60)
+
+        def run(x: Array, make: Step = make, start: Barrier = start) -> list[Array]:
+            start.wait()
+            return [make(x) for _ in range(8)]
+
+        arrays = [plain(backend, values) for values in both]
+        with ThreadPoolExecutor(2) as pool:
+            results = [[read(name, y) for y in made] for made in pool.map(run, arrays)]
+        for found, values in zip(results, both, strict=True):
+            with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+                there = values.astype(found[0].dtype)
+            assert all(same_values(one.reshape(-1)[: values.size], there) for one in found), step

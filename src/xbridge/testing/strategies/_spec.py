@@ -1,0 +1,186 @@
+"""What was asked of an array, and what goes together: ways with dtypes, shapes, devices and flags.
+
+A value that was given is checked at once; a strategy that was given is checked by what comes out of it.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from hypothesis import strategies as st
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import is_inexact
+from xbridge.backends._registry import get
+from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.testing._samples import samples_of
+from xbridge.testing.strategies._bounds import admits, read_elements
+from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypedDict, Unpack
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend
+    from xbridge.testing.strategies._bounds import Elements
+
+    Shape: TypeAlias = tuple[int, ...]
+    Fitting: TypeAlias = dict[str, list[str]]
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
+    Layouts: TypeAlias = st.SearchStrategy[str] | str | None
+    Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
+
+    class Asked(TypedDict, total=False):
+        """The options of `arrays`."""
+
+        dtypes: Dtypes
+        shapes: Shapes
+        layouts: Layouts
+        devices: Devices
+        writable: bool | None
+        requires_grad: bool | None
+        elements: Elements
+
+
+_SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
+"""Of each number of axes."""
+
+SHAPES: tuple[Shape, ...] = (
+    *[()] * 5,  # not as rare as the others
+    *(shape for axes, sides in _SIDES.items() for shape in product(sides, repeat=axes)),
+    *(shape for axes in (1, 2, 3) for shape in product((0, 2), repeat=axes) if 0 in shape),
+)
+"""Shapes of few elements, the simplest first."""
+
+
+class State(NamedTuple):
+    """What is made of an array once it has been laid, and what it is then."""
+
+    tracked: bool
+    writable: bool
+    make: Callable[[Array], Array] | None = None
+
+
+MOST_STATES = 3
+"""As it was laid, frozen, tracked."""
+
+
+class Wanted:
+    """Everything that was asked of an array, checked: strategies, values, or None for what was left open."""
+
+    def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
+        self.room: Backend = get(backend)
+        self.ways = samples_of(backend).ways
+        self._asked = {word: value for word, value in asked.items() if value is not None}
+        self.elements = read_elements(asked.get("elements"))
+        self.dtypes = self._option("dtypes", read_dtype)
+        self.layouts = self._option("layouts", read_layout)
+        self.shapes = self._option("shapes", read_shape)
+        self.devices = self._option("devices", read_device)
+        self._refuse_flags()
+        self._refuse_elements()
+        self._fitting: dict[object, Fitting] = {}
+        self._here: dict[Device, list[str]] = {}
+        self._usual: dict[object, list[Shape]] = {}
+        self._refuse_what_is_never_there()
+
+    def __repr__(self) -> str:
+        """As it was written."""
+        return ", ".join(
+            [repr(self.room.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
+        )
+
+    def _option(self, word: str, read: Callable[[Backend, object], Any]) -> Any:
+        asked = self._asked.get(word)
+        if isinstance(asked, st.SearchStrategy):
+            return asked.map(lambda value: read(self.room, value))
+        return None if asked is None else read(self.room, asked)
+
+    def _refuse_flags(self) -> None:
+        name = self.room.name
+        for word in ("writable", "requires_grad"):
+            flag = self._asked.get(word)
+            if flag is not None and not isinstance(flag, bool):
+                why = "it is None, True or False"
+                raise OptionError.because(f"take {word}={flag!r}", why, f"{word}=None")
+        if self._asked.get("writable") is False and not (self.room.readonly or self.room.immutable):
+            raise OptionError.because(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
+        if self._asked.get("requires_grad"):
+            if not self.room.autograd:
+                raise GradientError.because(
+                    f"draw {name} arrays that require grad", f"{name} has no gradients", "requires_grad=None"
+                )
+            if isinstance(self.dtypes, str) and not is_inexact(self.dtypes):
+                raise GradientError.because(
+                    f"draw {name} arrays of {self.dtypes} that require grad",
+                    f"no gradient flows through {self.dtypes}",
+                    "dtypes='float32'",
+                )
+
+    def _refuse_elements(self) -> None:
+        if isinstance(self.dtypes, str) and not admits(self.dtypes, self.elements):
+            raise DTypeError.because(
+                f"draw {self!r}", f"{self.dtypes} does not have both bounds", "bounds that it has"
+            )
+
+    def _refuse_what_is_never_there(self) -> None:
+        dtype, layout, device = (
+            None if isinstance(option, st.SearchStrategy) else option
+            for option in (self.dtypes, self.layouts, self.devices)
+        )
+        if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
+            raise OptionError.because(
+                f"draw arrays({self!r})", "no array is all of that", "leaving one of these open"
+            )
+
+    def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
+        """The shape that was given, or all usual ones, if there is anything of that shape."""
+        key = (dtype, layout, device)
+        if key not in self._usual:
+            shapes = SHAPES if self.shapes is None else (self.shapes,)
+            self._usual[key] = [shape for shape in shapes if any(self._pairs(dtype, layout, shape, device))]
+        return self._usual[key]
+
+    def fitting(self, dtype: str | None, layout: str | None, shape: Shape, device: Device) -> Fitting:
+        """The ways that are there, each with the dtypes in which it is."""
+        key = (dtype, layout, shape, device)
+        if key not in self._fitting:
+            found: Fitting = {}
+            for name, word in self._pairs(dtype, layout, shape, device):
+                found.setdefault(name, []).append(word)
+            self._fitting[key] = found
+        return self._fitting[key]
+
+    def _pairs(
+        self, dtype: str | None, layout: str | None, shape: Shape, device: Device
+    ) -> Iterator[tuple[str, str]]:
+        for name in self.ways if layout is None else (layout,):
+            for word in self._dtypes_on(device):
+                if (
+                    dtype in (None, word)
+                    and self.ways[name].takes(word, shape)
+                    and self.states(name, word, device)
+                ):
+                    yield name, word
+
+    def _dtypes_on(self, device: Device) -> list[str]:
+        if device not in self._here:
+            self._here[device] = [w for w in dtypes_of(self.room, device) if admits(w, self.elements)]
+        return self._here[device]
+
+    def states(self, layout: str, dtype: str, device: Device) -> list[State]:
+        """What arrays of a way can be of what was asked for; as they were laid comes first."""
+        way = self.ways[layout]
+        writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
+        is_laid = way.is_on(device)  # what was moved there is in new memory, and in the same graph
+        states = [
+            State(way.tracked, way.writable if is_laid else any(w.writable for w in self.ways.values()))
+        ]
+        if is_laid and way.freeze and way.writable:
+            states.append(State(way.tracked, writable=False, make=way.freeze))
+        if way.track and not way.tracked and is_inexact(dtype):
+            states.append(State(tracked=True, writable=False, make=way.track))
+        return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]
