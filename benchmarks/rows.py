@@ -18,7 +18,7 @@ __all__ = [
     "ROWS",
     "STACK",
     "No",
-    "Row",
+    "RecordRow",
     "Section",
     "huge_pages",
     "names",
@@ -34,7 +34,7 @@ class No(str):
     __slots__ = ()
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One line of a table."""
 
     setup: str
@@ -53,7 +53,7 @@ class Section(NamedTuple):
     title: str
     reading: str
     scale: Scale
-    rows: tuple[Row, ...]
+    rows: tuple[RecordRow, ...]
     n: int
     """Items of 8 bytes, or twice as many of 4."""
     trials: int
@@ -94,38 +94,38 @@ COPY = f"{OURS[:-1]}, copy=True)"
 DETACH = ("t.detach().cpu().numpy()",)
 COPIES = ("autoray.do('array', a, like='torch')", NO_COPY, NO_COPY)
 
-CLONE = Row(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
+CLONE = RecordRow(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
 
 CALLS = (
-    Row(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
-    Row(f"{TENSOR}.requires_grad_()", "xbridge.to_numpy(t)", DETACH, 1.2, TO_NUMPY),
-    Row(f"{TENSOR}[10:]", "xbridge.to_numpy(t)", DETACH, 1.4, TO_NUMPY),
-    Row(FLOATS, OURS, ("torch.from_numpy(a)",), 1.9, TO_TORCH),
+    RecordRow(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
+    RecordRow(f"{TENSOR}.requires_grad_()", "xbridge.to_numpy(t)", DETACH, 1.2, TO_NUMPY),
+    RecordRow(f"{TENSOR}[10:]", "xbridge.to_numpy(t)", DETACH, 1.4, TO_NUMPY),
+    RecordRow(FLOATS, OURS, ("torch.from_numpy(a)",), 1.9, TO_TORCH),
     CLONE,
 )
 
 LOOKS = tuple(
-    Row(x, "xbridge.backend_of(x)", ("empty(x)",), 60, ("autoray.infer_backend(x)", NO_CALL, NO_CALL))
+    RecordRow(x, "xbridge.backend_of(x)", ("empty(x)",), 60, ("autoray.infer_backend(x)", NO_CALL, NO_CALL))
     for x in (f"x{TENSOR[1:]}", f"x{FLOATS[1:]}")
 )
 
 BULK = (
     CLONE._replace(target=3.0 if huge_pages() == "madvise" else 1.0),
-    Row(
+    RecordRow(
         f"{FLOATS}[::-1]",
         OURS,
         ("np.ascontiguousarray(a)", "a.copy()"),
         0.9,
         (TO_TORCH[0], ABORTS, TO_TORCH[2]),
     ),
-    Row(
+    RecordRow(
         f"{FLOATS}.astype('>f8')",
         OURS,
         ("a.astype('=f8')", "a.byteswap()"),
         0.9,
         TO_TORCH,
     ),
-    Row(
+    RecordRow(
         FLOATS,
         f"{OURS[:-1]}, dtype='float32')",
         ("a.astype('f4')", "torch.from_numpy(a).to(torch.float32)"),
@@ -134,7 +134,7 @@ BULK = (
     ),
 )
 
-STACK = Row(
+STACK = RecordRow(
     "a = [np.full(n // 128, i, 'f4') for i in range(256)]",
     "xbridge.asarray(a, backend='torch')",
     ("torch.tensor(a)",),
@@ -142,7 +142,7 @@ STACK = Row(
     (TO_TORCH[0], LISTS, TO_TORCH[2]),
 )
 
-IMPORT = Row(
+IMPORT = RecordRow(
     "",
     "import xbridge",
     ("pass",),

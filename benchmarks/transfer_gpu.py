@@ -26,7 +26,7 @@ import xbridge.tree
 from xbridge.backends.torch import _pinned, _transfer
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """A statement, another one beside it, and what it should reach."""
 
     what: str
@@ -91,24 +91,24 @@ def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
 
 SYNC = "; api.synchronize()"
 BULK = [
-    Row(
+    RecordRow(
         "host to device",
         "x = xbridge.to_backend(a, 'torch', device=kind)",
         "x = torch.from_numpy(a).to(kind)",
         "at least 40 GB/s",
     ),
-    Row("device to host", "x = xbridge.to_numpy(t)", "x = t.cpu().numpy()", "at least 35 GB/s"),
-    Row(
+    RecordRow("device to host", "x = xbridge.to_numpy(t)", "x = t.cpu().numpy()", "at least 35 GB/s"),
+    RecordRow(
         "the same from pinned memory",
         "x = xbridge.to_backend(pinned, 'torch', device=kind)",
         "x = pinned.to(kind)",
     ),
-    Row(
+    RecordRow(
         "a memmap",
         "x = xbridge.to_backend(mapped, 'torch', device=kind)",
         "x = torch.from_numpy(mapped).to(kind)",
     ),
-    Row(
+    RecordRow(
         "float64 becomes float32",
         "x = xbridge.to_backend(a, 'torch', device=kind, dtype='float32')",
         "x = torch.from_numpy(a).to(kind, torch.float32)",
@@ -116,29 +116,29 @@ BULK = [
     ),
 ]
 TREE = [
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there",
         "x = xbridge.transfer(small, 'torch', device=kind).result()",
         "x = [torch.from_numpy(a).to(kind) for a in small]",
         "at least 10 times the loop",
     ),
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there, beside our own loop",
         "x = xbridge.transfer(small, 'torch', device=kind).result()",
         "x = [xbridge.to_backend(a, 'torch', device=kind) for a in small]",
     ),
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there, without a thread",
         "x = xbridge.tree.to_backend(small, 'torch', device=kind)",
         "x = [torch.from_numpy(a).to(kind) for a in small]",
         "at least 10 times the loop",
     ),
-    Row(
+    RecordRow(
         "1,000 tensors of 8 KB, back",
         "x = xbridge.transfer(there, 'numpy').result()",
         "x = [t.cpu().numpy() for t in there]",
     ),
-    Row(
+    RecordRow(
         "1,000 tensors of 8 KB, back, without a thread",
         "x = xbridge.tree.to_backend(there, 'numpy')",
         "x = [t.cpu().numpy() for t in there]",
@@ -146,7 +146,7 @@ TREE = [
 ]
 
 
-def show(rows: list[Row], names: dict[str, Any], nbytes: int, rounds: int) -> None:
+def show(rows: list[RecordRow], names: dict[str, Any], nbytes: int, rounds: int) -> None:
     """Measure and print one table."""
     table(["what", "call", "takes", "rate", "beside", "takes", "times as fast", "target"])
     for row in rows:
@@ -161,7 +161,7 @@ def show(rows: list[Row], names: dict[str, Any], nbytes: int, rounds: int) -> No
 def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
     """How much of the transfers `prefetch` hides behind a computation that takes as long."""
     weight = torch.ones(2048 if names["kind"] == "cuda" else 4, device=names["kind"]).diag()
-    names |= {"weight": weight, "n": batches, "move": move, "compute": compute, "times": 1}
+    names |= {"weight": weight, "n": batches, "to_device": move, "compute": compute, "times": 1}
     moving = f"move(xbridge, batch, kind, n){SYNC}"
     computing = f"compute(range(n), weight, times){SYNC}"
     both = f"compute(xbridge.prefetch((batch for _ in range(n)), 'torch', device=kind), weight, times){SYNC}"
@@ -207,7 +207,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
-        part = names | {"move_all": _transfer.move_all, "move": _transfer.move}
+        part = names | {"to_device_many": _transfer.to_device_many, "to_device": _transfer.to_device}
         takes = []
         for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
             part |= {"xs": given, "goal": xbridge.Device(place)}

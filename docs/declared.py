@@ -60,5 +60,8 @@ def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
 
 def _meet(source: Declared, target: Declared) -> bool:
     """Whether there is a place for arrays of both."""
-    kinds = [{*ACCELERATORS.get(room.name, ()), *(["cpu"] * room.is_measured)} for room in (source, target)]
+    kinds = [
+        {*ACCELERATORS.get(backend.name, ()), *(["cpu"] * backend.is_measured)}
+        for backend in (source, target)
+    ]
     return bool(kinds[0] & kinds[1])

@@ -47,8 +47,8 @@ def main() -> None:
 
 def parts() -> dict[str, str]:
     """What the script writes, by the name of the part."""
-    rooms = declarations()
-    if wrong := [*contradictions(rooms)]:
+    backends = declarations()
+    if wrong := [*contradictions(backends)]:
         sys.exit("\n".join(["backends declare what was measured otherwise:", *wrong]))
     texts = {
         "verbs": reference(xbridge),
@@ -56,7 +56,7 @@ def parts() -> dict[str, str]:
         "errors": errors(),
         "assertions": reference(testing),
         "strategies": reference(strategies),
-        **{name: table(head, rows) for name, (head, *rows) in tables(rooms).items()},
+        **{name: table(head, rows) for name, (head, *rows) in tables(backends).items()},
     }
     return {name: f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end -->" for name, text in texts.items()}
 

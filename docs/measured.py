@@ -29,18 +29,22 @@ FACTS = ("readonly", "immutable", "autograd", "host_only")
 NAMELESS = ("longdouble", "object", "str", "datetime64[s]")
 
 
-def tables(rooms: list[Declared]) -> dict[str, Table]:
+def tables(backends: list[Declared]) -> dict[str, Table]:
     """Every table by its name, the head first."""
-    facts = [[room.name, *(str(getattr(room, fact)) for fact in FACTS)] for room in rooms]
-    gaps = [[room.name, gap, *why.split(": ", 1)] for room in rooms for gap, why in room.gaps.items()]
+    info = [[backend.name, *(str(getattr(backend, fact)) for fact in FACTS)] for backend in backends]
+    gaps = [
+        [backend.name, gap, *reason.split(": ", 1)]
+        for backend in backends
+        for gap, reason in backend.gaps.items()
+    ]
     return {
-        "pairs": pairs(rooms),
-        "dtypes": dtypes(rooms),
-        "nearest": nearest(rooms),
-        "defaults": defaults(rooms),
-        "devices": devices(rooms),
+        "pairs": pairs(backends),
+        "dtypes": dtypes(backends),
+        "nearest": nearest(backends),
+        "defaults": defaults(backends),
+        "devices": devices(backends),
         "layouts": layouts(),
-        "facts": [["backend", *FACTS], *facts],
+        "facts": [["backend", *FACTS], *info],
         "gaps": [["backend", "what", "until", "why"], *gaps],
     }
 
@@ -77,7 +81,7 @@ def crossing(x: Array, target: str, **options: Any) -> str:
 # -- the tables ----------------------------------------------------------------------------------
 
 
-def sources(rooms: list[Declared]) -> dict[str, Array]:
+def sources(backends: list[Declared]) -> dict[str, Array]:
     """A writable array in one piece of each library that has such, and of those that are guarded; or None."""
     host = np.arange(24, dtype="float32").reshape(4, 6)
     frozen = host.copy()
@@ -91,7 +95,7 @@ def sources(rooms: list[Declared]) -> dict[str, Array]:
         "dask": da.from_array(host.copy(), chunks=-1),
         "array_api_strict": array_api_strict.asarray(host.copy()),
     }
-    return made | {room.name: None for room in rooms if room.name not in made}
+    return made | {backend.name: None for backend in backends if backend.name not in made}
 
 
 def measured(x: Array, target: str) -> str:
@@ -101,39 +105,40 @@ def measured(x: Array, target: str) -> str:
     return "computed" if found == "copied" and xbridge.backend_of(x) == "dask" else found
 
 
-def pairs(rooms: list[Declared]) -> Table:
+def pairs(backends: list[Declared]) -> Table:
     """From every library to every other."""
-    by_name = {room.name: room for room in rooms}
+    by_name = {backend.name: backend for backend in backends}
     rows = []
-    for row, x in sources(rooms).items():
+    for row, x in sources(backends).items():
         source = by_name[row.partition(",")[0]]
-        expect = [f"*{expected(source, target, guarded=',' in row)}*" for target in rooms]
-        here = [source.is_measured and target.is_measured for target in rooms]
+        expect = [f"*{expected(source, target, guarded=',' in row)}*" for target in backends]
+        here = [source.is_measured and target.is_measured for target in backends]
         cells = [
-            measured(x, room.name) if so else cell for room, so, cell in zip(rooms, here, expect, strict=True)
+            measured(x, backend.name) if so else cell
+            for backend, so, cell in zip(backends, here, expect, strict=True)
         ]
         rows.append([row, *cells])
-    return [["from", *(f"to {room.name}" for room in rooms)], *rows]
+    return [["from", *(f"to {backend.name}" for backend in backends)], *rows]
 
 
-def dtypes(rooms: list[Declared]) -> Table:
+def dtypes(backends: list[Declared]) -> Table:
     """Which dtype a library has: what goes there comes back bit by bit."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, *NAMELESS):
-        alike.setdefault(tuple(has(room, word) for room in rooms), []).append(f"`{word}`")
+        alike.setdefault(tuple(has(backend, word) for backend in backends), []).append(f"`{word}`")
     rows = [[", ".join(words), *cells] for cells, words in alike.items()]
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def has(room: Declared, word: str) -> str:
+def has(backend: Declared, word: str) -> str:
     """Whether a library has a dtype, and on what condition."""
-    if not room.is_measured:
+    if not backend.is_measured:
         return "*not measured*"
-    if goes(room.name, word):
+    if goes(backend.name, word):
         return "yes"
-    if room.name == "jax":
+    if backend.name == "jax":
         with jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            return "with x64" if goes(room.name, word) else "no"
+            return "with x64" if goes(backend.name, word) else "no"
     return "no"
 
 
@@ -150,53 +155,59 @@ def goes(name: str, word: str) -> bool:
     return word in DTYPES or name == HOST
 
 
-def nearest(rooms: list[Declared]) -> Table:
+def nearest(backends: list[Declared]) -> Table:
     """What `dtype="nearest"` makes of what some library lacks."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, "longdouble", "clongdouble"):
-        cells = tuple(becomes(room, word) if room.is_measured else "*not measured*" for room in rooms)
+        cells = tuple(
+            becomes(backend, word) if backend.is_measured else "*not measured*" for backend in backends
+        )
         if any(cell.startswith("`") for cell in cells):
             alike.setdefault(cells, []).append(f"`{word}`")
     rows = [[", ".join(words), *cells] for cells, words in alike.items()]
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def becomes(room: Declared, word: str) -> str:
+def becomes(backend: Declared, word: str) -> str:
     """The nearest dtype that a library has, if it is another one."""
-    y = xbridge.to_backend(np.ones(2, native_dtype(word)), room.name, dtype="nearest")
+    y = xbridge.to_backend(np.ones(2, native_dtype(word)), backend.name, dtype="nearest")
     found = xbridge.dtype_of(y)
     return "stays" if found == word else f"`{found}`"
 
 
-def defaults(rooms: list[Declared]) -> Table:
+def defaults(backends: list[Declared]) -> Table:
     """What `dtype="default"` narrows, wherever something is narrowed."""
     rows = []
     for word in ("int64", "uint64", "float64", "complex128"):
         x = np.ones(2, word)
         there = [
-            xbridge.to_backend(x, room.name, dtype="default") if room.is_measured else x for room in rooms
+            xbridge.to_backend(x, backend.name, dtype="default") if backend.is_measured else x
+            for backend in backends
         ]
         cells = [str(y.dtype).rpartition(".")[2] for y in there]
         rows.append([f"`{word}`", *("stays" if cell == word else f"`{cell}`" for cell in cells)])
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def devices(rooms: list[Declared]) -> Table:
+def devices(backends: list[Declared]) -> Table:
     """Where a library's arrays can be."""
-    kinds = dict.fromkeys(kind for room in rooms for kind in ACCELERATORS.get(room.name, ()))
+    kinds = dict.fromkeys(kind for backend in backends for kind in ACCELERATORS.get(backend.name, ()))
     strict = [device for device in get("array_api_strict").devices() if device != CPU]
     places = ["cpu", *kinds, *strict]
-    return [["backend", *places], *([room.name, *(lives(room, place) for place in places)] for room in rooms)]
+    return [
+        ["backend", *places],
+        *([backend.name, *(lives(backend, place) for place in places)] for backend in backends),
+    ]
 
 
-def lives(room: Declared, place: str) -> str:
+def lives(backend: Declared, place: str) -> str:
     """Whether an array can be there, as it is declared of what is not here."""
-    if place in ACCELERATORS.get(room.name, ()):
+    if place in ACCELERATORS.get(backend.name, ()):
         return "*yes*"
-    if not room.is_measured:
+    if not backend.is_measured:
         return "*no*"
     try:
-        y = xbridge.to_backend(np.ones(2, "float32"), room.name, device=place)
+        y = xbridge.to_backend(np.ones(2, "float32"), backend.name, device=place)
     except xbridge.DeviceError:
         return "no"
     assert xbridge.device_of(y) == place

@@ -255,8 +255,8 @@ def tell() -> None:
     print("\n6. One array is refused. Its blank pixels are masked, and torch has no masks:\n")
     try:
         to_backend(np.ma.masked_equal(pixels, 0), "torch")
-    except xbridge.UnsupportedArrayError as refusal:
-        print(f"  {type(refusal).__name__}: {refusal}\n")
+    except xbridge.UnsupportedArrayError as unsupported:
+        print(f"  {type(unsupported).__name__}: {unsupported}\n")
     else:
         promise("a mask is never dropped", kept=False)
 

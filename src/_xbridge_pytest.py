@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xbridge import Device, record
     from xbridge._observe.policy import Rules
-    from xbridge.testing._parametrize import Place
+    from xbridge.testing._parametrize import BackendDevice
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
@@ -144,7 +144,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def _xbridge_place(request: pytest.FixtureRequest) -> Place:
+def _xbridge_place(request: pytest.FixtureRequest) -> BackendDevice:
     """One library and device of the matrix."""
     if not hasattr(request, "param"):
         pytest.fail(
@@ -152,12 +152,12 @@ def _xbridge_place(request: pytest.FixtureRequest) -> Place:
             "try naming backend among the arguments of a test function",
             pytrace=False,
         )
-    place: Place = request.param
+    place: BackendDevice = request.param
     return place
 
 
 @pytest.fixture(scope="session")
-def backend(_xbridge_place: Place) -> str:
+def backend(_xbridge_place: BackendDevice) -> str:
     """Name of an array library: the test runs once for each that `--xbridge` asks for."""
     return _xbridge_place.backend
 
@@ -168,7 +168,7 @@ def device(backend: str, request: pytest.FixtureRequest) -> Device:
     from xbridge.testing import _parametrize
 
     if "_xbridge_place" in request.fixturenames:
-        place: Place = request.getfixturevalue("_xbridge_place")
+        place: BackendDevice = request.getfixturevalue("_xbridge_place")
         return place.device
     return _parametrize.place(backend).device
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LEADS = r"^(naming (one|it): |reading it first: )"
 _TAILS = r"( (to say that .*|to cut it|first|around it|if it spells .*|for the arrays in it))$"
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
-_MESSAGES = ("because", "Refusal")
+_MESSAGES = ("because", "Unsupported")
 _RESULTS = ("to_backend(", "to_numpy(", "asarray(", "xbridge.tree.to_backend(")
 
 
@@ -93,13 +93,13 @@ def templates(path: Path) -> Iterator[tuple[int, str]]:
                 if (
                     isinstance(node, ast.Call)
                     and len(node.args) == 3
-                    and _called(node) in ("because", "Refusal")
+                    and _called(node) in ("because", "Unsupported")
                 ):
                     for text in _texts(node.args[2], scope):
                         yield node.lineno, text
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                     pair = [_texts(one, scope) for one in node.value.elts]
-                    if len(pair) == 2 and "refusal" in path.name and all(pair):
+                    if len(pair) == 2 and "unsupported" in path.name and all(pair):
                         yield from ((node.lineno, text) for text in pair[1])
 
 

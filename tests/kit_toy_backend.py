@@ -11,7 +11,7 @@ from kit_toy import namespace as xp
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, no_exchange
 from xbridge._core.dtypes import instead
-from xbridge._core.protocol import Facts, Refusal
+from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.protocol import Array, Exporter, HostArray, MemoryLayout
 
 name = "tiles"
 plain: tuple[type, ...] = (Tile,)
@@ -41,36 +41,36 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, Tile)
 
 
-def describe(x: Tile, /) -> Facts:
-    return Facts(x.dtype.name, _DEVICES[x.place], x.shape, x.tracked)
+def array_info(x: Tile, /) -> ArrayInfo:
+    return ArrayInfo(x.dtype.name, _DEVICES[x.place], x.shape, x.tracked)
 
 
-def refusal(x: Tile, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Tile, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if type(x) is not Tile:
-        return Refusal(
+        return Unsupported(
             UnsupportedArrayError, f"a {type(x).__name__} may mean more than its tiles", "Tile(x.memory)"
         )
     if x.dtype.name in LIBRARY_DTYPES:
         return None
     if x.memory.dtype.kind == "U":
-        return Refusal(DTypeError, "a tile of words has no numbers", "x.lengths()")
-    return Refusal(UnsupportedArrayError, "the tile is broken", "mending it first")
+        return Unsupported(DTypeError, "a tile of words has no numbers", "x.lengths()")
+    return Unsupported(UnsupportedArrayError, "the tile is broken", "mending it first")
 
 
-def layout(x: Tile, /) -> Layout:
-    return layout_of(x.memory)._replace(writable=x.writable, settled=not (x.neg or x.conj))
+def memory_layout(x: Tile, /) -> MemoryLayout:
+    return layout_of(x.memory)._replace(writable=x.writable, materialized=not (x.neg or x.conj))
 
 
 def dtype_name(dtype: object, /) -> str | None:
     return dtype.name if isinstance(dtype, Stone) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype in LIBRARY_DTYPES:
         return None
-    return Refusal(DTypeError, f"there are no tiles of {dtype}", instead(dtype))
+    return Unsupported(DTypeError, f"there are no tiles of {dtype}", instead(dtype))
 
 
 def default_dtype(category: str, device: Device, /) -> str:
@@ -89,7 +89,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if device.kind == "gpu":
         return _DEVICES["attic"]
     if found not in _PLACES:
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"put a tile on {device!r}", "there is no such place", f"device={PLACES[0]!r}"
         )
     return found
@@ -104,27 +104,27 @@ def namespace(x: Tile, /) -> ModuleType:
     return module
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return True
 
 
-def peek(x: Tile, /) -> HostArray | None:
+def fast_to_numpy(x: Tile, /) -> HostArray | None:
     if x.place != "host" or x.neg or x.conj or x.tracked or x.dtype.name not in LIBRARY_DTYPES:
         return None
-    if not x.writable or layout(x).repeats():
+    if not x.writable or memory_layout(x).may_overlap_itself():
         return None
     return x.memory.view()
 
 
-def adopt(host: HostArray, /) -> Tile | None:
+def fast_from_numpy(host: HostArray, /) -> Tile | None:
     flags = host.flags
     if not (flags.behaved and flags.forc and host.dtype.isnative) or host.dtype.name not in LIBRARY_DTYPES:
         return None
@@ -135,20 +135,20 @@ def detach(x: Tile, /) -> Tile:
     return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=False)
 
 
-def track(x: Tile, /) -> Tile:
+def require_grad(x: Tile, /) -> Tile:
     return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=x.writable, parents=())
 
 
-def settle(x: Tile, /) -> Tile:
+def materialize(x: Tile, /) -> Tile:
     return x.like(x.values())
 
 
-def check(x: Tile, dtype: str, /) -> Tile:
-    _host.check(x.values(), dtype)
+def check_cast(x: Tile, dtype: str, /) -> Tile:
+    _host.check_cast(x.values(), dtype)
     return x
 
 
-def cast(x: Tile, dtype: str, /) -> Tile:
+def astype(x: Tile, dtype: str, /) -> Tile:
     with np.errstate(all="ignore"):
         return x.like(x.values().astype(native_dtype(dtype)))
 
@@ -161,7 +161,7 @@ def copy(x: Tile, /) -> Tile:
     return x.like(copied)
 
 
-def move(x: Tile, device: Device, /) -> Tile:
+def to_device(x: Tile, device: Device, /) -> Tile:
     return Tile(np.empty(0), place=_PLACES[device]).like(x.values(), x)
 
 
@@ -170,21 +170,21 @@ def stack(arrays: list[Tile], shape: tuple[int, ...], /) -> Tile:
     return arrays[0].like(values.reshape((*shape, *arrays[0].shape)), *arrays)
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native and layout.aligned and all(stride >= 0 for stride in layout.strides)
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder and layout.aligned and all(stride >= 0 for stride in layout.strides)
 
 
-def to_host(x: Tile, /) -> HostArray:
+def to_numpy(x: Tile, /) -> HostArray:
     return x.memory.view()
 
 
-def from_host(host: HostArray, /) -> Tile:
+def from_numpy(host: HostArray, /) -> Tile:
     return Tile(host)
 
 
-def export(x: Tile, /) -> Exporter:
+def to_dlpack(x: Tile, /) -> Exporter:
     raise no_exchange(name)
 
 
-def import_(shown: Exporter, /) -> Tile:
+def from_dlpack(shown: Exporter, /) -> Tile:
     raise no_exchange(name)

@@ -26,13 +26,13 @@ def once(fn: Callable[[Any], Any], key: Callable[[Any], Any] = id) -> Callable[[
 
 
 def _peek(change: Callable[[Tile], Host | None]) -> Changes:
-    return {"peek": lambda x: None if good.peek(x) is None else change(x)}
+    return {"fast_to_numpy": lambda x: None if good.fast_to_numpy(x) is None else change(x)}
 
 
 def _adopt_readonly(host: Host) -> Tile | None:
-    tile = good.adopt(host)
+    tile = good.fast_from_numpy(host)
     if tile is None and host.flags.forc and host.flags.aligned and host.dtype.name in LIBRARY_DTYPES:
-        opened = _host.thaw(host) if host.dtype.isnative else None
+        opened = _host.as_writable(host) if host.dtype.isnative else None
         return None if opened is None else Tile(opened)
     return tile
 
@@ -102,28 +102,31 @@ FAULTS: Faults = {
         "copy gives a view of what is read-only": {"copy": lambda x: good.copy(x) if x.writable else same(x)},
     },
     "test_a_view_on_the_host_is_a_view": {
-        "a view for the host is a copy": {"to_host": lambda x: x.memory.copy(), "peek": lambda x: None},
+        "a view for the host is a copy": {
+            "to_numpy": lambda x: x.memory.copy(),
+            "fast_to_numpy": lambda x: None,
+        },
     },
     "test_what_it_says_that_it_holds_it_holds": {
         "what comes from the host is a copy": {
-            "from_host": lambda host: Tile(host.copy()),
-            "adopt": lambda host: None,
+            "from_numpy": lambda host: Tile(host.copy()),
+            "fast_from_numpy": lambda host: None,
         },
         "unaligned memory passes for aligned": {
-            "holds": lambda facts, layout: good.holds(facts, layout._replace(aligned=True)),
-            "layout": lambda x: good.layout(x)._replace(aligned=True),
+            "accepts_layout": lambda info, layout: good.accepts_layout(info, layout._replace(aligned=True)),
+            "memory_layout": lambda x: good.memory_layout(x)._replace(aligned=True),
         },
         "whatever lies anyhow can be held": {
-            "holds": lambda facts, layout: True,
-            "from_host": lambda host: Tile(host.copy() if min(host.strides, default=0) < 0 else host),
+            "accepts_layout": lambda info, layout: True,
+            "from_numpy": lambda host: Tile(host.copy() if min(host.strides, default=0) < 0 else host),
         },
     },
     "test_dense_memory_of_the_host_is_taken_as_it_is": {
-        "nothing of the host can be held": {"holds": lambda facts, layout: False},
+        "nothing of the host can be held": {"accepts_layout": lambda info, layout: False},
     },
     "test_its_bytes_lie_where_its_layout_says": {
         "the address is off by one element": layout(
-            address=lambda x: good.layout(x).address + x.memory.itemsize
+            address=lambda x: good.memory_layout(x).address + x.memory.itemsize
         ),
         "strides are in elements": layout(
             strides=lambda x: tuple(s // x.memory.itemsize for s in x.memory.strides)
@@ -143,33 +146,41 @@ FAULTS: Faults = {
     },
     "test_what_may_not_be_written_is_not_written_through_the_library": {
         "read-only memory is written through": {
-            "from_host": lambda host: Tile(host if host.flags.writeable else _host.thaw(host))
+            "from_numpy": lambda host: Tile(host if host.flags.writeable else _host.as_writable(host))
         },
     },
     "test_an_array_of_the_host_gets_here_as_it_would_with_a_plan": {
-        "the hot path takes read-only memory for writable": {"adopt": _adopt_readonly},
+        "the hot path takes read-only memory for writable": {"fast_from_numpy": _adopt_readonly},
         "the hot path remembers memory of the host": {
-            "adopt": once(good.adopt, lambda host: (host.shape, str(host.dtype)))
+            "fast_from_numpy": once(good.fast_from_numpy, lambda host: (host.shape, str(host.dtype)))
         },
     },
     "test_an_array_gets_to_the_host_as_it_would_with_a_plan": {
         "the hot path shows tracked memory, writable": {
-            "peek": lambda x: x.memory if x.tracked and not (x.neg or x.conj) else good.peek(x)
+            "fast_to_numpy": lambda x: (
+                x.memory if x.tracked and not (x.neg or x.conj) else good.fast_to_numpy(x)
+            )
         },
         "the hot path shows read-only memory, writable": {
-            "peek": lambda x: x.memory if not x.tracked and not (x.neg or x.conj) else good.peek(x)
+            "fast_to_numpy": lambda x: (
+                x.memory if not x.tracked and not (x.neg or x.conj) else good.fast_to_numpy(x)
+            )
         },
         "the hot path ignores a negation": {
-            "peek": lambda x: x.memory.view() if x.neg and x.writable else good.peek(x)
+            "fast_to_numpy": lambda x: x.memory.view() if x.neg and x.writable else good.fast_to_numpy(x)
         },
         "the hot path copies": _peek(lambda x: x.memory.copy()),
         "the hot path raises in doubt": {
-            "peek": lambda x: x.memory if good.peek(x) is not None else raise_(ValueError("in doubt"))
+            "fast_to_numpy": lambda x: (
+                x.memory if good.fast_to_numpy(x) is not None else raise_(ValueError("in doubt"))
+            )
         },
     },
     "test_two_arrays_in_a_row_are_two": {
         "the hot path remembers a tile by its place in memory": {
-            "peek": once(lambda x: None if good.peek(x) is None else x.memory.copy(), lambda x: x.shape)
+            "fast_to_numpy": once(
+                lambda x: None if good.fast_to_numpy(x) is None else x.memory.copy(), lambda x: x.shape
+            )
         },
     },
     "test_an_array_that_was_written_is_converted_anew": {
@@ -177,18 +188,24 @@ FAULTS: Faults = {
     },
     "test_what_must_not_leave_is_left_to_the_plan": {
         "the hot path raises for what must not leave": {
-            "peek": lambda x: good.peek(x) if x.dtype.name in LIBRARY_DTYPES else raise_(TypeError("words"))
+            "fast_to_numpy": lambda x: (
+                good.fast_to_numpy(x) if x.dtype.name in LIBRARY_DTYPES else raise_(TypeError("words"))
+            )
         },
         "the hot path shows what must not leave": {
-            "peek": lambda x: x.memory if x.memory.dtype.kind in "UO" else good.peek(x)
+            "fast_to_numpy": lambda x: x.memory if x.memory.dtype.kind in "UO" else good.fast_to_numpy(x)
         },
     },
     "test_an_array_keeps_the_memory_of_the_host_that_it_looks_at": {
         "memory of the host is not held": {
-            "from_host": lambda host: Tile(_unheld(host)),
-            "adopt": lambda host: None if good.adopt(host) is None else Tile(_unheld(host)),
+            "from_numpy": lambda host: Tile(_unheld(host)),
+            "fast_from_numpy": lambda host: (
+                None if good.fast_from_numpy(host) is None else Tile(_unheld(host))
+            ),
         },
-        "memory of the host is held forever": {"adopt": lambda host: good.adopt(_kept(host))},
+        "memory of the host is held forever": {
+            "fast_from_numpy": lambda host: good.fast_from_numpy(_kept(host))
+        },
     },
     "test_a_copy_is_dense_and_keeps_the_order_of_the_axes": {
         "a copy is in C order": {"copy": lambda x: x.like(x.values())},
@@ -199,26 +216,26 @@ FAULTS: Faults = {
             "copy": lambda x: same(good.copy(x), writable=x.writable),
         },
         "a cast of what is read-only is read-only": {
-            "cast": lambda x, dtype: same(good.cast(x, dtype), writable=x.writable),
+            "astype": lambda x, dtype: same(good.astype(x, dtype), writable=x.writable),
         },
         "a move of what is read-only is read-only": {
-            "move": lambda x, device: same(good.move(x, device), writable=x.writable),
+            "to_device": lambda x, device: same(good.to_device(x, device), writable=x.writable),
         },
         "a stack is read-only": {
             "stack": lambda arrays, shape: same(good.stack(arrays, shape), writable=False),
         },
         "what was pending is done, and read-only": {
-            "settle": lambda x: same(good.settle(x), writable=False),
+            "materialize": lambda x: same(good.materialize(x), writable=False),
         },
     },
     "test_what_is_made_of_an_array_keeps_no_hold_of_it": {
         "a copy keeps its source": {"copy": lambda x: good.copy(_kept(x))},
-        "a move keeps its source": {"move": lambda x, device: good.move(_kept(x), device)},
+        "a move keeps its source": {"to_device": lambda x, device: good.to_device(_kept(x), device)},
     },
     "test_a_view_that_is_gone_keeps_no_hold_of_anything": {
         "a view of a tile is never let go": {
-            "to_host": lambda x: good.to_host(_kept(x)),
-            "peek": lambda x: None,
+            "to_numpy": lambda x: good.to_numpy(_kept(x)),
+            "fast_to_numpy": lambda x: None,
         },
     },
     "test_two_threads_do_not_mix_their_arrays": {
@@ -230,21 +247,21 @@ FAULTS: Faults = {
         "a copy of much is a view": {"copy": lambda x: same(x) if x.memory.size > _BLOCK else good.copy(x)},
     },
     "test_a_move_of_any_size_is_complete": {
-        "a move ends with a whole block": {"move": through(good.move, _whole_blocks)},
+        "a move ends with a whole block": {"to_device": through(good.to_device, _whole_blocks)},
     },
     "test_a_cast_of_any_size_is_complete": {
-        "a cast ends with a whole block": {"cast": through(good.cast, _whole_blocks)},
+        "a cast ends with a whole block": {"astype": through(good.astype, _whole_blocks)},
     },
     "test_the_library_looks_at_memory_of_any_size": {
         "much memory of the host is copied on the hot path": {
-            "adopt": lambda host: good.adopt(host.copy() if host.size > _BLOCK else host)
+            "fast_from_numpy": lambda host: good.fast_from_numpy(host.copy() if host.size > _BLOCK else host)
         },
         "five axes of the host are reversed": {
-            "from_host": lambda host: Tile(host.T.reshape(host.shape) if host.ndim > 4 else host),
-            "adopt": lambda host: None,
+            "from_numpy": lambda host: Tile(host.T.reshape(host.shape) if host.ndim > 4 else host),
+            "fast_from_numpy": lambda host: None,
         },
     },
     "test_no_conversion_changes_its_source": {
-        "settle works in place": {"settle": _negate_in_place},
+        "settle works in place": {"materialize": _negate_in_place},
     },
 }

@@ -8,9 +8,9 @@ import kit_toy_backend as good
 import kit_toy_samples
 import numpy as np
 from kit_toy import LIBRARY_DTYPES, Stone, Tile
-from kit_toy_planting import describe, raise_
+from kit_toy_planting import array_info, raise_
 
-from xbridge._core.protocol import Refusal
+from xbridge._core.protocol import Unsupported
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 _BARE: tuple[Any] = (ValueError,)
 
-_NO = Refusal(UnsupportedArrayError, "it may not stay", "leaving")
+_NO = Unsupported(UnsupportedArrayError, "it may not stay", "leaving")
 
 FAULTS: Faults = {
     "test_a_verb_takes_what_the_protocol_says": {
-        "a verb takes less": {"holds": lambda facts: True},
+        "a verb takes less": {"accepts_layout": lambda info: True},
         "a verb takes more": {"copy": lambda x, order: good.copy(x)},
-        "an option is taken by position": {"refusal": lambda x, leaving, /: good.refusal(x, leaving=leaving)},
+        "an option is taken by position": {
+            "unsupported": lambda x, leaving, /: good.unsupported(x, leaving=leaving)
+        },
     },
     "test_plain_types_are_named_and_so_are_casts": {
         "no type is plain": {"plain": ()},
@@ -46,22 +48,22 @@ FAULTS: Faults = {
         "a subclass takes the hot path": {"plain": (Tile, kit_toy_samples.Floor)},
     },
     "test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself": {
-        "it is always traced": {"tracing": lambda: True},
-        "what runs outside runs twice": {"outside": lambda fn: lambda *args: (fn(*args), fn(*args))[1]},
+        "it is always traced": {"is_tracing": lambda: True},
+        "what runs outside runs twice": {"untraced": lambda fn: lambda *args: (fn(*args), fn(*args))[1]},
     },
     "test_the_namespace_makes_arrays_of_the_library": {
         "the namespace is NumPy's": {"namespace": lambda x: np},
         "an undeclared gap: no namespace": {
-            "namespace": lambda x: raise_(DTypeError.because("find a namespace", "there is none", "another"))
+            "namespace": lambda x: raise_(DTypeError.build("find a namespace", "there is none", "another"))
         },
     },
     "test_an_array_is_described_as_it_is": {
-        "the dtype has another name": describe(
+        "the dtype has another name": array_info(
             dtype=lambda x: {"float64": "double"}.get(x.dtype.name, x.dtype.name)
         ),
-        "the shape is a list": describe(shape=lambda x: [*x.shape]),
-        "the shape has one axis more": describe(shape=lambda x: (*x.shape, 1)),
-        "the device is a bare string": describe(device=lambda x: "cpu"),
+        "the shape is a list": array_info(shape=lambda x: [*x.shape]),
+        "the shape has one axis more": array_info(shape=lambda x: (*x.shape, 1)),
+        "the device is a bare string": array_info(device=lambda x: "cpu"),
     },
     "test_a_dtype_object_of_the_library_has_the_name_of_its_dtype": {
         "a dtype object has another name": {
@@ -79,54 +81,68 @@ FAULTS: Faults = {
         },
     },
     "test_its_bytes_lie_where_its_layout_says": {
-        "everything is in foreign byte order": describe(native=lambda x: False),
+        "everything is in foreign byte order": array_info(native_byteorder=lambda x: False),
     },
     "test_the_library_has_no_dtype_that_it_is_said_to_lack": {
         "a dtype is lacked that is there": {
-            "lacks": lambda dtype, device: good.lacks("uint64" if dtype == "int8" else dtype, device)
+            "unsupported_dtype": lambda dtype, device: good.unsupported_dtype(
+                "uint64" if dtype == "int8" else dtype, device
+            )
         },
     },
     "test_the_library_gets_every_value_of_the_host": {
         "a dtype is there that is lacked": {
-            "lacks": lambda dtype, device: good.lacks("uint8" if dtype == "uint16" else dtype, device),
-            "from_host": lambda host: Tile(host.astype("u1") if host.dtype == "u2" else host),
+            "unsupported_dtype": lambda dtype, device: good.unsupported_dtype(
+                "uint8" if dtype == "uint16" else dtype, device
+            ),
+            "from_numpy": lambda host: Tile(host.astype("u1") if host.dtype == "u2" else host),
         },
     },
     "test_a_dtype_is_lacked_with_a_reason_or_had": {
         "the wrong error for a dtype that is lacked": {
-            "lacks": lambda dtype, device: (r := good.lacks(dtype, device)) and r._replace(error=DeviceError)
+            "unsupported_dtype": lambda dtype, device: (
+                (r := good.unsupported_dtype(dtype, device)) and r._replace(error=DeviceError)
+            )
         },
         "every word is a dtype": {
-            "lacks": lambda dtype, device: None if dtype == "no such dtype" else good.lacks(dtype, device)
+            "unsupported_dtype": lambda dtype, device: (
+                None if dtype == "no such dtype" else good.unsupported_dtype(dtype, device)
+            )
         },
     },
     "test_what_must_not_leave_is_refused_with_a_way_out": {
         "what must not leave is let go": {
-            "refusal": lambda x, *, leaving: None if type(x) is not Tile else good.refusal(x, leaving=leaving)
+            "unsupported": lambda x, *, leaving: (
+                None if type(x) is not Tile else good.unsupported(x, leaving=leaving)
+            )
         },
     },
     "test_it_is_refused_nowhere": {
         "what must not leave is refused at home": {
-            "refusal": lambda x, *, leaving: good.refusal(x, leaving=True) or (None if leaving else _NO)
+            "unsupported": lambda x, *, leaving: (
+                good.unsupported(x, leaving=True) or (None if leaving else _NO)
+            )
         },
     },
     "test_an_array_that_must_not_leave_is_described_and_says_why": {
         "a refusal is raised": {
-            "refusal": lambda x, *, leaving: (
-                raise_(TypeError("no")) if good.refusal(x, leaving=leaving) else None
+            "unsupported": lambda x, *, leaving: (
+                raise_(TypeError("no")) if good.unsupported(x, leaving=leaving) else None
             )
         },
         "a refusal has no way out": {
-            "refusal": lambda x, *, leaving: (r := good.refusal(x, leaving=leaving)) and r._replace(do="")
+            "unsupported": lambda x, *, leaving: (
+                (r := good.unsupported(x, leaving=leaving)) and r._replace(hint="")
+            )
         },
         "a refusal is a bare ValueError": {
-            "refusal": lambda x, *, leaving: (
-                (r := good.refusal(x, leaving=leaving)) and Refusal(*_BARE, r.why, r.do)
+            "unsupported": lambda x, *, leaving: (
+                (r := good.unsupported(x, leaving=leaving)) and Unsupported(*_BARE, r.reason, r.hint)
             )
         },
         "what must not leave is not described": {
-            "describe": lambda x: (
-                good.describe(x) if x.dtype.name in LIBRARY_DTYPES else raise_(KeyError(x.dtype.name))
+            "array_info": lambda x: (
+                good.array_info(x) if x.dtype.name in LIBRARY_DTYPES else raise_(KeyError(x.dtype.name))
             )
         },
     },

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import kit_toy_backend as good
 from kit_toy import Tile
-from kit_toy_planting import as_if_dense, describe, same
+from kit_toy_planting import array_info, as_if_dense, same
 
 from xbridge._core.devices import CPU, Device
 from xbridge.errors import DeviceError, OptionError
@@ -62,35 +62,39 @@ def _unsigned(verb: Any) -> Any:
 
 
 def _conjugated(x: Tile, dtype: str) -> Tile:
-    return x.like(good.cast(x, dtype).values().conj())
+    return x.like(good.astype(x, dtype).values().conj())
 
 
 def _as_if_cast(x: Tile, dtype: str) -> Tile:
-    return good.cast(same(x, memory=as_if_dense(x.memory)), dtype)
+    return good.astype(same(x, memory=as_if_dense(x.memory)), dtype)
 
 
 GRAPH: Faults = {
     "test_history_goes_on_through_every_step_within_the_library": {
-        "history is cut by a cast": {"cast": lambda x, dtype: same(good.cast(x, dtype), parents=None)},
+        "history is cut by a cast": {"astype": lambda x, dtype: same(good.astype(x, dtype), parents=None)},
         "history is cut by a copy": {"copy": lambda x: same(good.copy(x), parents=None)},
-        "history is cut by a move": {"move": lambda x, device: same(good.move(x, device), parents=None)},
+        "history is cut by a move": {
+            "to_device": lambda x, device: same(good.to_device(x, device), parents=None)
+        },
         "history is cut by a stack": {
             "stack": lambda arrays, shape: same(good.stack(arrays, shape), parents=None)
         },
-        "history is cut by a cast on a device": {"cast": _away(good.cast, _cut(good.cast))},
+        "history is cut by a cast on a device": {"astype": _away(good.astype, _cut(good.astype))},
         "history is cut by a copy on a device": {"copy": _away(good.copy, _cut(good.copy))},
         "history is cut by the way home": {
-            "move": lambda x, device: (_cut(good.move) if device == CPU else good.move)(x, device)
+            "to_device": lambda x, device: (_cut(good.to_device) if device == CPU else good.to_device)(
+                x, device
+            )
         },
         "history is cut between devices": {
-            "move": lambda x, device: (
-                _cut(good.move) if CPU not in (device, good.describe(x).device) else good.move
+            "to_device": lambda x, device: (
+                _cut(good.to_device) if CPU not in (device, good.array_info(x).device) else good.to_device
             )(x, device)
         },
         "history begins anew with a copy": {
             "copy": lambda x: same(good.copy(x), parents=() if x.tracked else None)
         },
-        "nothing is ever recorded": {"recording": lambda: False},
+        "nothing is ever recorded": {"is_grad_enabled": lambda: False},
         "gradients that there are are denied": {"autograd": False},
     },
     "test_a_detached_step_is_the_same_memory_without_history": {
@@ -105,21 +109,23 @@ GRAPH: Faults = {
         "a detached tile may be written": {"detach": lambda x: same(x, parents=None)},
     },
     "test_an_array_is_described_as_it_is": {
-        "history is not told": describe(history=lambda x: False),
-        "history is told of everything": describe(history=lambda x: True),
+        "history is not told": array_info(requires_grad=lambda x: False),
+        "history is told of everything": array_info(requires_grad=lambda x: True),
     },
     "test_requires_grad_makes_a_new_leaf_over_the_memory": {
-        "a leaf is the tile itself": {"track": _track_in_place},
-        "a leaf is no leaf": {"track": lambda x: same(x, parents=(same(x, parents=()), x))},
-        "nothing is tracked on a device": {"track": _away(good.track, lambda x: x)},
-        "a leaf on a device comes home": {"track": lambda x: good.track(good.move(x, CPU))},
-        "a leaf has no history": {"track": same},
-        "a leaf lies elsewhere": {"track": lambda x: same(good.copy(x), parents=())},
+        "a leaf is the tile itself": {"require_grad": _track_in_place},
+        "a leaf is no leaf": {"require_grad": lambda x: same(x, parents=(same(x, parents=()), x))},
+        "nothing is tracked on a device": {"require_grad": _away(good.require_grad, lambda x: x)},
+        "a leaf on a device comes home": {
+            "require_grad": lambda x: good.require_grad(good.to_device(x, CPU))
+        },
+        "a leaf has no history": {"require_grad": same},
+        "a leaf lies elsewhere": {"require_grad": lambda x: same(good.copy(x), parents=())},
     },
     "test_what_comes_from_the_host_has_no_history": {
         "what comes from the host has a history": {
-            "from_host": lambda host: Tile(host, parents=()),
-            "adopt": lambda host: None,
+            "from_numpy": lambda host: Tile(host, parents=()),
+            "fast_from_numpy": lambda host: None,
         },
     },
 }
@@ -127,38 +133,46 @@ GRAPH: Faults = {
 
 DEVICES: Faults = {
     "test_arrays_live_elsewhere_too": {
-        "the device is dropped from the facts": describe(device=lambda x: CPU),
-        "the device is renamed": describe(device=lambda x: CPU if x.place == "host" else Device("tile:7")),
-        "two devices are one": {"move": lambda x, device: good.move(x, CPU if device == CPU else ATTIC)},
-        "a move keeps the memory": {"move": _move_within},
+        "the device is dropped from the facts": array_info(device=lambda x: CPU),
+        "the device is renamed": array_info(device=lambda x: CPU if x.place == "host" else Device("tile:7")),
+        "two devices are one": {
+            "to_device": lambda x, device: good.to_device(x, CPU if device == CPU else ATTIC)
+        },
+        "a move keeps the memory": {"to_device": _move_within},
         "other devices are denied": {"host_only": True},
     },
     "test_what_was_sent_comes_back": {
         "a move home keeps the memory": {
-            "move": lambda x, device: _move_within(x, device) if device == CPU else good.move(x, device)
+            "to_device": lambda x, device: (
+                _move_within(x, device) if device == CPU else good.to_device(x, device)
+            )
         },
     },
     "test_what_was_sent_has_memory_of_its_own": {
         "a move is in name only, and shares": {
-            "move": _looked_at,
-            "describe": lambda x: good.describe(x)._replace(
-                device=getattr(x, "claimed", good.describe(x).device)
+            "to_device": _looked_at,
+            "array_info": lambda x: good.array_info(x)._replace(
+                device=getattr(x, "claimed", good.array_info(x).device)
             ),
         },
     },
     "test_every_way_of_lying_can_be_sent": {
-        "a move forgets a conjugate": {"move": lambda x, device: good.move(same(x, conj=False), device)},
+        "a move forgets a conjugate": {
+            "to_device": lambda x, device: good.to_device(same(x, conj=False), device)
+        },
         "a move forgets strides": {
-            "move": lambda x, device: good.move(same(x, memory=as_if_dense(x.memory)), device)
+            "to_device": lambda x, device: good.to_device(same(x, memory=as_if_dense(x.memory)), device)
         },
     },
     "test_every_way_of_lying_comes_home": {
         "a conjugate is forgotten on the way home": {
-            "move": _away(good.move, lambda x, device: good.move(same(x, conj=False), device))
+            "to_device": _away(good.to_device, lambda x, device: good.to_device(same(x, conj=False), device))
         },
     },
     "test_a_move_waits_for_what_is_under_way": {
-        "a move between devices forgets a negation": {"move": _away(good.move, _unsigned(good.move))},
+        "a move between devices forgets a negation": {
+            "to_device": _away(good.to_device, _unsigned(good.to_device))
+        },
     },
     "test_every_way_of_lying_is_copied_where_it_is": {
         "a copy on a device forgets a negation": {"copy": _away(good.copy, _unsigned(good.copy))},
@@ -170,21 +184,23 @@ DEVICES: Faults = {
         },
     },
     "test_every_way_of_lying_is_settled_where_it_is": {
-        "a negation is forgotten on a device": {"settle": _away(good.settle, _unsigned(good.settle))},
+        "a negation is forgotten on a device": {
+            "materialize": _away(good.materialize, _unsigned(good.materialize))
+        },
     },
     "test_every_way_of_lying_is_cast_where_it_is": {
-        "a cast on a device forgets strides": {"cast": _away(good.cast, _as_if_cast)},
+        "a cast on a device forgets strides": {"astype": _away(good.astype, _as_if_cast)},
         "a cast on a device conjugates": {
-            "cast": _away(good.cast, _conjugated, lambda x: x.memory.dtype.name == "complex128")
+            "astype": _away(good.astype, _conjugated, lambda x: x.memory.dtype.name == "complex128")
         },
     },
     "test_an_array_stays_where_it_is": {
         "a copy comes home": {
-            "copy": lambda x: good.copy(good.move(x, CPU)) if x.place != "host" else good.copy(x)
+            "copy": lambda x: good.copy(good.to_device(x, CPU)) if x.place != "host" else good.copy(x)
         },
-        "a cast comes home": {"cast": lambda x, dtype: good.cast(good.move(x, CPU), dtype)},
+        "a cast comes home": {"astype": lambda x, dtype: good.astype(good.to_device(x, CPU), dtype)},
         "a stack comes home": {
-            "stack": lambda arrays, shape: good.stack([good.move(x, CPU) for x in arrays], shape)
+            "stack": lambda arrays, shape: good.stack([good.to_device(x, CPU) for x in arrays], shape)
         },
     },
     "test_a_device_that_is_not_there_is_refused": {
@@ -193,9 +209,7 @@ DEVICES: Faults = {
             "resolve_device": lambda device, near: _or_else(device, near, KeyError(device))
         },
         "an unknown device is an error of another class": {
-            "resolve_device": lambda device, near: _or_else(
-                device, near, OptionError.because("go", "no", "no")
-            )
+            "resolve_device": lambda device, near: _or_else(device, near, OptionError.build("go", "no", "no"))
         },
     },
     "test_gpu_is_an_accelerator_or_refused": {

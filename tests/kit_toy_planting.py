@@ -44,14 +44,14 @@ def placed(x: Tile, values: Host) -> Host:
     return values if x.place == "host" else inverted(values)
 
 
-def describe(**wrong: Any) -> Changes:
+def array_info(**wrong: Any) -> Changes:
     """Facts of which some are wrong; what they are may depend on the tile."""
-    return {"describe": lambda x: good.describe(x)._replace(**{k: v(x) for k, v in wrong.items()})}
+    return {"array_info": lambda x: good.array_info(x)._replace(**{k: v(x) for k, v in wrong.items()})}
 
 
 def layout(**wrong: Any) -> Changes:
     """A layout of which some is wrong."""
-    return {"layout": lambda x: good.layout(x)._replace(**{k: v(x) for k, v in wrong.items()})}
+    return {"memory_layout": lambda x: good.memory_layout(x)._replace(**{k: v(x) for k, v in wrong.items()})}
 
 
 def as_if_dense(host: Host) -> Host:

@@ -8,7 +8,7 @@ import numpy as np
 from kit_toy import PLACES, Tile, inverted
 
 from xbridge._core.dtypes import category, is_inexact
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,32 +94,40 @@ def _there(lay: Callable[[Host], Tile]) -> Callable[[Host, Device], Tile]:
 
 
 _ways = {
-    "dense": Way(_tile, freeze=_fixed, track=_leaf),
-    "strided": Way(lambda values: _tile(values, 2), freeze=_fixed, track=_leaf),
-    "transposed": Way(_transposed, takes=lambda dtype, shape: len(shape) > 1, freeze=_fixed, track=_leaf),
-    "reversed": Way(_reversed, takes=lambda dtype, shape: len(shape) > 0, freeze=_fixed, track=_leaf),
-    "repeated": Way(
+    "dense": LayoutCase(_tile, as_readonly=_fixed, require_grad=_leaf),
+    "strided": LayoutCase(lambda values: _tile(values, 2), as_readonly=_fixed, require_grad=_leaf),
+    "transposed": LayoutCase(
+        _transposed, takes=lambda dtype, shape: len(shape) > 1, as_readonly=_fixed, require_grad=_leaf
+    ),
+    "reversed": LayoutCase(
+        _reversed, takes=lambda dtype, shape: len(shape) > 0, as_readonly=_fixed, require_grad=_leaf
+    ),
+    "repeated": LayoutCase(
         _repeated,
         fold=lambda values: np.repeat(values[:1], len(values), 0),
         takes=lambda dtype, shape: len(shape) > 0 and shape[0] > 1 and 0 not in shape,
         writable=False,
-        track=_leaf,
+        require_grad=_leaf,
     ),
-    "read-only": Way(lambda values: _fixed(_tile(values)), writable=False, track=_leaf),
-    "neg": Way(lambda values: _tile(values, neg=True), takes=_negative, freeze=_fixed, track=_leaf),
-    "conj": Way(
+    "read-only": LayoutCase(lambda values: _fixed(_tile(values)), writable=False, require_grad=_leaf),
+    "neg": LayoutCase(
+        lambda values: _tile(values, neg=True), takes=_negative, as_readonly=_fixed, require_grad=_leaf
+    ),
+    "conj": LayoutCase(
         lambda values: _tile(values, conj=True),
         takes=lambda dtype, shape: category(dtype) == "complex",
-        freeze=_fixed,
-        track=_leaf,
+        as_readonly=_fixed,
+        require_grad=_leaf,
     ),
-    "leaf": Way(
+    "leaf": LayoutCase(
         lambda values: _leaf(_tile(values)),
         takes=lambda dtype, shape: is_inexact(dtype),
         tracked=True,
         writable=False,
     ),
-    "no leaf": Way(_copied_leaf, takes=lambda dtype, shape: is_inexact(dtype), tracked=True, writable=False),
+    "no leaf": LayoutCase(
+        _copied_leaf, takes=lambda dtype, shape: is_inexact(dtype), tracked=True, writable=False
+    ),
 }
 
 ways = {name: way._replace(on=_there(way.lay)) for name, way in _ways.items()}

@@ -24,7 +24,7 @@ from xbridge.testing.conformance._probes import is_aligned, read, spot, touched
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._core.protocol import Array, HostArray, Layout
+    from xbridge._core.protocol import Array, HostArray, MemoryLayout
     from xbridge.errors import XBridgeError
     from xbridge.testing._samples import Sample
 
@@ -77,7 +77,7 @@ class Asked(NamedTuple):
     @property
     def start(self) -> str:
         """Where it is."""
-        return str(get(self.source).describe(self.sample.array).device)
+        return str(get(self.source).array_info(self.sample.array).device)
 
     @property
     def device(self) -> str:
@@ -98,8 +98,10 @@ class Asked(NamedTuple):
 
 def library(name: str) -> Library:
     """What a library is."""
-    room = get(name)
-    return LIBRARIES.get(name) or Library(room.host_only, room.readonly, room.immutable, room.autograd)
+    backend = get(name)
+    return LIBRARIES.get(name) or Library(
+        backend.host_only, backend.readonly, backend.immutable, backend.autograd
+    )
 
 
 def has(name: str, dtype: str, device: str = "cpu") -> bool:
@@ -116,7 +118,7 @@ def has(name: str, dtype: str, device: str = "cpu") -> bool:
         return dtype in _strictly().dtypes(device=_place(device))
     if name in LIBRARIES:
         return hasattr(np, dtype) or find_spec("ml_dtypes") is not None
-    return get(name).lacks(dtype, CPU) is None
+    return get(name).unsupported_dtype(dtype, CPU) is None
 
 
 def _is_narrowed(name: str, dtype: str, device: str) -> bool:
@@ -210,7 +212,7 @@ def _lacking(asked: Asked) -> tuple[str, ...]:
 
 def _is_cast(asked: Asked) -> bool:
     """Whether the items change: to another dtype, or to the order of bytes of the one that was asked for."""
-    native = get(asked.source).describe(asked.sample.array).native
+    native = get(asked.source).array_info(asked.sample.array).native_byteorder
     return asked.dtype != asked.given or not (native or asked.options.get("dtype") is None)
 
 
@@ -262,7 +264,7 @@ def cast(asked: Asked) -> HostArray | None:
     if not np.can_cast(values.dtype, native_dtype(asked.dtype), "unsafe"):
         return None
     if name not in LIBRARIES:
-        return read(name, get(name).cast(plain(name, values), asked.dtype))
+        return read(name, get(name).astype(plain(name, values), asked.dtype))
     with np.errstate(all="ignore"):
         return values.astype(native_dtype(asked.dtype))
 
@@ -286,10 +288,10 @@ def left_open(asked: Asked) -> HostArray:
 def shares(asked: Asked, copy: bool | None) -> bool:
     """Whether the result lies in the memory of the source."""
     sample, source, target = asked.sample, library(asked.source), library(asked.target)
-    facts = get(asked.source).describe(sample.array)
+    info = get(asked.source).array_info(sample.array)
     if copy or asked.dtype != asked.given or asked.device != asked.start:
         return False
-    if asked.options.get("dtype") is not None and not facts.native:
+    if asked.options.get("dtype") is not None and not info.native_byteorder:
         return False
     if not asked.leaves:
         return not (asked.detaches and sample.tracked and not target.readonly)
@@ -300,19 +302,19 @@ def shares(asked: Asked, copy: bool | None) -> bool:
 
 def expresses(asked: Asked) -> bool:
     """Whether the target can look at memory that lies like this; others than the usual are asked."""
-    facts, layout = get(asked.source).describe(asked.sample.array), place(asked.source, asked.sample.array)
+    info, layout = get(asked.source).array_info(asked.sample.array), place(asked.source, asked.sample.array)
     if asked.target in ("numpy", "dask"):
         return True
     if asked.target in ("array_api_strict", "numpy_readonly"):
-        return facts.native
+        return info.native_byteorder
     if asked.target == "torch":
         in_items = all(stride >= 0 and stride % layout.itemsize == 0 for stride in layout.strides)
-        return facts.native and in_items and is_aligned(layout, asked.sample.values.dtype.alignment)
+        return info.native_byteorder and in_items and is_aligned(layout, asked.sample.values.dtype.alignment)
     reads_in = "sharing" in get(asked.target).gaps and not library(asked.target).unchanging
-    return get(asked.target).holds(facts, layout) and not reads_in
+    return get(asked.target).accepts_layout(info, layout) and not reads_in
 
 
-def place(name: str, x: Array) -> Layout:
+def place(name: str, x: Array) -> MemoryLayout:
     """Where an array lies; one of Dask's lies where the only chunk of its graph does, if that is there."""
     if name == "dask" and len(x.dask) == 1:
         (chunk,) = x.dask.values()
@@ -323,7 +325,7 @@ def place(name: str, x: Array) -> Layout:
 def is_pending(asked: Asked) -> bool:
     """Whether the bytes are still to be computed, or put in order."""
     if asked.source not in LIBRARIES:
-        return not get(asked.source).layout(asked.sample.array).settled
+        return not get(asked.source).memory_layout(asked.sample.array).materialized
     by_columns = asked.sample.way == "by columns" and asked.sample.values.ndim > 1
     return asked.source == "dask" or by_columns or asked.sample.way in ("conj", "neg")
 
@@ -331,5 +333,5 @@ def is_pending(asked: Asked) -> bool:
 def is_guarded(asked: Asked) -> bool:
     """Whether nobody else may write to the memory of the source."""
     layout = place(asked.source, asked.sample.array)
-    repeats = touched(layout).size < asked.sample.values.nbytes and not layout.is_nowhere()
+    repeats = touched(layout).size < asked.sample.values.nbytes and not layout.is_unallocated()
     return asked.sample.tracked or repeats or not layout.writable

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge.testing import _raw_memory
 
 Host = np.ndarray[Any, np.dtype[Any]]
@@ -26,7 +26,7 @@ def in_place(x: Any) -> Bytes:
         address, strides = x.ctypes.data, x.strides
     else:
         address, strides = x.data_ptr(), tuple(stride * x.itemsize for stride in x.stride())
-    return _raw_memory.in_place(Layout(address, tuple(x.shape), strides, x.itemsize))
+    return _raw_memory.in_place(MemoryLayout(address, tuple(x.shape), strides, x.itemsize))
 
 
 def bits(x: Any) -> Bytes:

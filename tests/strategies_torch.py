@@ -36,7 +36,7 @@ def torch_dtype(word: str) -> dtype:
 @st.composite
 def tensors(draw: st.DrawFn, layouts: Sequence[str] = tuple(ways), states: Sequence[str] = STATES) -> Tensor:
     """Tensors in host memory, of any bits."""
-    plain = [name for name in layouts if ways[name].track]
+    plain = [name for name in layouts if ways[name].require_grad]
     state = draw(st.sampled_from([state for state in states if plain or state == "as laid"]))
     if state == "as laid":
         tensor: Tensor = draw(arrays("torch", devices="cpu", layouts=st.sampled_from(layouts)))

@@ -74,7 +74,7 @@ class State:
     def __init__(self) -> None:
         self._here = threading.local()
         self.streams = [Stream(100 + index) for index in range(COUNT)]
-        self.to_host = self.to_device = 0
+        self.to_numpy = self.to_device = 0
 
     @property
     def stream(self) -> Stream:
@@ -176,7 +176,7 @@ class ndarray:  # noqa: N801 -- its name
 
     def get(self, order: str = "C") -> Any:
         memory = self._there()
-        state.to_host += 1
+        state.to_numpy += 1
         return memory.copy(order=order)
 
     def view(self, dtype: Any = None, type: Any = None) -> ndarray:  # noqa: A002 -- their word
@@ -288,7 +288,7 @@ def from_dlpack(x: Any) -> ndarray:
         import ml_dtypes
 
         dtype = np.dtype(ml_dtypes.bfloat16)
-    room = {
+    backend = {
         "version": 3,
         "typestr": f"|V{dtype.itemsize}",
         "data": (data + offset, False),
@@ -296,7 +296,7 @@ def from_dlpack(x: Any) -> ndarray:
         "strides": strides,
     }
     _rename(taken, USED)
-    view = np.asarray(SimpleNamespace(__array_interface__=room, owner=x)) if 0 not in shape else None
+    view = np.asarray(SimpleNamespace(__array_interface__=backend, owner=x)) if 0 not in shape else None
     return ndarray(np.empty(shape, dtype) if view is None else view.view(dtype), number, (x, taken))
 
 

@@ -332,8 +332,8 @@ def test_every_advice_is_tried_or_listed_with_the_reason_why_not(path: Path) -> 
     for line, text in advice.templates(path):
         form = re.escape(text).replace(r"\{\}", ".*")
         listed = [
-            why
-            for why, forms in PROSE.items()
+            reason
+            for reason, forms in PROSE.items()
             if any(re.fullmatch(form.replace("{}", "[{]}"), text) for form in forms)
         ]
         # The core puts its own way out before the backend's.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 CORE = [path for path in FILES if path.parent == ROOT]
-ROOMS = [path for path in FILES if path.parent.name == "backends" and path.stem in INDEX]
-ROOMS += [path for path in FILES if path.parent.name in INDEX and path.stem == "__init__"]
+BACKENDS = [path for path in FILES if path.parent.name == "backends" and path.stem in INDEX]
+BACKENDS += [path for path in FILES if path.parent.name in INDEX and path.stem == "__init__"]
 LIBRARIES = {root for entry in INDEX.values() for root in entry.roots} | {"jax", "cupy", "dask"}
 
 
@@ -83,17 +83,17 @@ def public_functions(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=short)
+@pytest.mark.parametrize("path", BACKENDS, ids=short)
 def test_every_backend_has_the_same_verbs_in_the_same_order(path: Path) -> None:
-    optional = [word for word in public_functions(path) if word in optional.OPTIONAL]
-    assert public_functions(path) == [*protocol.VERBS, *optional]
+    present = [word for word in public_functions(path) if word in optional.OPTIONAL]
+    assert public_functions(path) == [*protocol.VERBS, *present]
 
 
 def test_the_protocol_and_its_list_of_verbs_agree() -> None:
     methods = methods_of("Backend", protocol)
-    facts = [node.name for node in methods if node.decorator_list]
+    info = [node.name for node in methods if node.decorator_list]
     verbs = [node.name for node in methods if not node.decorator_list]
-    assert (facts, verbs) == (list(protocol.FACTS), list(protocol.VERBS))
+    assert (info, verbs) == (list(protocol.FACTS), list(protocol.VERBS))
     assert [node.name for node in methods_of("Extras", optional)] == list(optional.OPTIONAL)
 
 
@@ -104,15 +104,17 @@ def methods_of(protocol: str, module: ModuleType) -> list[ast.FunctionDef]:
 
 
 def test_no_backend_has_an_optional_verb_by_halves() -> None:
-    rooms = [import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)]
-    for room in rooms:
+    backends = [
+        import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)
+    ]
+    for backend in backends:
         for verb in optional.OPTIONAL:
-            mine = getattr(room, verb, None)
+            mine = getattr(backend, verb, None)
             theirs = list(inspect.signature(getattr(optional.Extras, verb)).parameters)
             assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=short)
+@pytest.mark.parametrize("path", BACKENDS, ids=short)
 def test_a_backend_imports_its_library_plainly_at_its_top(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     plain = [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names]
@@ -120,7 +122,7 @@ def test_a_backend_imports_its_library_plainly_at_its_top(path: Path) -> None:
 
 
 def test_every_backend_of_the_index_has_its_room() -> None:
-    assert len(ROOMS) == len(INDEX)
+    assert len(BACKENDS) == len(INDEX)
 
 
 def test_only_the_registry_reaches_a_backend_and_only_by_a_string() -> None:

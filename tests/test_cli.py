@@ -73,8 +73,8 @@ def test_a_call_that_cannot_be_read_is_told_and_exits_with_2(
 def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
     done = call("convert", str(tmp_path / "no.npy"), "b.npz")
     assert (done.returncode, done.stdout) == (2, "")
-    why = f"cannot read {tmp_path / 'no.npy'}: it does not exist"
-    assert done.stderr == f"xbridge-array: {why}; try the name of an array file\n"
+    reason = f"cannot read {tmp_path / 'no.npy'}: it does not exist"
+    assert done.stderr == f"xbridge-array: {reason}; try the name of an array file\n"
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), OSError(5, "Input/output error", "x")])

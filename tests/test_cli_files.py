@@ -477,7 +477,7 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (npy("<f8", (2,), bytes(24)), "8 bytes follow its array, perhaps another array; try numpy.load on "),
         (npy("<f8", (1 << 60,), bytes(8)), "only 8 of the 9223372036854775808 bytes of its values are there"),
@@ -490,10 +490,10 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
     ],
 )
 def test_a_header_that_cannot_be_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
     (tmp_path / "a.npy").write_bytes(content)
-    assert why in refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
+    assert reason in refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npz")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", content)
     refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz")
@@ -536,7 +536,7 @@ def safetensors(header: bytes, values: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
         (
             safetensors(b'{"x":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', bytes(1)),
@@ -566,7 +566,7 @@ def safetensors(header: bytes, values: bytes) -> bytes:
     ],
 )
 def test_a_safetensors_file_that_the_library_refuses_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
     (tmp_path / "a.safetensors").write_bytes(content)
-    assert why in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
+    assert reason in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")

@@ -266,7 +266,7 @@ def test_a_folder_that_may_not_be_written_is_said(
 
 @posix
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "reason"),
     [
         (
             ("a.npy", "."),
@@ -294,7 +294,7 @@ def test_a_folder_that_may_not_be_written_is_said(
     ],
 )
 def test_a_name_that_is_no_file_is_refused(
-    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: Any, why: str
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: Any, reason: str
 ) -> None:
     monkeypatch.chdir(source.parent)
     Path("folder.npz").mkdir()
@@ -302,7 +302,7 @@ def test_a_name_that_is_no_file_is_refused(
     for link, to in (("loop", "loop"), ("to-loop", "loop"), ("to-folder", "folder")):
         Path(f"{link}.npz").symlink_to(f"{to}.npz")
     before = listing(source.parent)
-    assert why in refused(capsys, "convert", *words)
+    assert reason in refused(capsys, "convert", *words)
     assert listing(source.parent) == before
 
 

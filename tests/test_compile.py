@@ -128,9 +128,9 @@ def test_numpy_to_torch_in_compiled_code_shares_as_in_eager() -> None:
 def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from xbridge.backends import torch as room
+    from xbridge.backends import torch as backend
 
-    monkeypatch.setattr(room, "_compiler", lambda: "a compiler")
+    monkeypatch.setattr(backend, "_compiler", lambda: "a compiler")
     x = torch.ones(3, requires_grad=True)
     copied = xbridge.to_numpy(x)
     copied[0] = 5

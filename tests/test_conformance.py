@@ -68,10 +68,10 @@ def test_a_promise_that_nobody_knows_cannot_be_marked() -> None:
         promise("speed")
 
 
-@pytest.mark.parametrize("door", ["the package", "one line in a test file"])
-def test_a_stranger_runs_it_in_a_place_of_their_own(door: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("importer", ["the package", "one line in a test file"])
+def test_a_stranger_runs_it_in_a_place_of_their_own(importer: str, tmp_path: Path) -> None:
     where = ["--pyargs", "xbridge.testing.conformance"]
-    if door == "one line in a test file":
+    if importer == "one line in a test file":
         (tmp_path / "test_mine.py").write_text("from xbridge.testing.conformance import *\n")
         where = ["test_mine.py"]
     options = ["--xbridge=numpy", "-k", "stacked or elsewhere", "-W", "error", "-p", "no:cacheprovider", "-q"]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge._engine.convert import enter
-from xbridge._plan.rules import across
-from xbridge._plan.steps import Request
+from xbridge._engine.convert import resolve_source
+from xbridge._plan.rules import plan_between
+from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def tensor(shape: tuple[int, ...] = (3, 4), dtype: str = "float32") -> Any:
 
 
 def verbs(x: object, target: str, **options: Any) -> list[str]:
-    made = across(enter(x).room, get(target), x, Request(**options))
-    return [f"{step.room.name} {step.verb}" for step in made.steps]
+    made = plan_between(resolve_source(x).backend, get(target), x, Options(**options))
+    return [f"{step.module.name} {step.op}" for step in made.steps]
 
 
 def busy() -> None:
@@ -63,7 +63,7 @@ def test_bits_arrive_on_the_gpu_and_come_back(dtype: str) -> None:
 
 def test_bfloat16_keeps_its_bits() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    if get("cupy").lacks("bfloat16", xbridge.Device("cuda:0")):
+    if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")):
         pytest.skip("CuPy is older than 14")
     a = np.arange(256, dtype=np.uint16).view(ml_dtypes.bfloat16)
     x = xbridge.to_backend(a, "cupy")
@@ -86,12 +86,12 @@ def test_a_transfer_has_ended_when_the_call_returns() -> None:
 def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
     x = xbridge.to_backend(np.array([1.5, np.nan, np.inf]), "cupy")
     assert xbridge.to_list(xbridge.to_backend(x, "cupy", dtype="float16"))[0] == 1.5
-    room = get("cupy")
-    assert room.check(x, "float32") is x
+    backend = get("cupy")
+    assert backend.check_cast(x, "float32") is x
     with pytest.raises(xbridge.ValueLossError):
-        room.check(xbridge.to_backend(np.array([1e300]), "cupy"), "float32")
+        backend.check_cast(xbridge.to_backend(np.array([1e300]), "cupy"), "float32")
     with pytest.raises(xbridge.ValueLossError):
-        room.check(xbridge.to_backend(np.array([300]), "cupy"), "int8")
+        backend.check_cast(xbridge.to_backend(np.array([300]), "cupy"), "int8")
     wide = cupy.arange(24).reshape(2, 3, 4).transpose(1, 0, 2)
     copied = xbridge.to_backend(wide, "cupy", copy=True)
     assert copied.strides == wide.strides
@@ -121,7 +121,7 @@ def test_torch_and_cupy_share_memory_both_ways(dtype: str) -> None:
 
 def test_no_byte_sees_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "cupy"):
-        for verb in ("to_host", "from_host"):
+        for verb in ("to_numpy", "from_numpy"):
             monkeypatch.setattr(get(name), verb, lambda *_: pytest.fail("it went to the host"))
     t = tensor()
     assert verbs(t, "cupy") == ["torch export", "cupy import_"]

@@ -15,7 +15,7 @@ da = pytest.importorskip("dask.array")
 
 import dask  # noqa: E402 -- only where the library is
 
-from xbridge.backends import dask as room  # noqa: E402
+from xbridge.backends import dask as backend  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,11 +50,11 @@ VALUES = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 LAZY: dict[str, Callable[[Array], object]] = {
     "asarray": xbridge.asarray,
     "to_backend": lambda x: xbridge.to_backend(x, "dask", device="cpu", copy=False),
-    "cast": lambda x: xbridge.asarray(x, dtype="float32"),
+    "astype": lambda x: xbridge.asarray(x, dtype="float32"),
     "default": lambda x: xbridge.asarray(x, dtype="default"),
     "copy": lambda x: xbridge.asarray(x, copy=True),
     "detach": lambda x: xbridge.asarray(x, grad="detach"),
-    "move": lambda x: room.move(x, xbridge.Device("cpu")),
+    "to_device": lambda x: backend.to_device(x, xbridge.Device("cpu")),
     "list": lambda x: xbridge.asarray([[x, x], [x, x]]),
     "mixed list": lambda x: xbridge.asarray([x, np.ones(6, "i4"), x.astype("i4")]),
     "like": lambda x: xbridge.asarray([1, 2], like=x),
@@ -78,7 +78,7 @@ def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
         xbridge.to_numpy(x, copy=False)
     with pytest.raises(xbridge.DeviceError, match="Dask computes in host memory"):
         xbridge.asarray(x, device="cuda")
-    for call in (xbridge.asarray, lambda x, **_: room.track(x)):
+    for call in (xbridge.asarray, lambda x, **_: backend.require_grad(x)):
         with pytest.raises(xbridge.GradientError, match="backend"):
             call(x, requires_grad=True)
     assert runs == []
@@ -108,15 +108,15 @@ def test_a_promotion_that_only_the_values_could_allow_is_refused(x: Array) -> No
         xbridge.asarray([x, whole])
     assert xbridge.asarray([x, whole], dtype="float64").compute().tolist() == [VALUES, VALUES]
     with pytest.raises(xbridge.DTypeError, match="float32 into float16"):
-        room.check(x.astype("float32"), "float16")
+        backend.check_cast(x.astype("float32"), "float16")
 
 
 def test_what_is_computed_is_checked(x: Array) -> None:
-    done = room.settle(x * 1e300)
-    assert room.check(done, "float64") is done
+    done = backend.materialize(x * 1e300)
+    assert backend.check_cast(done, "float64") is done
     with pytest.raises(xbridge.ValueLossError, match="float32"):
-        room.check(done, "float32")
-    assert room.settle(done) is done
+        backend.check_cast(done, "float32")
+    assert backend.materialize(done) is done
     assert len(runs) == 2
 
 
@@ -391,7 +391,7 @@ def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
 def test_memory_that_nobody_can_change_is_not_copied() -> None:
     a = np.arange(6.0)
     with dask.config.set({"array.chunk-size": "16 B"}):
-        x = room.from_host(a)
+        x = backend.from_numpy(a)
     found = x.map_blocks(lambda chunk: np.full(chunk.shape, np.shares_memory(chunk, a)), dtype=bool)
     assert found.compute(scheduler="synchronous").all()
 

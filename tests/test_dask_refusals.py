@@ -13,7 +13,7 @@ import xbridge
 
 da = pytest.importorskip("dask.array")
 
-from xbridge.backends import dask as room  # noqa: E402 -- only where the library is
+from xbridge.backends import dask as backend  # noqa: E402 -- only where the library is
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,4 +162,4 @@ def test_what_numpy_would_not_let_go_does_not_come_in() -> None:
 def test_query_planning_is_refused_where_the_backend_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(da, "ARRAY_EXPR_ENABLED", True)
     with pytest.raises(ImportError, match=r"array\.query-planning"):
-        runpy.run_path(room.__file__)
+        runpy.run_path(backend.__file__)

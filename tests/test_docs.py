@@ -96,9 +96,9 @@ def test_a_backend_that_declares_what_is_not_so_stops_the_page(
     what: str, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, planted, told = PLANTED[what]
-    rooms = scripts.declared.declarations()
-    assert [*scripts.claims.contradictions(rooms)] == []
-    wrong = [room._replace(**planted) if room.name == name else room for room in rooms]
+    backends = scripts.declared.declarations()
+    assert [*scripts.claims.contradictions(backends)] == []
+    wrong = [backend._replace(**planted) if backend.name == name else backend for backend in backends]
     monkeypatch.setattr(scripts.generate, "declarations", lambda: wrong)
     with pytest.raises(SystemExit, match="declare what was measured otherwise") as stopped:
         scripts.generate.parts()
@@ -120,19 +120,19 @@ def test_what_does_not_live_on_the_host_is_declared_in_italics(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(scripts.declared.ACCELERATORS, "away", ("xpu",))
-    rooms = scripts.declared.declarations()
-    numpy = next(room for room in rooms if room.name == "numpy")
+    backends = scripts.declared.declarations()
+    numpy = next(backend for backend in backends if backend.name == "numpy")
     away = numpy._replace(name="away", readonly=False, host_only=False, gaps={"host": "never: it is away"})
-    head, *rows = scripts.measured.pairs([*rooms, away])
+    head, *rows = scripts.measured.pairs([*backends, away])
     last = {row[0]: row[-1] for row in rows}
     assert head[-1] == "to away"
     assert [last[row] for row in ("torch", "torch, requires grad", "numpy", "away")] == [
         *("*shared*", "*copied*", "*copied*", "*itself*")
     ]
     assert dict(zip(head, rows[-1], strict=True))["to jax"] == "*copied*"
-    assert set(scripts.measured.devices([*rooms, away])[-1]) == {"away", "*yes*", "*no*"}
-    assert {row[-1] for row in scripts.measured.dtypes([*rooms, away])[1:]} == {"*not measured*"}
-    assert [*scripts.claims.contradictions([*rooms, away])] == []
+    assert set(scripts.measured.devices([*backends, away])[-1]) == {"away", "*yes*", "*no*"}
+    assert {row[-1] for row in scripts.measured.dtypes([*backends, away])[1:]} == {"*not measured*"}
+    assert [*scripts.claims.contradictions([*backends, away])] == []
 
 
 def test_every_generated_part_of_a_page_is_filled() -> None:

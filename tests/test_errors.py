@@ -23,7 +23,7 @@ import xbridge
 from xbridge import errors
 from xbridge._core import dtypes
 from xbridge.backends import INDEX
-from xbridge.backends import numpy as room
+from xbridge.backends import numpy as backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +216,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         ),
     ),
     (
-        lambda: room.track(A),
+        lambda: backend.require_grad(A),
         xbridge.GradientError,
         "cannot make a NumPy array require grad: NumPy does not differentiate; try backend='torch'",
     ),
@@ -426,7 +426,7 @@ class Kind(enum.Enum):
 
 
 @pytest.mark.parametrize(
-    ("x", "do"),
+    ("x", "hint"),
     [
         (Fraction(1, 2), "asarray(float(x))"),
         (Path("a.npy"), "numpy.load(x)"),
@@ -444,10 +444,10 @@ class Kind(enum.Enum):
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_what_to_type_instead_of_what_is_no_array_is_what_its_class_can_do(x: object, do: str) -> None:
+def test_what_to_type_instead_of_what_is_no_array_is_what_its_class_can_do(x: object, hint: str) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy(x)
-    assert str(caught.value).endswith(f"; try {do}")
+    assert str(caught.value).endswith(f"; try {hint}")
 
 
 def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:

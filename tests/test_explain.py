@@ -41,7 +41,7 @@ def test_every_claim_of_a_plan_is_what_then_happens(call: Conversion) -> None:
     if isinstance(result, xbridge.XBridgeError):
         event(type(result).__name__)
         if result.__cause__ is not None:  # a cast that the library has not got, which it alone knows
-            (cast,) = (step.action for step in plan.steps if step.verb == "cast")
+            (cast,) = (step.action for step in plan.steps if step.op == "astype")
             assert f"the step {cast} failed" in str(result)
         elif plan.error is None:
             assert plan.checks, f"nothing was said of {result!r}"
@@ -79,7 +79,7 @@ def memory_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
     source = plan.source.backend
     one, other = spot(source, call.array), spot(call.target, result)
     if plan.shares_memory:
-        assert together(one, other) or other.is_nowhere()  # a promise will look at it
+        assert together(one, other) or other.is_unallocated()  # a promise will look at it
     else:
         assert apart(one, other)
     if plan.shares_memory and plan.writable:
@@ -110,7 +110,7 @@ def test_the_steps_of_a_plan_make_the_memory_that_they_tell(call: Conversion) ->
     x: Any = call.array
     for step in plan.steps:
         try:
-            x = getattr(step.room, step.verb)(x, *step.args)
+            x = getattr(step.module, step.op)(x, *step.args)
         except (xbridge.XBridgeError, TypeError):  # a value that does not fit, a cast that a library lacks
             return
         held: Any = getattr(x, "_array", x)
@@ -147,7 +147,7 @@ def test_bytes_in_foreign_order_are_put_right_once() -> None:
     pytest.importorskip("torch")
     x = np.arange(3, dtype=">f8")
     plan = explain(x, "torch", dtype="float64")
-    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [("cast", 24)]
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copies] == [("astype", 24)]
     assert xbridge.to_backend(x, "torch", dtype="float64").tolist() == [0, 1, 2]
 
 
@@ -183,15 +183,18 @@ def test_a_promise_is_explained_and_not_kept() -> None:
 
     lazy = da.from_delayed(dask.delayed(fail)(), (3,), "float64")
     plan = explain(lazy, "numpy", dtype="float32")
-    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [("settle", 24), ("cast", 12)]
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copies] == [
+        ("materialize", 24),
+        ("astype", 12),
+    ]
     assert not plan.shares_memory
     unknown = lazy[lazy > 0]
     assert explain(unknown, "dask").to_dict()["source"]["shape"] == [None]
     plan = explain(unknown, "numpy", dtype="float32")
     assert plan.error is None
-    assert [(step.verb, step.nbytes) for step in plan.steps if step.copies] == [
-        ("settle", None),
-        ("cast", None),
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copies] == [
+        ("materialize", None),
+        ("astype", None),
     ]
     ends = plan.to_dict()["source"], plan.to_dict()["target"]
     assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
@@ -315,7 +318,7 @@ def test_where_neither_library_has_the_cast_the_host_does_it() -> None:
     with jax.enable_x64(False):
         plan = explain(x, "jax", dtype="float8_e4m3fn")
         result = xbridge.to_backend(x, "jax", dtype="float8_e4m3fn")
-    assert [step.backend for step in plan.steps if step.verb == "cast"] == ["numpy"]
+    assert [step.backend for step in plan.steps if step.op == "astype"] == ["numpy"]
     assert np.asarray(result).tolist() == np.array([0.3, -7.0]).astype(result.dtype).tolist()
 
 
@@ -384,7 +387,7 @@ def test_a_plan_is_plain_words_and_numbers_for_json() -> None:
     assert told["steps"] == [
         {
             "backend": "numpy",
-            "verb": "cast",
+            "op": "astype",
             "args": ["float32"],
             "nbytes": 12,
             "reason": "int64 becomes float32",

@@ -177,13 +177,13 @@ def test_managed_memory_is_on_the_device_that_says_so(cupy: ModuleType) -> None:
 
 
 def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
-    room = get("cupy")
+    backend = get("cupy")
     later: dict[str, Any] = {
-        "describe": lambda x: room.describe(x.data),
-        "devices": room.devices,
-        "resolve_device": room.resolve_device,
-        "lacks": room.lacks,
-        "import_": lambda given: Toy(room.import_(given)),
+        "array_info": lambda x: backend.array_info(x.data),
+        "devices": backend.devices,
+        "resolve_device": backend.resolve_device,
+        "unsupported_dtype": backend.unsupported_dtype,
+        "from_dlpack": lambda given: Toy(backend.from_dlpack(given)),
     }
     xbridge.register_backend("toylib", make_backend(**later))
     a = memory()
@@ -197,7 +197,7 @@ def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
 # -- refused -------------------------------------------------------------------------------------
 
 
-def refusals(x: object, error: type[xbridge.XBridgeError], why: str) -> None:
+def refusals(x: object, error: type[xbridge.XBridgeError], reason: str) -> None:
     verbs: list[Callable[[Any], object]] = [
         lambda x: xbridge.to_backend(x, "cupy"),
         xbridge.to_numpy,
@@ -205,7 +205,7 @@ def refusals(x: object, error: type[xbridge.XBridgeError], why: str) -> None:
         lambda x: xbridge.asarray([x, x]),
     ]
     for verb in verbs:
-        with pytest.raises(error, match=f"cannot read a .*{why}.*; try "):
+        with pytest.raises(error, match=f"cannot read a .*{reason}.*; try "):
             verb(x)
 
 
@@ -225,9 +225,9 @@ BAD_CAPSULES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "why"), BAD_CAPSULES.values(), ids=BAD_CAPSULES)
-def test_a_capsule_that_cannot_be_is_refused(words: dict[str, Any], why: str, cupy: ModuleType) -> None:
-    refusals(shown(memory(), **words), xbridge.UnsupportedArrayError, why)
+@pytest.mark.parametrize(("words", "reason"), BAD_CAPSULES.values(), ids=BAD_CAPSULES)
+def test_a_capsule_that_cannot_be_is_refused(words: dict[str, Any], reason: str, cupy: ModuleType) -> None:
+    refusals(shown(memory(), **words), xbridge.UnsupportedArrayError, reason)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "why"), BAD_INTERFACES.values(), ids=BAD_INTERFACES)
-def test_an_interface_that_cannot_be_is_refused(words: dict[str, Any], why: str, cupy: ModuleType) -> None:
-    refusals(interface(memory(), **words), xbridge.UnsupportedArrayError, why)
+@pytest.mark.parametrize(("words", "reason"), BAD_INTERFACES.values(), ids=BAD_INTERFACES)
+def test_an_interface_that_cannot_be_is_refused(words: dict[str, Any], reason: str, cupy: ModuleType) -> None:
+    refusals(interface(memory(), **words), xbridge.UnsupportedArrayError, reason)
 
 
 @pytest.mark.parametrize("said", [(), 3, "a", {}, {"shape": (1,)}, [("a", 1)]], ids=str)
@@ -345,9 +345,9 @@ def test_who_contradicts_itself_is_refused(cupy: ModuleType) -> None:
 def test_a_library_that_sees_something_else_is_not_believed(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = get("cupy")
+    backend = get("cupy")
     monkeypatch.setattr(
-        room, "import_", lambda given: (given.__dlpack__(stream=1), cupy.asarray(np.ones(2)))[1]
+        backend, "from_dlpack", lambda given: (given.__dlpack__(stream=1), cupy.asarray(np.ones(2)))[1]
     )
     with pytest.raises(
         xbridge.UnsupportedArrayError, match=r"of shape \(6,\) on cuda:0, and cupy sees float64"
@@ -358,8 +358,8 @@ def test_a_library_that_sees_something_else_is_not_believed(
 def test_strides_that_a_library_lacks_never_reach_it(
     cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = get("cupy")
-    monkeypatch.setattr(room, "holds", lambda facts, layout: min(layout.strides) >= 0)
+    backend = get("cupy")
+    monkeypatch.setattr(backend, "accepts_layout", lambda info, layout: min(layout.strides) >= 0)
     for export in EXPORTS.values():
         with pytest.raises(xbridge.UnsupportedArrayError, match="cupy has no such strides"):
             xbridge.to_backend(export(memory()[::-1]), "cupy")

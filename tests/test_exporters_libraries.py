@@ -279,14 +279,14 @@ REFUSED: list[tuple[str, str, Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("library", "make", "why"),
-    [(library, make, why) for library, _, make, why in REFUSED],
+    ("library", "make", "reason"),
+    [(library, make, reason) for library, _, make, reason in REFUSED],
     ids=[f"{library}, {name}" for library, name, _, _ in REFUSED],
 )
-def test_what_would_be_lost_is_refused(library: str, make: Callable[[Any], Any], why: str) -> None:
+def test_what_would_be_lost_is_refused(library: str, make: Callable[[Any], Any], reason: str) -> None:
     x = make(pytest.importorskip(library))
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
-        with pytest.raises(TypeError, match=f"{why}.*; try ") as caught:
+        with pytest.raises(TypeError, match=f"{reason}.*; try ") as caught:
             call(x)
         assert isinstance(caught.value, xbridge.XBridgeError)
 
@@ -389,18 +389,18 @@ ROUNDED: list[tuple[str, str, Callable[[Any], Any], str]] = [
     ),
 ]
 every_rounded = pytest.mark.parametrize(
-    ("library", "make", "why"),
-    [(library, make, why) for library, _, make, why in ROUNDED],
+    ("library", "make", "reason"),
+    [(library, make, reason) for library, _, make, reason in ROUNDED],
     ids=[f"{library}, {name}" for library, name, _, _ in ROUNDED],
 )
 
 
 @every_rounded
 def test_what_an_export_would_round_or_invent_is_refused_with_a_cast_that_works(
-    library: str, make: Callable[[Any], Any], why: str
+    library: str, make: Callable[[Any], Any], reason: str
 ) -> None:
     x = make(pytest.importorskip(library))
-    with pytest.raises(xbridge.DTypeError, match=f"its {why}|{why}") as caught:
+    with pytest.raises(xbridge.DTypeError, match=f"its {reason}|{reason}") as caught:
         xbridge.to_numpy(x)
     with pytest.raises(xbridge.DTypeError):
         xbridge.to_backend(x, "numpy", dtype="float64")

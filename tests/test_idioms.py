@@ -35,7 +35,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 # -- the page ------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One line of a table that sets an idiom beside its call."""
 
     idiom: str
@@ -58,7 +58,7 @@ def code(cell: str) -> str:
 
 
 PAGE_ROWS = {
-    code(name): Row(code(idiom), code(call), memory)
+    code(name): RecordRow(code(idiom), code(call), memory)
     for name, idiom, call, memory, _ in table_lines(columns=5)
 }
 PAGE_TRAPS = [code(name) for name, _, _ in table_lines(columns=3)]

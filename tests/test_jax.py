@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
-from xbridge.backends import jax as room  # noqa: E402
+from xbridge.backends import jax as backend  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -248,26 +248,26 @@ def deleted() -> Array:
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("make", "reason"),
     [
         (lambda: jax.random.key(0), r"key<fry> is no numeric dtype; try jax.random.key_data\(x\)"),
         (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
     ],
 )
 def test_what_is_no_memory_of_numbers_is_refused_on_the_way_out_alone(
-    make: Callable[[], Array], why: str
+    make: Callable[[], Array], reason: str
 ) -> None:
     x = make()
     assert xbridge.asarray(x) is x
     assert xbridge.device_of(x) == "cpu"
     assert xbridge.backend_of(x) == "jax"
-    assert room.peek(x) is None
+    assert backend.fast_to_numpy(x) is None
     for call in (
         xbridge.to_numpy,
         lambda x: xbridge.to_backend(x, "torch"),
         lambda x: xbridge.shares_memory(x, x),
     ):
-        with pytest.raises(xbridge.UnsupportedArrayError, match=why):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=reason):
             call(x)
 
 
@@ -280,7 +280,7 @@ def test_gradients_are_asked_of_functions() -> None:
     with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
         xbridge.asarray([1.0, 2.0], backend="jax", requires_grad=True)
     with pytest.raises(xbridge.GradientError, match=r"try jax.grad\(function\)"):
-        room.track(jnp.ones(2))
+        backend.require_grad(jnp.ones(2))
     x = jnp.ones(2)
     assert xbridge.asarray(x, grad="keep") is x
     assert xbridge.asarray(x, requires_grad=False) is x

@@ -16,13 +16,13 @@ import pytest
 
 import xbridge
 from xbridge import Device
-from xbridge._core.protocol import Facts
+from xbridge._core.protocol import ArrayInfo
 
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
-from xbridge.backends import jax as room  # noqa: E402
+from xbridge.backends import jax as module  # noqa: E402
 from xbridge.backends.jax import (
     _casts,
     _devices,
@@ -291,8 +291,8 @@ def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
     assert _devices.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
     assert _devices.named(Card(None, "rocm 60300")) == "rocm:7"
     here = jax.local_devices()[0]
-    assert room.device_name(here) == room.device_name(jnp.ones(2).sharding) == "cpu"
-    assert room.device_name("cpu") is None
+    assert module.device_name(here) == module.device_name(jnp.ones(2).sharding) == "cpu"
+    assert module.device_name("cpu") is None
     with jax.default_device("cpu"):
         assert _devices.default() == "cpu"
     with jax.default_device(here):
@@ -319,20 +319,20 @@ def test_a_device_is_sought_by_its_kind(
     monkeypatch: pytest.MonkeyPatch, asked: str, near: str, found: str | None
 ) -> None:
     here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
-    monkeypatch.setattr(room, "places", lambda: here)
+    monkeypatch.setattr(module, "places", lambda: here)
     if found is None:
         with pytest.raises(xbridge.DeviceError, match="its devices are cpu, cpu:1, cuda:0, cuda:1; try dev"):
-            room.resolve_device(Device(asked), Device(near))
+            module.resolve_device(Device(asked), Device(near))
     else:
-        assert room.resolve_device(Device(asked), Device(near)) == found
-    monkeypatch.setattr(room, "default", lambda: Device("cuda:1"))
-    assert room.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
+        assert module.resolve_device(Device(asked), Device(near)) == found
+    monkeypatch.setattr(module, "default", lambda: Device("cuda:1"))
+    assert module.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
 
 
 def test_a_move_is_new_memory() -> None:
-    assert room.devices()[0] == "cpu"
+    assert module.devices()[0] == "cpu"
     x = jnp.arange(3.0)
-    for y in (room.move(x, Device("cpu")), jax.jit(lambda x: room.move(x, Device("cpu")))(x)):
+    for y in (module.to_device(x, Device("cpu")), jax.jit(lambda x: module.to_device(x, Device("cpu")))(x)):
         assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
         assert y.tolist() == x.tolist()
 
@@ -343,10 +343,14 @@ def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPat
     columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
     x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
     moved = jax.device_put(x, jax.local_devices()[0], may_alias=False)
-    for y in (room.move(x, Device("cpu")), room.move(moved, Device("cpu")), room.settle(moved)):
+    for y in (
+        module.to_device(x, Device("cpu")),
+        module.to_device(moved, Device("cpu")),
+        module.materialize(moved),
+    ):
         assert (y + 0).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
-    monkeypatch.setattr(room, "describe", lambda x: Facts("float32", Device("cuda:0"), x.shape))
-    assert room.settle(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    monkeypatch.setattr(module, "array_info", lambda x: ArrayInfo("float32", Device("cuda:0"), x.shape))
+    assert module.materialize(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
 def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
@@ -354,15 +358,15 @@ def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
     assert _casts.ends(jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
     assert _casts.ends(jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
     empty = jnp.ones((0, 2))
-    assert room.check(empty, "float16") is empty
+    assert module.check_cast(empty, "float16") is empty
 
 
 def test_what_other_processes_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = jnp.ones(2)
     monkeypatch.setattr(type(x), "is_fully_addressable", property(lambda x: False))
-    refused = room.refusal(x, leaving=True)
+    refused = module.unsupported(x, leaving=True)
     assert refused is not None
-    assert refused.why == "other processes hold parts of it"
+    assert refused.reason == "other processes hold parts of it"
 
 
 def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +378,7 @@ def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "local_devices", none)
     calls: tuple[Callable[[], object], ...] = (
         lambda: xbridge.to_backend(a, "jax"),
-        lambda: room.move(x, Device("cpu")),
+        lambda: module.to_device(x, Device("cpu")),
     )
     for call in calls:
         with pytest.raises(xbridge.DeviceError, match="it was started without its CPU"):

@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
-from xbridge.backends import jax as room  # noqa: E402
+from xbridge.backends import jax as backend  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[HostArray]:
 
         return tell
 
-    for verb in ("copy", "cast"):
+    for verb in ("copy", "astype"):
         monkeypatch.setattr(_host, verb, told(getattr(_host, verb)))
     return made
 
@@ -96,7 +96,7 @@ def test_the_copy_is_held_by_jax_alone() -> None:
     held: list[weakref.ref[HostArray]] = []
     copy = _host.copy(a, "C")
     held.append(weakref.ref(copy))
-    x = room.from_host(copy)
+    x = backend.from_numpy(copy)
     assert address(x) == copy.ctypes.data
     del copy
     gc.collect()
@@ -147,7 +147,7 @@ def test_the_same_holds_for_a_tensor() -> None:
 def test_the_host_copies_to_where_others_take_over() -> None:
     for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
         for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
-            for made in (_host.copy(a, "C"), _host.cast(a, "float64", "C")):
+            for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
                 assert made.ctypes.data % _host.ALIGNMENT == 0
                 assert made.flags.c_contiguous
                 np.testing.assert_array_equal(made, a)
@@ -155,18 +155,18 @@ def test_the_host_copies_to_where_others_take_over() -> None:
 
 def test_a_host_array_in_another_order_is_no_memory_of_jax() -> None:
     a = _host.copy(row_by_row((256, 256)), "C")
-    facts = xbridge.backends._registry.get("numpy").describe(a)
+    info = xbridge.backends._registry.get("numpy").array_info(a)
     for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):
-        layout = xbridge.backends._registry.get("numpy").layout(host)
-        assert room.holds(facts, layout) is holds
-        np.testing.assert_array_equal(np.asarray(room.from_host(host)), host)
+        layout = xbridge.backends._registry.get("numpy").memory_layout(host)
+        assert backend.accepts_layout(info, layout) is holds
+        np.testing.assert_array_equal(np.asarray(backend.from_numpy(host)), host)
 
 
 def test_the_long_way_from_the_host_leads_to_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
     a = row_by_row((512, 256))
-    monkeypatch.setattr(room, "_put", None)
-    assert room.adopt(a) is None
-    for x in (xbridge.to_backend(a, "jax"), room.from_host(a)):
+    monkeypatch.setattr(backend, "_put", None)
+    assert backend.fast_from_numpy(a) is None
+    for x in (xbridge.to_backend(a, "jax"), backend.from_numpy(a)):
         assert (x.committed, xbridge.device_of(x)) == (False, "cpu")
         np.testing.assert_array_equal(np.asarray(x), a)
 
@@ -176,7 +176,7 @@ def test_columns_that_jax_lays_side_by_side_are_laid_row_by_row_on_the_way_out()
 
     columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
     x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
-    assert room.peek(x) is None
+    assert backend.fast_to_numpy(x) is None
     with pytest.raises(xbridge.CopyError):
         xbridge.to_numpy(x, copy=False)
     a = xbridge.to_numpy(x)

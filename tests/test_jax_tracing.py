@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
-from xbridge.backends import jax as room  # noqa: E402
+from xbridge.backends import jax as backend  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> Non
             xbridge.asarray(X, copy=True),
             xbridge.asarray(X, dtype="bfloat16"),
             xbridge.asarray([X, X]),
-            room.settle(X),
+            backend.materialize(X),
         ]
         a[...] = 7
         t[...] = 7
@@ -132,7 +132,7 @@ def test_what_is_concrete_leaves_as_it_does_anywhere(inside: Callable[[Fn], Any]
         assert xbridge.to_numpy(X, copy=True, dtype="int64").tolist() == [[0, 1, 2], [3, 4, 5]]
         assert xbridge.to_list(X) == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
         with pytest.raises(xbridge.ValueLossError):
-            room.check(LARGE, "float16")
+            backend.check_cast(LARGE, "float16")
         return x
 
     inside(fn)
@@ -160,7 +160,7 @@ def test_a_tracer_is_refused_on_the_way_out(inside: Callable[[Fn], Any]) -> None
 def test_values_that_are_not_there_are_not_checked() -> None:
     def fn(x: Array) -> Array:
         with pytest.raises(xbridge.DTypeError, match="a tracer has no values to check; try dtype='float16'"):
-            room.check(x, "float16")
+            backend.check_cast(x, "float16")
         return x
 
     jax.jit(fn)(X)
@@ -169,7 +169,7 @@ def test_values_that_are_not_there_are_not_checked() -> None:
 def test_gradients_flow_unless_they_are_cut() -> None:
     flows: dict[str, Fn] = {
         "copy": lambda x: xbridge.asarray(x, copy=True),
-        "cast": lambda x: xbridge.asarray(x, dtype="bfloat16", grad="keep"),
+        "astype": lambda x: xbridge.asarray(x, dtype="bfloat16", grad="keep"),
         "stack": lambda x: xbridge.asarray([x, X]),
         "small": lambda x: xbridge.asarray([x.astype("bfloat16"), X.astype("bfloat16")]),
         "constant": lambda x: x * xbridge.to_backend(np.ones((2, 3), "f4"), "jax"),

@@ -54,7 +54,7 @@ def toy(own_registry: None) -> type[Toy]:
     """A library of a stranger, on a device of its own."""
     elsewhere = xbridge.Device("toy:0")
     module = make_backend(
-        describe=lambda x: host.describe(x.data)._replace(device=elsewhere),
+        array_info=lambda x: host.array_info(x.data)._replace(device=elsewhere),
         resolve_device=lambda device, near: elsewhere if device.kind == "toy" else device,
     )
     xbridge.register_backend("toylib", module)
@@ -164,11 +164,11 @@ def test_library_and_device_count_unless_the_library_does_not(toy: type[Toy]) ->
 def test_the_device_counts_within_a_library(own_registry: None) -> None:
     far = Toy(A)
 
-    def describe(x: Toy) -> Any:
-        facts = host.describe(x.data)
-        return facts._replace(device=xbridge.Device("toy:0")) if x is far else facts
+    def array_info(x: Toy) -> Any:
+        info = host.array_info(x.data)
+        return info._replace(device=xbridge.Device("toy:0")) if x is far else info
 
-    xbridge.register_backend("toylib", make_backend(describe=describe))
+    xbridge.register_backend("toylib", make_backend(array_info=array_info))
     with pytest.raises(AssertionError, match="differ in device:"):
         assert_same(far, Toy(A))
     assert_same(far, Toy(A), check_device=False)

@@ -28,7 +28,7 @@ from xbridge.testing import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import Facts
+    from xbridge._core.protocol import ArrayInfo
 
 Host = np.ndarray[Any, np.dtype[Any]]
 
@@ -133,12 +133,12 @@ def test_a_faithful_library_passes(toy: type[Toy]) -> None:
 
 
 WAYS = {
-    "a value": ({"from_host": lambda a: Toy(a + 1)}, "on the way to toylib:", "values"),
-    "the sign of zero": ({"from_host": lambda a: Toy(a + 0.0)}, "on the way to toylib:", "zeros"),
-    "the dtype": ({"from_host": lambda a: Toy(a.astype("f4"))}, "on the way to toylib:", "dtype"),
-    "the shape": ({"from_host": lambda a: Toy(a.T)}, "on the way to toylib:", "shape"),
-    "a value on the way back": ({"to_host": lambda x: x.data + 1}, "on the way back from toylib:", "values"),
-    "the shape on the way back": ({"to_host": lambda x: x.data.T}, "on the way back from toylib:", "shape"),
+    "a value": ({"from_numpy": lambda a: Toy(a + 1)}, "on the way to toylib:", "values"),
+    "the sign of zero": ({"from_numpy": lambda a: Toy(a + 0.0)}, "on the way to toylib:", "zeros"),
+    "the dtype": ({"from_numpy": lambda a: Toy(a.astype("f4"))}, "on the way to toylib:", "dtype"),
+    "the shape": ({"from_numpy": lambda a: Toy(a.T)}, "on the way to toylib:", "shape"),
+    "a value on the way back": ({"to_numpy": lambda x: x.data + 1}, "on the way back from toylib:", "values"),
+    "the shape on the way back": ({"to_numpy": lambda x: x.data.T}, "on the way back from toylib:", "shape"),
 }
 
 
@@ -158,8 +158,8 @@ ELSEWHERE = xbridge.Device("toy:0")
 def placed(**changes: Any) -> Toy:
     """A toy on a device; `changes` replace verbs of its library, where each toy knows where it is."""
 
-    def describe(x: Toy) -> Facts:
-        return host.describe(x.data)._replace(device=getattr(x, "place", CPU))
+    def array_info(x: Toy) -> ArrayInfo:
+        return host.array_info(x.data)._replace(device=getattr(x, "place", CPU))
 
     def move(x: Toy, device: xbridge.Device) -> Toy:
         y = Toy(x.data.copy())
@@ -169,7 +169,7 @@ def placed(**changes: Any) -> Toy:
     def resolve_device(device: xbridge.Device, near: xbridge.Device) -> xbridge.Device:
         return device
 
-    verbs = {"describe": describe, "move": move, "resolve_device": resolve_device, **changes}
+    verbs = {"array_info": array_info, "to_device": move, "resolve_device": resolve_device, **changes}
     xbridge.register_backend("toylib", make_backend(devices=lambda: (CPU, ELSEWHERE), **verbs))
     return move(Toy(A), ELSEWHERE)
 
@@ -187,7 +187,7 @@ def test_a_device_lost_on_the_way_back_is_told(own_registry: None) -> None:
 
 def test_a_device_lost_on_the_way_there_is_told(own_registry: None) -> None:
     xbridge.register_backend(
-        "toylib", make_backend(describe=lambda x: host.describe(x.data)._replace(device=ELSEWHERE))
+        "toylib", make_backend(array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE))
     )
     with pytest.raises(AssertionError, match=r"^on the way to toylib:\nthe arrays differ in device:"):
         assert_roundtrip(A, "toylib")

@@ -125,9 +125,9 @@ def test_torch_brings_everything_back() -> None:
 
 
 def test_what_torch_does_on_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbridge.backends import torch as room
+    from xbridge.backends import torch as backend
 
-    monkeypatch.setattr(room, "from_host", lambda host: torch.from_numpy(np.nan_to_num(host)))
+    monkeypatch.setattr(backend, "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
     with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
         assert_roundtrip(np.array([np.nan]), "torch", copy=True)
 

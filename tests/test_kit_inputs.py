@@ -70,4 +70,4 @@ def test_conversions_take_every_option() -> None:
 def test_refusals_are_drawn_of_every_kind() -> None:
     assert len({repr(type(x)) + repr(x) for x in drawn(refusals("numpy"), 500)}) > 10
     for x in drawn(refusals("numpy"), 50):
-        assert get("numpy").refusal(x, leaving=True)
+        assert get("numpy").unsupported(x, leaving=True)

@@ -12,7 +12,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge.backends._registry import get
-from xbridge.testing._samples import Way, lay_on, samples_of
+from xbridge.testing._samples import LayoutCase, lay_on, samples_of
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.anything import Anything
 
@@ -33,7 +33,7 @@ def values_of(word: str, shape: tuple[int, ...]) -> Host:
     return raw.reshape(-1).view(dtype).reshape(shape)
 
 
-def laid(way: Way, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
+def laid(way: LayoutCase, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
     """Arrays of a way in every dtype and shape, with what they hold."""
     for word in words:
         for shape in SHAPES:
@@ -82,13 +82,13 @@ def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
                 assert in_place(array).max(initial=0) <= 1
 
 
-@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.freeze])
+@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.as_readonly])
 def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> None:
     way = known.ways[name]
-    assert way.freeze
+    assert way.as_readonly
     for array, values in laid(way, ("int64", "complex64")):
         places = touched(array)
-        frozen = way.freeze(array)
+        frozen = way.as_readonly(array)
         assert np.array_equal(touched(frozen), places)
         assert same_bits(frozen, values)
         with pytest.raises(ValueError, match="read-only"):
@@ -136,9 +136,9 @@ def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", known.refused)
 def test_what_must_be_refused_is_numpys_and_is_refused(name: str) -> None:
-    x, room = known.refused[name](), get("numpy")
+    x, backend = known.refused[name](), get("numpy")
     assert xbridge.backend_of(x) == "numpy"
-    assert room.refusal(x, leaving=True)
+    assert backend.unsupported(x, leaving=True)
 
 
 def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
@@ -153,22 +153,22 @@ def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
 
 def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
     pytest.importorskip("array_api_strict")
-    room, kit = get("array_api_strict"), samples_of("array_api_strict")
-    device = room.devices()[1]
+    backend, kit = get("array_api_strict"), samples_of("array_api_strict")
+    device = backend.devices()[1]
     for name, way in kit.ways.items():
         if not way.takes("int64", (2, 3)):
             continue
         values = values_of("int64", (2, 3))
         values = way.fold(values) if way.fold else values
-        there = lay_on(room, way, values, device)
-        assert room.describe(there).device == device
+        there = lay_on(backend, way, values, device)
+        assert backend.array_info(there).device == device
         assert same_bits(kit.read(there), values)
-        assert room.layout(there).strides == room.layout(way.lay(values)).strides, name
-        assert room.layout(there).writable == way.writable
-        if way.freeze and way.writable:
-            frozen = way.freeze(lay_on(room, way, values, device))
-            assert room.describe(frozen).device == device
-            assert not room.layout(frozen).writable
+        assert backend.memory_layout(there).strides == backend.memory_layout(way.lay(values)).strides, name
+        assert backend.memory_layout(there).writable == way.writable
+        if way.as_readonly and way.writable:
+            frozen = way.as_readonly(lay_on(backend, way, values, device))
+            assert backend.array_info(frozen).device == device
+            assert not backend.memory_layout(frozen).writable
 
 
 def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
@@ -179,11 +179,11 @@ def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
         moves.append(device)
         return x
 
-    room = make_backend(move=move)
-    way = Way(lambda values: Toy(values.copy()))
+    backend = make_backend(move=move)
+    way = LayoutCase(lambda values: Toy(values.copy()))
     assert way.is_on(xbridge.Device("cpu"))
     assert not way.is_on(far)
-    assert same_bits(lay_on(room, way, np.arange(3.0), far).data, np.arange(3.0))
+    assert same_bits(lay_on(backend, way, np.arange(3.0), far).data, np.arange(3.0))
     assert moves == [far]
 
 
@@ -220,7 +220,7 @@ def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
 
 
 def test_a_library_is_not_given_what_it_cannot_hold() -> None:
-    kit = toys(holds=lambda facts, layout: facts.native and min(layout.strides, default=0) >= 0)
+    kit = toys(holds=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0)
     assert not kit.ways["byte-swapped"].takes("float64", (2,))
     assert not kit.ways["reversed"].takes("float64", (2,))
     assert kit.ways["strided"].takes("float64", (2,))
@@ -240,9 +240,9 @@ def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
         before = bits(toy.data)
         kit.write(toy)
         assert (bits(toy.data) != before).any(-1).all()
-        freeze = kit.ways["strided"].freeze
-        assert freeze
-        frozen = freeze(toy)
+        as_readonly = kit.ways["strided"].as_readonly
+        assert as_readonly
+        frozen = as_readonly(toy)
         assert overlaps(frozen.data, toy.data)
         with pytest.raises(ValueError, match="nobody may write a Toy"):
             kit.write(frozen)
@@ -260,26 +260,28 @@ def test_an_array_of_any_library_is_read_out_of_its_graph_when_settled_and_from_
         return run
 
     far = {
-        "describe": lambda x: numpy.describe(x.data)._replace(device=xbridge.Device("far:0"), history=True),
-        "layout": lambda x: numpy.layout(x.data)._replace(settled="settle" in calls),
+        "array_info": lambda x: numpy.array_info(x.data)._replace(
+            device=xbridge.Device("far:0"), requires_grad=True
+        ),
+        "memory_layout": lambda x: numpy.memory_layout(x.data)._replace(materialized="materialize" in calls),
         "detach": step("detach"),
-        "settle": step("settle"),
-        "move": step("move"),
+        "materialize": step("materialize"),
+        "to_device": step("to_device"),
     }
     array = np.arange(4.0)
     assert same_bits(toys(**far).read(Toy(array)), array)
-    assert calls == ["detach", "settle", "move"]
+    assert calls == ["detach", "materialize", "to_device"]
     with pytest.raises(ValueError, match="on far:0"):
         toys(**far).write(Toy(array))
 
 
 def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
-    def track(x: Toy) -> Toy:
+    def require_grad(x: Toy) -> Toy:
         return x
 
-    kit = toys(autograd=True, track=track)
-    assert kit.ways["C"].track is track
-    assert toys().ways["C"].track is None
+    kit = toys(autograd=True, require_grad=require_grad)
+    assert kit.ways["C"].require_grad is require_grad
+    assert toys().ways["C"].require_grad is None
 
 
 @pytest.mark.usefixtures("own_registry")

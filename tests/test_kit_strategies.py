@@ -200,7 +200,7 @@ def test_kinds_of_dtypes_that_are_not_there_are_refused_at_once(own_registry: No
         dtypes("numpy", kinds="real")
     with pytest.raises(xbridge.OptionError, match="of kind 3: the kinds are bool, int, float, complex"):
         dtypes("numpy", kinds=3)  # type: ignore[arg-type] # the mistake
-    lacks = get("numpy").lacks("float31", Device("cpu"))
+    lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
     xbridge.register_backend(
         "toylib", make_backend(lacks=lambda dtype, device: lacks if "complex" in dtype else None)
     )
@@ -232,10 +232,10 @@ def toylib(own_registry: None) -> None:
         "immutable": False,
         "autograd": True,
         "resolve_device": lambda device, near: device,
-        "move": lambda x, device: made(x, far=True, tracked=False),
-        "track": lambda x: made(x, far=is_far(x), tracked=True),
-        "describe": lambda x: numpy.describe(x.data)._replace(device=places[is_far(x)]),
-        "lacks": lambda dtype, device: numpy.lacks(
+        "to_device": lambda x, device: made(x, far=True, tracked=False),
+        "require_grad": lambda x: made(x, far=is_far(x), tracked=True),
+        "array_info": lambda x: numpy.array_info(x.data)._replace(device=places[is_far(x)]),
+        "unsupported_dtype": lambda dtype, device: numpy.unsupported_dtype(
             "" if device != "cpu" and dtype == "int8" else dtype, device
         ),
     }

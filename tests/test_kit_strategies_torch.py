@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from rawmemory import Host
     from torch import Tensor
 
-    from xbridge.testing._samples import Sample, Way
+    from xbridge.testing._samples import LayoutCase, Sample
 
 DTYPES_OF_TORCH = tuple(word for word in DTYPES if hasattr(torch, word))
 TESTS = Path(__file__).parent
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
 
 
-def laid(way: Way, word: str) -> list[tuple[Tensor, Host]]:
+def laid(way: LayoutCase, word: str) -> list[tuple[Tensor, Host]]:
     """Tensors of a way in every shape, with what they hold."""
     found = []
     for shape in SHAPES:
@@ -78,13 +78,13 @@ def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
                 assert in_place(tensor).max(initial=0) <= 1
 
 
-@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.track])
+@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.require_grad])
 def test_a_tracked_tensor_is_a_new_leaf_over_the_same_memory(name: str) -> None:
     way = known.ways[name]
-    assert way.track
+    assert way.require_grad
     for word in ("float32", "complex64"):
         for tensor, values in laid(way, word):
-            leaf = way.track(tensor)
+            leaf = way.require_grad(tensor)
             assert leaf.is_leaf
             assert leaf.requires_grad
             assert not tensor.requires_grad
@@ -191,7 +191,7 @@ def test_tensors_that_require_grad_are_drawn_of_every_relation_to_a_graph() -> N
     some = drawn(samples("torch", devices="cpu", requires_grad=True), 600)
     assert all(sample.array.requires_grad for sample in some)
     assert {sample.way for sample in some} == {
-        name for name, way in known.ways.items() if way.track or way.tracked
+        name for name, way in known.ways.items() if way.require_grad or way.tracked
     }
     assert not any(x.requires_grad for x in drawn(arrays("torch", requires_grad=False), 500))
     assert {sample.way for sample in drawn(samples("torch", requires_grad=True, writable=True), 50)} == {

@@ -287,12 +287,12 @@ def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
     print(under_way.result().tolist(), len([*batches]))
     """
     status, shown = run(code, limit=LIMIT)
-    why = "its threads are those of another process"
+    reason = "its threads are those of another process"
     assert (status, shown) == (
         0,
         [
-            f"cannot wait for a transfer: {why}; try transfer in this process",
-            f"cannot convert batches ahead: {why}; try prefetch in this process",
+            f"cannot wait for a transfer: {reason}; try transfer in this process",
+            f"cannot convert batches ahead: {reason}; try prefetch in this process",
             "0 False",
             "[1.0, 1.0] 2",
         ],

@@ -13,7 +13,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import tree
 from xbridge._core.dtypes import DTYPES, category, nearest
-from xbridge._core.protocol import Refusal
+from xbridge._core.protocol import Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends._registry import get
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
 
-def poor(*words: str) -> Callable[[str, xbridge.Device], Refusal | None]:
+def poor(*words: str) -> Callable[[str, xbridge.Device], Unsupported | None]:
     """A verb `lacks` of a library that has these dtypes and no others."""
 
-    def lacks(dtype: str, device: xbridge.Device) -> Refusal | None:
-        return None if dtype in words else Refusal(xbridge.DTypeError, f"no {dtype}", "another library")
+    def lacks(dtype: str, device: xbridge.Device) -> Unsupported | None:
+        return None if dtype in words else Unsupported(xbridge.DTypeError, f"no {dtype}", "another library")
 
     return lacks
 
@@ -261,13 +261,13 @@ def test_it_is_a_matter_of_the_device() -> None:
 def test_metal_gets_single_precision() -> None:
     pytest.importorskip("torch")
     from xbridge._plan.rules import chosen
-    from xbridge.backends import torch as room
+    from xbridge.backends import torch as backend
 
     place = xbridge.Device("mps:0")
     for dtype in DTYPES:
         wanted = {"float64": "float32", "complex128": "complex64"}.get(dtype, dtype)
-        assert chosen("nearest", dtype, room, place) == wanted
-        assert chosen("nearest", dtype, room, xbridge.Device("cpu")) == dtype
+        assert chosen("nearest", dtype, backend, place) == wanted
+        assert chosen("nearest", dtype, backend, xbridge.Device("cpu")) == dtype
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -280,14 +280,14 @@ def test_a_list_shares_nothing_unless_it_is_empty() -> None:
 
 @pytest.mark.usefixtures("own_registry")
 def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
-    def describe(x: Toy) -> Any:
-        return plain.describe(x)._replace(device=xbridge.Device(f"toy:{x.data.dtype.itemsize}"))
+    def array_info(x: Toy) -> Any:
+        return plain.array_info(x)._replace(device=xbridge.Device(f"toy:{x.data.dtype.itemsize}"))
 
     def at(device: xbridge.Device, near: xbridge.Device) -> xbridge.Device:
         return device
 
     plain = make_backend()
-    xbridge.register_backend("toylib", make_backend(describe=describe, resolve_device=at))
+    xbridge.register_backend("toylib", make_backend(array_info=array_info, resolve_device=at))
     near, far = Toy(np.ones(2, "f4")), Toy(np.ones(2, "f8"))
     for x, places in (([near, far], "toy:4, toy:8"), ([near, np.ones(2)], "toy:4, cpu")):
         with pytest.raises(xbridge.DeviceError, match=rf"{places}; try align\(\*arrays\) first"):

@@ -41,9 +41,9 @@ A.flags.writeable = False
 
 def unaligned(a: Host) -> Host:
     """A copy that begins at an odd address."""
-    room = np.zeros(a.nbytes + 1, "u1")[1:].view(a.dtype).reshape(a.shape)
-    room[...] = a
-    return room
+    backend = np.zeros(a.nbytes + 1, "u1")[1:].view(a.dtype).reshape(a.shape)
+    backend[...] = a
+    return backend
 
 
 def beside_padding(a: Host) -> Host:

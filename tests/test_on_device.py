@@ -16,10 +16,10 @@ from exporters import Exporter
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.protocol import Refusal
-from xbridge._engine.convert import enter
-from xbridge._plan.rules import across
-from xbridge._plan.steps import Request
+from xbridge._core.protocol import Unsupported
+from xbridge._engine.convert import resolve_source
+from xbridge._plan.rules import plan_between
+from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
@@ -37,42 +37,42 @@ class Card(Toy):
 
 def make_cards(name: str = "cards", **changes: Any) -> ModuleType:
     """A backend for cards, which are detached, settled, copied and cast on their own device."""
-    room = get("cupy")
+    backend = get("cupy")
 
     def log(verb: str) -> Any:
         def step(x: Card, *args: Any) -> Any:
             steps.append(" ".join(("cards", verb, *map(str, args))))
-            return Card(getattr(room, verb)(x.data, *args))
+            return Card(getattr(backend, verb)(x.data, *args))
 
         return step
 
     def export(x: Card) -> Any:
         steps.append("cards export")
-        return room.export(x.data)
+        return backend.to_dlpack(x.data)
 
     def import_(shown: Any) -> Card:
         steps.append("cards import_")
-        return Card(room.import_(shown))
+        return Card(backend.from_dlpack(shown))
 
     verbs: dict[str, Any] = {
-        word: log(word) for word in ("detach", "settle", "check", "cast", "copy", "move")
+        word: log(word) for word in ("detach", "materialize", "check_cast", "astype", "copy", "to_device")
     }
     own: dict[str, Any] = {
         **verbs,
         "plain": (Card,),
         "immutable": False,
         "owns": lambda cls: issubclass(cls, Card),
-        "describe": lambda x: room.describe(x.data),
-        "layout": lambda x: room.layout(x.data),
-        "refusal": lambda x, *, leaving: None,
-        "lacks": room.lacks,
-        "holds": room.holds,
+        "array_info": lambda x: backend.array_info(x.data),
+        "memory_layout": lambda x: backend.memory_layout(x.data),
+        "unsupported": lambda x, *, leaving: None,
+        "unsupported_dtype": backend.unsupported_dtype,
+        "accepts_layout": backend.accepts_layout,
         "resolve_device": lambda device, near: (
-            device if device == "cpu" else room.resolve_device(device, near)
+            device if device == "cpu" else backend.resolve_device(device, near)
         ),
-        "devices": lambda: (xbridge.Device("cpu"), *room.devices()),
-        "export": export,
-        "import_": import_,
+        "devices": lambda: (xbridge.Device("cpu"), *backend.devices()),
+        "to_dlpack": export,
+        "from_dlpack": import_,
     }
     return make_backend(name, **{**own, **changes})
 
@@ -88,8 +88,8 @@ def a_card(values: Any, **changes: Any) -> Card:
 
 
 def plan(x: object, target: str, **options: Any) -> list[str]:
-    made = across(enter(x).room, get(target), x, Request(**options))
-    return [" ".join((step.room.name, step.verb, *map(str, step.args))) for step in made.steps]
+    made = plan_between(resolve_source(x).backend, get(target), x, Options(**options))
+    return [" ".join((step.module.name, step.op, *map(str, step.args))) for step in made.steps]
 
 
 # -- which steps run -----------------------------------------------------------------------------
@@ -99,9 +99,9 @@ def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
     x = xbridge.to_backend(np.arange(3.0), "cupy")
     a_card([1.0])
     assert plan(x, "cards") == ["cupy export", "cards import_"]
-    sent = stub_cupy.state.to_host, stub_cupy.state.to_device
+    sent = stub_cupy.state.to_numpy, stub_cupy.state.to_device
     card = xbridge.to_backend(x, "cards")
-    assert (stub_cupy.state.to_host, stub_cupy.state.to_device) == sent, "it has been on the host"
+    assert (stub_cupy.state.to_numpy, stub_cupy.state.to_device) == sent, "it has been on the host"
     x[0] = xbridge.to_backend(np.array(7.0), "cupy")
     assert card.data.get().tolist() == [7.0, 1.0, 2.0]
     card.data[1] = xbridge.to_backend(np.array(8.0), "cupy")
@@ -152,7 +152,7 @@ def test_values_arrive_by_every_one_of_these_plans(cupy: ModuleType) -> None:
 def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_over(cupy: ModuleType) -> None:
     card = a_card([1.0, 2.0])
     lacks = xbridge.DTypeError, "there is none", "float32"
-    narrow = make_cards("narrow", lacks=lambda dtype, _: Refusal(*lacks) if dtype == "float64" else None)
+    narrow = make_cards("narrow", lacks=lambda dtype, _: Unsupported(*lacks) if dtype == "float64" else None)
     xbridge.register_backend("narrow", narrow, roots=())
     assert plan(card, "narrow", dtype="float32") == ["cards cast float32", "cards export", "narrow import_"]
     with pytest.raises(xbridge.CopyError, match="float64 becomes float32"):
@@ -163,9 +163,9 @@ def test_history_ends_before_the_memory_is_handed_over_and_then_nobody_may_write
     cupy: ModuleType,
 ) -> None:
     def tracked(x: Card) -> Any:
-        return get("cupy").describe(x.data)._replace(history=True)
+        return get("cupy").array_info(x.data)._replace(requires_grad=True)
 
-    card = a_card([1.0, 2.0], describe=tracked)
+    card = a_card([1.0, 2.0], array_info=tracked)
     expected = ["cards detach", "cards copy", "cards export", "cupy import_"]
     assert plan(card, "cupy") == expected
     with pytest.raises(xbridge.CopyError, match="it requires grad, and cupy has no read-only arrays"):
@@ -175,7 +175,7 @@ def test_history_ends_before_the_memory_is_handed_over_and_then_nobody_may_write
 
 
 def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) -> None:
-    card = a_card([1.0], layout=lambda x: get("cupy").layout(x.data)._replace(settled=False))
+    card = a_card([1.0], layout=lambda x: get("cupy").memory_layout(x.data)._replace(materialized=False))
     for copy in (None, True):
         assert plan(card, "cupy", copy=copy) == ["cards settle", "cards export", "cupy import_"]
 
@@ -185,7 +185,7 @@ def test_what_never_changes_is_copied_for_who_could_write_it_and_shared_with_who
 ) -> None:
     frozen: dict[str, Any] = {
         "immutable": True,
-        "layout": lambda x: get("cupy").layout(x.data)._replace(writable=False),
+        "memory_layout": lambda x: get("cupy").memory_layout(x.data)._replace(writable=False),
     }
     card = a_card([1.0], **frozen)
     assert plan(card, "cupy") == ["cards copy", "cards export", "cupy import_"]
@@ -204,7 +204,7 @@ def test_what_never_changes_is_copied_for_who_could_write_it_and_shared_with_who
 
 def test_what_the_target_cannot_lay_is_copied_first(cupy: ModuleType) -> None:
     x = xbridge.to_backend(np.arange(4.0), "cupy")[::-1]
-    a_card([1.0], holds=lambda facts, layout: all(stride >= 0 for stride in layout.strides))
+    a_card([1.0], holds=lambda info, layout: all(stride >= 0 for stride in layout.strides))
     assert plan(x, "cards") == ["cupy copy", "cupy export", "cards import_"]
     assert xbridge.to_backend(x, "cards").data.get().tolist() == [3.0, 2.0, 1.0, 0.0]
     with pytest.raises(xbridge.CopyError, match="cards has no such strides"):
@@ -228,9 +228,9 @@ def test_only_who_asks_for_the_host_gets_it(cupy: ModuleType) -> None:
 
 def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
     card = a_card([1.0, 2.0])
-    before = stub_cupy.state.to_host
+    before = stub_cupy.state.to_numpy
     stacked = xbridge.asarray([card, card], backend="cupy")
-    assert stub_cupy.state.to_host == before, "it has been on the host"
+    assert stub_cupy.state.to_numpy == before, "it has been on the host"
     assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
 
 
@@ -289,7 +289,7 @@ def test_torch_takes_over_what_is_shown_where_it_lies_once_its_stream_has_got_th
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     monkeypatch.setattr(torch, "as_tensor", lambda shown, device: There(device))
-    take: Any = get("torch").import_
+    take: Any = get("torch").from_dlpack
     for stream in (7, None):
         taken = take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream}))
         assert taken.device == "cuda:1"
@@ -313,12 +313,12 @@ def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
     monkeypatch.setattr(torch.cuda, "device", device)
     seen: list[object] = []
     monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
-    room: Any = get("torch")
+    backend: Any = get("torch")
     for kind in (2, 10, 13, 1):
-        room.import_(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
+        backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
     assert seen == [3, 3, 3, 0]
     t = torch.ones(2)
-    shown = room.export(t)
+    shown = backend.to_dlpack(t)
     assert shown.__dlpack_device__() == (1, 0)
     monkeypatch.undo()
     back = torch.from_dlpack(shown)
@@ -335,14 +335,14 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     for name in ("torch", "jax"):
-        room: Any = get(name)
-        told = room.describe
-        monkeypatch.setattr(room, "describe", lambda x, told=told: told(x)._replace(device=CUDA))
-        monkeypatch.setattr(room, "devices", lambda: (xbridge.Device("cpu"), CUDA))
-        monkeypatch.setattr(room, "resolve_device", lambda device, near: device)
-        monkeypatch.setattr(room, "peek", lambda x: None)
-        for verb in ("to_host", "from_host", "move"):
-            monkeypatch.setattr(room, verb, lambda *_: pytest.fail("it goes by way of the host"))
+        backend: Any = get(name)
+        told = backend.array_info
+        monkeypatch.setattr(backend, "array_info", lambda x, told=told: told(x)._replace(device=CUDA))
+        monkeypatch.setattr(backend, "devices", lambda: (xbridge.Device("cpu"), CUDA))
+        monkeypatch.setattr(backend, "resolve_device", lambda device, near: device)
+        monkeypatch.setattr(backend, "fast_to_numpy", lambda x: None)
+        for verb in ("to_numpy", "from_numpy", "to_device"):
+            monkeypatch.setattr(backend, verb, lambda *_: pytest.fail("it goes by way of the host"))
 
 
 @pytest.mark.usefixtures("pretend")

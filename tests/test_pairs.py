@@ -145,7 +145,7 @@ def test_what_must_not_leave_goes_to_no_library(source: str, target: str) -> Non
 
 
 def check(asked: Asked) -> None:
-    x, before = asked.sample.array, get(asked.source).describe(asked.sample.array)
+    x, before = asked.sample.array, get(asked.source).array_info(asked.sample.array)
     due = refusals(asked)
     try:
         result = convert(asked)
@@ -155,7 +155,7 @@ def check(asked: Asked) -> None:
     else:
         assert not due, f"it must be refused with one of {due}"
         check_result(asked, result)
-    assert get(asked.source).describe(x) == before
+    assert get(asked.source).array_info(x) == before
 
 
 def convert(asked: Asked) -> Array:
@@ -174,8 +174,8 @@ def check_refusal(
 
 
 def check_result(asked: Asked, result: Array) -> None:
-    facts = get(asked.target).describe(result)
-    assert (facts.dtype, facts.device, facts.shape) == (asked.dtype, asked.device, asked.sample.values.shape)
+    info = get(asked.target).array_info(result)
+    assert (info.dtype, info.device, info.shape) == (asked.dtype, asked.device, asked.sample.values.shape)
     assert xbridge.backend_of(result) == asked.target
     check_values(asked, read(asked.target, result))
     check_history(asked, result)

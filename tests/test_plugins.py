@@ -149,7 +149,7 @@ def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ("settle=None, lacks=None", "has no lacks, settle"),
         ("layout=3", "says layout = 3, which is no function"),
@@ -163,14 +163,14 @@ def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[.
     ],
 )
 def test_a_plugin_that_is_no_backend_is_named_and_harms_nobody(
-    install: Callable[..., None], changes: str, why: str
+    install: Callable[..., None], changes: str, reason: str
 ) -> None:
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     made = f"toylib.make_backend(**{{'name': 'broken'}} | dict({changes}))"
     module = f"import sys, toylib\nsys.modules[__name__] = {made}\n"
     install("xbridge-broken", "broken = broken_plugin", broken_plugin=module)
     assert str(refused("broken")) == (
-        f"cannot use backend 'broken': its module broken_plugin of the package xbridge-broken {why}; "
+        f"cannot use backend 'broken': its module broken_plugin of the package xbridge-broken {reason}; "
         "try every fact and verb of xbridge.protocol.Backend in it"
     )
     assert is_unharmed()

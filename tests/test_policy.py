@@ -337,15 +337,21 @@ def test_a_line_is_warned_of_once_as_python_does() -> None:
 
 def test_the_hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
     xbridge.to_numpy(np.ones(2))
-    full = {name: set(table) for name, table in _registry.hot.items()}, set(_registry.kept)
+    full = (
+        {name: set(table) for name, table in _registry.fast_converters.items()},
+        set(_registry.identity_types),
+    )
     assert full[0]["numpy"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:
-            assert not any(_registry.hot.values())
-        assert not any(_registry.hot.values())
-        assert not _registry.kept
-    assert ({name: set(table) for name, table in _registry.hot.items()}, set(_registry.kept)) == full
+            assert not any(_registry.fast_converters.values())
+        assert not any(_registry.fast_converters.values())
+        assert not _registry.identity_types
+    assert (
+        {name: set(table) for name, table in _registry.fast_converters.items()},
+        set(_registry.identity_types),
+    ) == full
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -353,7 +359,7 @@ def test_a_backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
     xbridge.register_backend("toylib", make_backend())
     with policy(copies="raise"):
         assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
-        assert not any(_registry.hot.values())
+        assert not any(_registry.fast_converters.values())
 
 
 def test_a_compiled_function_is_traced_whole_under_a_policy() -> None:
@@ -465,8 +471,8 @@ def test_a_promise_over_memory_sees_what_is_written_later() -> None:
 def test_what_cannot_be_shared_at_all_is_refused() -> None:
     pytest.importorskip("torch")
     swapped = np.ones(3, np.dtype("float32").newbyteorder())
-    for host, why in ((REVERSED, "no such strides"), (swapped, "foreign order")):
-        with pytest.raises(xbridge.CopyError, match=f"without a copy: .*{why}; try to_backend"):
+    for host, reason in ((REVERSED, "no such strides"), (swapped, "foreign order")):
+        with pytest.raises(xbridge.CopyError, match=f"without a copy: .*{reason}; try to_backend"):
             unsafe_share(host, "torch")
     with pytest.raises(xbridge.CopyError, match="hands out a copy"):
         unsafe_share(np.float32(1), "torch")
@@ -474,9 +480,9 @@ def test_what_cannot_be_shared_at_all_is_refused() -> None:
 
 def test_a_library_that_copies_although_it_was_not_to_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from xbridge.backends import torch as room
+    from xbridge.backends import torch as backend
 
-    monkeypatch.setattr(room, "from_host", torch.tensor)
+    monkeypatch.setattr(backend, "from_numpy", torch.tensor)
     with pytest.raises(xbridge.CopyError, match="torch has copied it; try to_backend"):
         unsafe_share(np.ones(3), "torch")
 

@@ -154,14 +154,16 @@ def test_copy_means_the_same_whatever_else_is_asked(source: Any, target: str, as
 
 @given(any_arrays(), TARGETS)
 def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> None:
-    hot = xbridge.to_backend(source, target)
+    fast_converters = xbridge.to_backend(source, target)
     planned = xbridge.to_backend(source, target, device="cpu", copy=None)
-    assert type(planned) is type(hot)
-    assert planned.dtype == hot.dtype
-    assert same_bits(planned, hot)
-    assert np.array_equal(touched(planned), touched(source)) == np.array_equal(touched(hot), touched(source))
-    assert is_writable(planned) == is_writable(hot)
-    assert is_tracked(planned) == is_tracked(hot)
+    assert type(planned) is type(fast_converters)
+    assert planned.dtype == fast_converters.dtype
+    assert same_bits(planned, fast_converters)
+    assert np.array_equal(touched(planned), touched(source)) == np.array_equal(
+        touched(fast_converters), touched(source)
+    )
+    assert is_writable(planned) == is_writable(fast_converters)
+    assert is_tracked(planned) == is_tracked(fast_converters)
 
 
 @pytest.mark.parametrize("layout", ways)

@@ -89,8 +89,8 @@ def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, wo
 def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill, "LARGE", 0)
     array = np.array([1e300, 1.5, -2.5])
-    assert _host.cast(array, "float32").tolist() == [np.inf, 1.5, -2.5]
-    assert _host.cast(array[1:], "int8").tolist() == [1, -2]
+    assert _host.astype(array, "float32").tolist() == [np.inf, 1.5, -2.5]
+    assert _host.astype(array[1:], "int8").tolist() == [1, -2]
 
 
 @pytest.mark.parametrize(("source", "target"), casts(exist=True))
@@ -146,8 +146,8 @@ def lies(draw: st.DrawFn, size: int) -> Lie:
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
     strides, low, high = [], 0, itemsize
     for n in shape:
-        room = (size - (high - low)) // max(n - 1, 1)
-        stride = draw(st.integers(-min(room, 40), min(room, 40)))
+        backend = (size - (high - low)) // max(n - 1, 1)
+        stride = draw(st.integers(-min(backend, 40), min(backend, 40)))
         strides.append(stride)
         low, high = low + min(0, (n - 1) * stride), high + max(0, (n - 1) * stride)
     return Lie(draw(st.integers(-low, size - high)), shape, tuple(strides), itemsize)

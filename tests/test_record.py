@@ -116,9 +116,9 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
 
 def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, between = threading.Barrier(4), threading.Barrier(2)
-    replace = rows.Row._replace
+    replace = rows.RecordRow._replace
 
-    def together(row: rows.Row, **changes: Any) -> rows.Row:
+    def together(row: rows.RecordRow, **changes: Any) -> rows.RecordRow:
         """Two threads that get here at once have both looked at the row, and one change would be lost."""
         with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
             between.wait(0.2)
@@ -129,7 +129,7 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
         for _ in range(100):
             copy_one()
 
-    monkeypatch.setattr(rows.Row, "_replace", together)
+    monkeypatch.setattr(rows.RecordRow, "_replace", together)
     with record() as seen:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -306,7 +306,7 @@ def test_amounts_are_written_for_people() -> None:
 
 
 def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = rows.Row(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    row = rows.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"

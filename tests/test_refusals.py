@@ -65,7 +65,7 @@ LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
 )
 def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, Any]) -> None:
     xbridge.register_backend("toylib", make_backend())
-    make, (error, do) = refused[name], LEAVING[name]
+    make, (error, hint) = refused[name], LEAVING[name]
     calls: list[Callable[[], object]] = [
         lambda: xbridge.to_backend(make(), "toylib", **options),
         lambda: xbridge.asarray(make(), backend="toylib", **options),
@@ -76,7 +76,7 @@ def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, 
     for call in calls:
         with pytest.raises(error) as caught:
             call()
-        assert str(caught.value).endswith(f"; try {do}")
+        assert str(caught.value).endswith(f"; try {hint}")
 
 
 @pytest.mark.parametrize("name", LEAVING)
@@ -104,7 +104,7 @@ def test_long_doubles_stay_in_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "do"),
+    ("word", "hint"),
     [
         ("float8_e8m0fnu", "dtype='float32'"),
         ("longdouble", "dtype='float64'"),
@@ -112,8 +112,8 @@ def test_long_doubles_stay_in_numpy() -> None:
         ("int4", "casting it in its own library first"),
     ],
 )
-def test_a_dtype_that_is_lacking_has_a_way_out(word: str, do: str) -> None:
-    assert instead(word) == do
+def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
+    assert instead(word) == hint
 
 
 def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:

@@ -72,7 +72,7 @@ SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_what_is_no_values_in_memory_does_not_leave_torch(name: str) -> None:
-    make, do = SPECIAL[name]
+    make, hint = SPECIAL[name]
     x = make()
     calls: list[Callable[[], object]] = [
         lambda: xbridge.to_numpy(x),
@@ -87,7 +87,7 @@ def test_what_is_no_values_in_memory_does_not_leave_torch(name: str) -> None:
     for call in calls:
         with pytest.raises(U) as caught:
             call()
-        assert str(caught.value).endswith(f"; try {do}")
+        assert str(caught.value).endswith(f"; try {hint}")
 
 
 @pytest.mark.parametrize("name", SPECIAL)
@@ -231,7 +231,7 @@ def test_nothing_that_is_told_of_a_tensor_or_read_of_it_is_asked_of_its_class(cl
         lambda x: xbridge.asarray([x, x]),
         lambda x: xbridge.transfer([x], "torch", copy=True).result(),
     ],
-    ids=["cast", "copy", "stack", "transfer"],
+    ids=["astype", "copy", "stack", "transfer"],
 )
 def test_what_a_class_raises_in_an_operation_of_torch_is_chained(
     cls: Any, call: Callable[[Any], Any]

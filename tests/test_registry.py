@@ -14,7 +14,7 @@ from toylib import SubToy, Toy, make_backend
 
 import xbridge
 from xbridge.backends import _registry
-from xbridge.backends import numpy as room
+from xbridge.backends import numpy as backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,8 @@ def test_replacing_a_backend_replaces_it_in_every_table() -> None:
     toy = Toy(np.ones(2))
     xbridge.register_backend("toylib", make_backend())
     assert xbridge.dtype_of(toy) == "float64"
-    facts = room.describe(toy.data)._replace(dtype="replaced")
-    xbridge.register_backend("toylib", make_backend(describe=lambda _: facts), replace=True)
+    info = backend.array_info(toy.data)._replace(dtype="replaced")
+    xbridge.register_backend("toylib", make_backend(array_info=lambda _: info), replace=True)
     assert xbridge.dtype_of(toy) == "replaced"
 
 
@@ -160,9 +160,9 @@ def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: p
 
 
 def test_threads_that_race_see_one_backend_or_the_next_and_nothing_else() -> None:
-    facts = room.describe(np.ones(2))
-    first = make_backend(describe=lambda _: facts._replace(dtype="first"))
-    second = make_backend(describe=lambda _: facts._replace(dtype="second"))
+    info = backend.array_info(np.ones(2))
+    first = make_backend(array_info=lambda _: info._replace(dtype="first"))
+    second = make_backend(array_info=lambda _: info._replace(dtype="second"))
     xbridge.register_backend("toylib", first)
     seen: set[str] = set()
     failures: list[BaseException] = []
@@ -204,7 +204,7 @@ def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
 def reading(**changes: Any) -> ModuleType:
     """A backend of toys that are never views: host memory is read into theirs."""
     gaps = dict.fromkeys(("device", "readonly", "history", "namespace"), "never: it is a toy")
-    own = {"immutable": False, "from_host": lambda host: Toy(np.array(host)), **changes}
+    own = {"immutable": False, "from_numpy": lambda host: Toy(np.array(host)), **changes}
     return make_backend(gaps={**gaps, "sharing": "never: toys are stamped from a mould"}, **own)
 
 
@@ -255,7 +255,7 @@ def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> No
     xbridge.register_backend(
         "toylib",
         make_backend(
-            describe=lambda x: room.describe(x.data)._replace(device=toys),
+            array_info=lambda x: backend.array_info(x.data)._replace(device=toys),
             resolve_device=lambda device, near: device,
             devices=lambda: ("cpu", toys),
             default_dtype=lambda kind, device: "float32" if device == toys else "float64",
@@ -300,11 +300,11 @@ def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_na
         return Toy(x.data.astype(dtype))
 
     placed: dict[str, Any] = {
-        "describe": lambda x: room.describe(x.data)._replace(device=xbridge.Device("toys:0")),
+        "array_info": lambda x: backend.array_info(x.data)._replace(device=xbridge.Device("toys:0")),
         "resolve_device": lambda device, near: device,
         "devices": lambda: ("toys:0",),
-        "move": move,
-        "cast": cast,
+        "to_device": move,
+        "astype": cast,
     }
     xbridge.register_backend("toylib", make_backend(**placed))
     placed["devices"] = lambda: ("others:0",)
@@ -339,20 +339,22 @@ def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
 def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
     asked: list[str] = []
 
-    def adopt(host: HostArray) -> Toy | None:
-        asked.append("adopt")
+    def fast_from_numpy(host: HostArray) -> Toy | None:
+        asked.append("fast_from_numpy")
         return None if host.size == 0 else Toy(host)
 
-    xbridge.register_backend("toylib", make_backend(peek=lambda x: x.data if x.data.size else None))
+    xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data if x.data.size else None))
     xbridge.register_backend(
-        "others", make_backend("others", adopt=adopt, plain=(SubToy,), immutable=False), roots=()
+        "others",
+        make_backend("others", fast_from_numpy=fast_from_numpy, plain=(SubToy,), immutable=False),
+        roots=(),
     )
     assert xbridge.is_available("toylib")
     assert xbridge.is_available("others")
     a = np.ones(3)
     assert np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
     assert xbridge.to_backend(Toy(np.ones(0)), "others").data.size == 0
-    assert asked == ["adopt"]
+    assert asked == ["fast_from_numpy"]
 
 
 # -- libraries that are imported meanwhile ---------------------------------------------------------
@@ -503,8 +505,8 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
 
 
 def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
-    facts = room.describe(np.ones(2))
-    second = make_backend(describe=lambda _: facts._replace(dtype="second"))
+    info = backend.array_info(np.ones(2))
+    second = make_backend(array_info=lambda _: info._replace(dtype="second"))
 
     def owns(cls: type) -> bool:
         xbridge.register_backend("toylib", second, replace=True)
@@ -545,9 +547,9 @@ def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_
         assert loading.is_alive(), "who begins to watch has waited for a backend"
         slow.may_go_on.set()
         loading.join()
-        assert not any(_registry.hot.values())
-        assert not _registry.kept
-    assert _registry.hot["toylib"].keys() >= {Toy}
+        assert not any(_registry.fast_converters.values())
+        assert not _registry.identity_types
+    assert _registry.fast_converters["toylib"].keys() >= {Toy}
 
 
 def test_nothing_fills_the_tables_while_somebody_watches() -> None:
@@ -582,10 +584,10 @@ def test_nothing_fills_the_tables_while_somebody_watches() -> None:
     found = []
     for _ in range(200):
         with xbridge.record():
-            found += [name for _ in range(20) for name, table in _registry.hot.items() if table]
+            found += [name for _ in range(20) for name, table in _registry.fast_converters.items() if table]
     over.set()
     for thread in threads:
         thread.join()
     assert (failures, found) == ([], [])
     assert _registry.get("toylib") is _registry.by_type.get(Toy, _registry.get("toylib"))
-    assert _registry.hot["numpy"].keys() >= {Toy, np.ndarray}
+    assert _registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}

@@ -119,7 +119,7 @@ def test_a_batch_is_what_it_was_at_the_call(walker: Any, change: Callable[[Any],
     batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     walk = walker(batch)
     change(batch)
-    assert walk.rebuilt([10 * n for n in walk.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
+    assert walk.unflatten([10 * n for n in walk.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
 
 
 class Backwards(NamedTuple):
@@ -221,8 +221,8 @@ class Triple(Point):
 @pytest.mark.parametrize(
     "mine",
     [
-        *(Mine(x=A), Mine(), type("Row", (list,), {})([A]), deque([A]), UserDict(x=A), Fields(A)),
-        *(Triple(A, 1), Triple(1, 1), type("Row", (tuple,), {})([1, A])),
+        *(Mine(x=A), Mine(), type("RecordRow", (list,), {})([A]), deque([A]), UserDict(x=A), Fields(A)),
+        *(Triple(A, 1), Triple(1, 1), type("RecordRow", (tuple,), {})([1, A])),
     ],
     ids=[
         *("dict", "empty dict", "list", "deque", "user dict", "dataclass"),

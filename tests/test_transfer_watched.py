@@ -82,13 +82,13 @@ def test_a_policy_forbids_a_transfer_before_any_of_it_is_done(monkeypatch: pytes
     from xbridge.backends import numpy as host
 
     casts: list[object] = []
-    cast = host.cast
+    cast = host.astype
 
     def counting(x: np.ndarray, dtype: str) -> np.ndarray:
         casts.append(dtype)
         return cast(x, dtype)
 
-    monkeypatch.setattr(host, "cast", counting)
+    monkeypatch.setattr(host, "astype", counting)
 
     with policy(copies="raise"):
         under_way = xbridge.transfer([np.ones(2), np.ones(2)[::-1]], "numpy", dtype="float32", copy=True)
@@ -134,7 +134,7 @@ def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
         begin().result()
         list(ahead())
     assert _registry.watchers == 0
-    assert _registry.hot["numpy"]
+    assert _registry.fast_converters["numpy"]
 
 
 def test_a_warning_names_the_line_that_began_it() -> None:

@@ -133,7 +133,7 @@ class Told(defaultdict[Any, Any]):
         self.tag = tag
 
 
-class Queue(deque[Any]):
+class QueueStats(deque[Any]):
     """A deque that is made of something else."""
 
     def __init__(self, tag: str) -> None:
@@ -145,7 +145,7 @@ class Queue(deque[Any]):
         raise AssertionError
 
 
-class Row(list[Any]):
+class RecordRow(list[Any]):
     """A list that takes nothing."""
 
     def __init__(self, tag: str) -> None:
@@ -163,12 +163,12 @@ def test_a_subclass_of_a_builtin_keeps_its_attributes_and_what_the_builtin_knows
     made = there(given)
     assert (made.tag, made["new"], list(given)) == ("a", [], ["x"])
     assert type(made["x"]) is Toy
-    queue = Queue("b")
+    queue = QueueStats("b")
     queue.append(A)
     taken = there(queue)
     taken.extend([1, 2, 3])
     assert (taken.tag, list(taken)) == ("b", [1, 2, 3])
-    row = Row("c")
+    row = RecordRow("c")
     list.append(row, A)
     assert (there(row).tag, type(list.__getitem__(there(row), 0))) == ("c", Toy)
     counted = Counter(a=2)

@@ -11,7 +11,7 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge.backends._registry import hot
+from xbridge.backends._registry import fast_converters
 
 pytest.importorskip("optree")
 
@@ -137,8 +137,8 @@ def test_where_all_is_there_already_nothing_else_happens(
         ]
 
     at_once = outcome()
-    for name in list(hot):
-        monkeypatch.setitem(hot, name, {})
+    for name in list(fast_converters):
+        monkeypatch.setitem(fast_converters, name, {})
     assert outcome() == at_once
 
 
@@ -188,7 +188,7 @@ class Sample:
     y: Any
 
 
-class Row(list[Any]):
+class RecordRow(list[Any]):
     """A list of a class of its own."""
 
 
@@ -217,7 +217,7 @@ def turned(d: Any) -> None:
         (lambda: [([A], 1), ([A[1:]], 2)], lambda d: swapped(d[0][0], d[1][0])),
         (lambda: OrderedDict(a=A, b=A), lambda d: d.move_to_end("a")),
         (lambda: deque([A, A[1:]]), lambda d: d.rotate(1)),
-        (lambda: Row([A, A[1:]]), list.reverse),
+        (lambda: RecordRow([A, A[1:]]), list.reverse),
         (lambda: Sample(A, A[1:]), lambda d: setattr(d, "x", d.y)),
     ],
     ids=[

@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from trees import form, leaves, trees
 
 from xbridge import tree
-from xbridge.backends._registry import get, hot
+from xbridge.backends._registry import fast_converters, get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,12 +100,12 @@ def test_a_tensor_that_requires_grad_leaves_as_a_read_only_view() -> None:
 
 
 def test_plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
-    adopt_all = get("torch").adopt_all  # type: ignore[attr-defined]
-    assert adopt_all([A, A[1:]])[1].data_ptr() == A[1:].ctypes.data
-    assert adopt_all([A, READONLY]) is None
-    assert adopt_all([A, np.array(["s"])]) is None
+    fast_from_numpy_many = get("torch").fast_from_numpy_many  # type: ignore[attr-defined]
+    assert fast_from_numpy_many([A, A[1:]])[1].data_ptr() == A[1:].ctypes.data
+    assert fast_from_numpy_many([A, READONLY]) is None
+    assert fast_from_numpy_many([A, np.array(["s"])]) is None
     with torch.inference_mode():
-        assert adopt_all([A]) is None
+        assert fast_from_numpy_many([A]) is None
         assert not tree.to_backend([A], "torch")[0].is_inference()
 
 
@@ -113,18 +113,18 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[int] = []
-    adopt_all = get("torch").adopt_all  # type: ignore[attr-defined]
+    fast_from_numpy_many = get("torch").fast_from_numpy_many  # type: ignore[attr-defined]
 
     def counted(hosts: list[Any]) -> Any:
         taken.append(len(hosts))
-        return adopt_all(hosts)
+        return fast_from_numpy_many(hosts)
 
-    monkeypatch.setattr(get("torch"), "adopt_all", counted)
+    monkeypatch.setattr(get("torch"), "fast_from_numpy_many", counted)
     assert xbridge.to_backend(A, "torch").tolist() == A.tolist()
     for _ in range(2):
         tree.to_backend([A, A[1:]], "torch")
         with xbridge.policy(copies="allow"):
-            assert not hot["torch"]
+            assert not fast_converters["torch"]
             tree.to_backend([A, A[1:]], "torch")
     tree.to_backend([A], "torch", copy=True)
     tree.to_backend([A], "numpy")
@@ -263,11 +263,11 @@ def test_a_size_and_a_module_are_leaves() -> None:
 
 
 def test_all_trees_are_brought_to_one_library() -> None:
-    class Batch(NamedTuple):
+    class TreeArrays(NamedTuple):
         x: Any
         n: int
 
-    first, second = tree.align(Batch(torch.ones(2), 3), {"y": [A, 2.5]})
-    assert type(first) is Batch
+    first, second = tree.align(TreeArrays(torch.ones(2), 3), {"y": [A, 2.5]})
+    assert type(first) is TreeArrays
     assert isinstance(second["y"][0], torch.Tensor)
     assert second["y"][1] == 2.5

@@ -11,7 +11,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.devices import SHARDED
-from xbridge.backends import numpy as room
+from xbridge.backends import numpy as backend
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -43,7 +43,7 @@ def test_numpy_has_no_gradients_to_begin() -> None:
     with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
         xbridge.asarray(np.ones(2), requires_grad=True)
     with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
-        room.track(np.ones(2))
+        backend.require_grad(np.ones(2))
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def test_arrays_of_ctypes_are_typed_buffers() -> None:
 
 def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
     a = np.ones(2)
-    assert room.detach(a) is a
-    assert room.settle(a) is a
-    assert room.move(a, xbridge.Device("cpu")) is a
-    assert room.peek(a) is a
-    assert room.adopt(a) is a
-    assert room.devices() == ("cpu",)
-    assert room.recording() is False
-    assert room.device_name("cpu") is None
+    assert backend.detach(a) is a
+    assert backend.materialize(a) is a
+    assert backend.to_device(a, xbridge.Device("cpu")) is a
+    assert backend.fast_to_numpy(a) is a
+    assert backend.fast_from_numpy(a) is a
+    assert backend.devices() == ("cpu",)
+    assert backend.is_grad_enabled() is False
+    assert backend.device_name("cpu") is None
 
 
 def test_a_large_copy_is_made_by_one_thread_where_no_other_can_be_started(
@@ -313,7 +313,7 @@ def test_integers_among_floats_are_exact_or_refused() -> None:
 
 
 def test_what_lies_on_several_devices_is_gathered_where_somebody_says_and_not_compared_as_a_whole() -> None:
-    spread = make_backend(describe=lambda x: room.describe(x.data)._replace(device=SHARDED))
+    spread = make_backend(array_info=lambda x: backend.array_info(x.data)._replace(device=SHARDED))
     xbridge.register_backend("toylib", spread)
     x = Toy(np.ones(2))
     with pytest.raises(xbridge.DeviceError, match=r"try to_backend\(x, 'numpy', device='cpu'\)"):

@@ -12,7 +12,7 @@ import xbridge
 
 torch = pytest.importorskip("torch")
 
-from xbridge.backends import torch as room  # noqa: E402 -- once torch is there
+from xbridge.backends import torch as backend  # noqa: E402 -- once torch is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -261,31 +261,31 @@ def test_what_meta_holds_has_no_data_and_stays_there() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_a_device_without_an_index_stays_or_is_the_current_one() -> None:
     first, second = xbridge.Device("cuda:0"), xbridge.Device("cuda:1")
-    assert room.devices() == ("cpu", "cuda:0", "cuda:1")
-    assert room.resolve_device(xbridge.Device("cuda"), CPU) == second
-    assert room.resolve_device(xbridge.Device("gpu"), CPU) == second
-    assert room.resolve_device(xbridge.Device("gpu"), first) == first
-    assert room.resolve_device(xbridge.Device("cuda"), first) == first
-    assert room.resolve_device(second, first) == second
-    assert room.resolve_device(CPU, first) == CPU
+    assert backend.devices() == ("cpu", "cuda:0", "cuda:1")
+    assert backend.resolve_device(xbridge.Device("cuda"), CPU) == second
+    assert backend.resolve_device(xbridge.Device("gpu"), CPU) == second
+    assert backend.resolve_device(xbridge.Device("gpu"), first) == first
+    assert backend.resolve_device(xbridge.Device("cuda"), first) == first
+    assert backend.resolve_device(second, first) == second
+    assert backend.resolve_device(CPU, first) == CPU
 
 
 def test_the_one_device_of_metal_has_no_current_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
-    assert room.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
+    assert backend.resolve_device(xbridge.Device("mps"), CPU) == "mps:0"
     for dtype, instead in {"float64": "dtype='float32'", "complex128": "dtype='complex64'"}.items():
-        lacking = room.lacks(dtype, xbridge.Device("mps:0"))
+        lacking = backend.unsupported_dtype(dtype, xbridge.Device("mps:0"))
         assert lacking == (xbridge.DTypeError, f"MPS has no {dtype}", instead)
-    assert room.lacks("float32", xbridge.Device("mps:0")) is None
+    assert backend.unsupported_dtype("float32", xbridge.Device("mps:0")) is None
 
 
 def test_every_device_of_an_accelerator_is_one_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
-    assert room.devices()[-2:] == ("xpu:0", "xpu:1")
+    assert backend.devices()[-2:] == ("xpu:0", "xpu:1")
 
 
 def test_a_move_is_torchs_own() -> None:
-    moved = room.move(torch.ones(2), xbridge.Device("meta"))
+    moved = backend.to_device(torch.ones(2), xbridge.Device("meta"))
     assert (moved.is_meta, moved.shape) == (True, (2,))
 
 

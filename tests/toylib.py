@@ -40,18 +40,18 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
         "samples": "",
         "gaps": dict.fromkeys(("device", "readonly", "history", "namespace"), "never: it is a toy"),
         "owns": lambda cls: issubclass(cls, Toy),
-        "describe": lambda x: host.describe(x.data),
-        "refusal": lambda x, *, leaving: host.refusal(x.data, leaving=leaving),
-        "layout": lambda x: host.layout(x.data),
+        "array_info": lambda x: host.array_info(x.data),
+        "unsupported": lambda x, *, leaving: host.unsupported(x.data, leaving=leaving),
+        "memory_layout": lambda x: host.memory_layout(x.data),
         "namespace": lambda x: host.namespace(x.data),
-        "peek": lambda x: None,
-        "adopt": lambda x: None,
-        "check": lambda x, dtype: (host.check(x.data, dtype), x)[1],
-        "cast": lambda x, dtype: Toy(host.cast(x.data, dtype)),
+        "fast_to_numpy": lambda x: None,
+        "fast_from_numpy": lambda x: None,
+        "check_cast": lambda x, dtype: (host.check_cast(x.data, dtype), x)[1],
+        "astype": lambda x, dtype: Toy(host.astype(x.data, dtype)),
         "copy": lambda x: Toy(host.copy(x.data)),
         "stack": lambda arrays, shape: Toy(host.stack([x.data for x in arrays], shape)),
-        "to_host": lambda x: x.data,
-        "from_host": Toy,
+        "to_numpy": lambda x: x.data,
+        "from_numpy": Toy,
     }
     for word, value in {**own, **changes}.items():
         if value is None:
@@ -62,5 +62,23 @@ def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
 
 
 _FACTS = ("autograd", "host_casts")
-_LOOK = ("dtype_name", "lacks", "default_dtype", "device_name", "resolve_device", "devices", "holds")
-_STEPS = ("tracing", "outside", "recording", "detach", "track", "settle", "move", "export", "import_")
+_LOOK = (
+    "dtype_name",
+    "unsupported_dtype",
+    "default_dtype",
+    "device_name",
+    "resolve_device",
+    "devices",
+    "accepts_layout",
+)
+_STEPS = (
+    "is_tracing",
+    "untraced",
+    "is_grad_enabled",
+    "detach",
+    "require_grad",
+    "materialize",
+    "to_device",
+    "to_dlpack",
+    "from_dlpack",
+)

@@ -82,7 +82,7 @@ class Names(dict[Any, Any]):
     """A dict of somebody's."""
 
 
-class Row(list[Any]):
+class RecordRow(list[Any]):
     """A list of somebody's."""
 
 
@@ -123,7 +123,7 @@ PAIRS: dict[str, Callable[[Any, Any], Any]] = {
     "defaultdict": lambda x, y: defaultdict(list, {"b": x, "a": y}),
     "subclass of dict": lambda x, y: Names(b=x, a=y),
     "UserDict": lambda x, y: UserDict({"b": x, "a": y}),
-    "subclass of list": lambda x, y: Row([x, y]),
+    "subclass of list": lambda x, y: RecordRow([x, y]),
     "UserList": lambda x, y: UserList([x, y]),
     "deque": lambda x, y: deque([x, y], maxlen=7),
     "named tuple": Pair,

@@ -76,14 +76,14 @@ class Restore:
         if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
             home = self._homes[place]
         if home and home[1] == SHARDED:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"restore a result to argument {place}",
                 "it lies on several devices",
                 "align_back of its parts",
             )
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]
-            raise OptionError.because(
+            raise OptionError.build(
                 "restore a result" if to is None else f"restore a result to argument {shown(to)}",
                 f"the arguments that were arrays are {arrays}" if arrays else "no argument was an array",
                 f"to={arrays[0]}" if arrays else "align_back with an array",
@@ -128,8 +128,8 @@ def align_back(
     >>> restore(torch.add(a, b))
     array([2., 2.])
     """
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _there(xs, like, backend, options)
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return _there(xs, like, backend, keywords)
 
 
 if TYPE_CHECKING:
@@ -197,8 +197,8 @@ def aligned(
     """
     from functools import partial  # noqa: PLC0415 -- `import xbridge` would wait for it
 
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    meet = partial(_aligned, like, backend, options)
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    meet = partial(_aligned, like, backend, keywords)
     return meet if fn is None else meet(fn)
 
 
@@ -206,25 +206,25 @@ def _there(
     xs: tuple[Array, ...],
     like: Array | None,
     backend: str | ModuleType | None,
-    options: dict[str, Any],
+    keywords: dict[str, Any],
     place: Callable[[int], str] = "xs[{}]".format,
 ) -> tuple[tuple[Array, ...], Restore]:
     """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    met = verbs.align(xs, like, backend, place, **options)
-    return met, Restore(tuple(map(verbs.home, xs)), verbs.leader(xs))
+    met = verbs.align(xs, like, backend, place, **keywords)
+    return met, Restore(tuple(map(verbs.home, xs)), verbs.leading_index(xs))
 
 
 def _aligned(
-    like: Array | None, backend: str | ModuleType | None, options: dict[str, Any], fn: Callable[P, R]
+    like: Array | None, backend: str | ModuleType | None, keywords: dict[str, Any], fn: Callable[P, R]
 ) -> Callable[P, R]:
     from functools import wraps  # noqa: PLC0415 -- as above
 
     from xbridge._core.dtypes import UNNAMED  # noqa: PLC0415 -- it imports typing
 
     name = _named(fn)
-    dtype = options["dtype"]
+    dtype = keywords["dtype"]
     narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
 
     @wraps(fn)
@@ -235,7 +235,7 @@ def _aligned(
             return fn(*args, **kwargs)
         others = [x for key, x in given.items() if key not in keys]
         arrays = tuple(given[key] for key in keys)
-        met, restore = _there(arrays, like, backend, options, lambda i: f"argument {keys[i]!r} of {name}")
+        met, restore = _there(arrays, like, backend, keywords, lambda i: f"argument {keys[i]!r} of {name}")
         restore.home()
         given.update(zip(keys, met, strict=True))
         there: Any = [given.pop(i) for i in range(len(args))]
@@ -251,13 +251,13 @@ def _aligned(
     return call
 
 
-def _taken(result: Any, name: str, **options: object) -> Any:
-    from xbridge._leaves import Batch, converted  # noqa: PLC0415 -- they import NumPy
+def _taken(result: Any, name: str, **keywords: object) -> Any:
+    from xbridge._leaves import TreeArrays, converted  # noqa: PLC0415 -- they import NumPy
 
-    batch = Batch(result)
+    batch = TreeArrays(result)
     if batch.alone and not are_arrays(type(result)):
         return result
-    return batch.carried(lambda xs: converted(xs, name, **options))
+    return batch.map(lambda xs: converted(xs, name, **keywords))
 
 
 def _named(fn: Callable[..., object]) -> str:
@@ -267,8 +267,8 @@ def _named(fn: Callable[..., object]) -> str:
     if not callable(fn) or isinstance(fn, staticmethod):
         kind = type(fn).__name__
         later = isinstance(fn, (classmethod, staticmethod))
-        do = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
-        raise OptionError.because(f"align a {kind}", "it is no function", do)
+        hint = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
+        raise OptionError.build(f"align a {kind}", "it is no function", hint)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise _late(name)
@@ -284,6 +284,6 @@ def _refuse_late(result: object, name: str) -> None:
 
 
 def _late(name: str) -> OptionError:
-    return OptionError.because(
+    return OptionError.build(
         f"align {name}", "its results come later than it returns", "align_back inside it"
     )

@@ -7,7 +7,7 @@ own zero-copy call. With any doubt or option it is planned from facts, and only 
 from __future__ import annotations
 
 from xbridge.backends import HOST
-from xbridge.backends._registry import hot, kept
+from xbridge.backends._registry import fast_converters, identity_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Grad: TypeAlias = Literal["keep", "detach"] | None
 
-_to_host = hot[HOST]
+_to_host = fast_converters[HOST]
 
 
 def to_backend(
@@ -94,7 +94,7 @@ def to_backend(
     """
     if device is None and dtype is None and copy is None and grad is None:
         try:
-            y = hot[backend][type(x)](x)  # type: ignore[index] # a module is not in it
+            y = fast_converters[backend][type(x)](x)  # type: ignore[index] # a module is not in it
         except (KeyError, TypeError):
             y = None
         if y is not None:
@@ -215,7 +215,7 @@ def asarray(
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
         try:
-            return kept[type(obj)](obj)
+            return identity_types[type(obj)](obj)
         except KeyError:
             pass
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy

@@ -67,7 +67,7 @@ def device_of(x: Array, /) -> Device:
     >>> device_of(np.zeros(2)) == "cpu"
     True
     """
-    return _owner(x).describe(x).device
+    return _owner(x).array_info(x).device
 
 
 def dtype_of(x: Array, /) -> str:
@@ -95,7 +95,7 @@ def dtype_of(x: Array, /) -> str:
     >>> dtype_of(np.zeros(2, ">f4"))
     'float32'
     """
-    return _owner(x).describe(x).dtype
+    return _owner(x).array_info(x).dtype
 
 
 def array_namespace(*xs: Array) -> ModuleType:
@@ -125,7 +125,7 @@ def array_namespace(*xs: Array) -> ModuleType:
     arrays = [x for x in xs if not is_number(x)]
     names = dict.fromkeys(_owner(x).name for x in arrays)
     if len(names) != 1:
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             "find one namespace",
             f"the arrays come from {' and '.join(names) or 'nowhere'}",
             "align(*xs) first" if names else "an array",
@@ -174,9 +174,9 @@ def are_arrays(cls: type) -> bool:
 
 
 def _owner(x: Array) -> Backend:
-    room = backend_for(type(x))
-    if room is None:
-        raise UnsupportedArrayError.because(
+    backend = backend_for(type(x))
+    if backend is None:
+        raise UnsupportedArrayError.build(
             f"name the backend of a {type(x).__name__}", "no backend owns that type", "asarray(x)"
         )
-    return room
+    return backend

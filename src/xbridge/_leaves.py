@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import CPU
 from xbridge._engine import verbs
 from xbridge._inspect import are_arrays, dtype_of
-from xbridge._plan.options import read_request
-from xbridge._plan.steps import Request
-from xbridge.backends._registry import backend_for, get, hot
+from xbridge._plan.options import read_options
+from xbridge._plan.steps import Options
+from xbridge.backends._registry import backend_for, fast_converters, get
 from xbridge.errors import (
     Chained,
     DTypeError,
@@ -25,7 +25,7 @@ from xbridge.errors import (
     OptionError,
     UnsupportedArrayError,
     XBridgeError,
-    counted,
+    index_errors,
 )
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     Direct = Callable[[Array], Array | None]
     """From a plain array to what becomes of it; None in doubt."""
-    Work = Callable[[list[Any]], list[Any]]
+    ArrayFn = Callable[[list[Any]], list[Any]]
     """From arrays to what becomes of them."""
 
     _Way = tuple[Any, Any] | None
     """To a container, and the key of a child of it; None to the tree itself."""
 
-    class Walked(Protocol):
+    class TreeLike(Protocol):
         """A tree taken apart, as it was at that moment. `xbridge.tree` does it."""
 
         leaves: list[Any]
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
         def __init__(self, tree: Any) -> None: ...
 
-        def rebuilt(self, leaves: list[Any]) -> Any:
+        def unflatten(self, leaves: list[Any]) -> Any:
             """A tree of the same form with other leaves."""
             ...
 
@@ -90,11 +90,11 @@ def is_text(x: Any) -> bool:
     """Whether a leaf stays as it is, for it is no array of numbers and is not meant as one."""
     if type(x) in _NO_ARRAYS:
         return True
-    room = backend_for(type(x))
-    ask: Callable[[Array], bool] | None = getattr(room, "is_text", None)
+    backend = backend_for(type(x))
+    ask: Callable[[Array], bool] | None = getattr(backend, "is_text", None)
     if ask is not None:
         return ask(x)
-    if room is not None and type(x) in room.plain:
+    if backend is not None and type(x) in backend.plain:
         return _kind_of(x) in _TEXT
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
         return _kind_of(x) in _TEXT
@@ -106,43 +106,45 @@ def _kind_of(x: Any) -> Any:
     return getattr(getattr(x, "dtype", None), "kind", "")
 
 
-def converted(xs: list[Any], name: str | ModuleType, **options: Any) -> list[Array]:
+def converted(xs: list[Any], name: str | ModuleType, **keywords: Any) -> list[Array]:
     """What becomes of arrays and fixtures. These are in the library then, but never of another dtype."""
     target = get(name)
-    request = read_request((target,), **options)
-    ways = {kind: direct(kind, target, request) for kind in set(map(type, xs))}
+    options = read_options((target,), **keywords)
+    ways = {kind: direct(kind, target, options) for kind in set(map(type, xs))}
     made = [None if (way := ways[type(x)]) is None else way(x) for x in xs]
     planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
     try:
-        found = verbs.to_backend_all([xs[i] for i in planned], target.name, **options) if planned else []
+        found = verbs.to_backend_all([xs[i] for i in planned], target.name, **keywords) if planned else []
     except XBridgeError as error:
-        error.renumber(planned)
+        error.remap_index(planned)
         raise
     for i, y in zip(planned, found, strict=True):
         made[i] = y
     return list(
-        counted(_fixed(x, target.name, options) if y is None else y for x, y in zip(xs, made, strict=True))
+        index_errors(
+            _fixed(x, target.name, keywords) if y is None else y for x, y in zip(xs, made, strict=True)
+        )
     )
 
 
-def direct(kind: type, target: Backend, request: Request) -> Direct | None:
+def direct(kind: type, target: Backend, options: Options) -> Direct | None:
     """What converts plain arrays of a type without a plan, if nothing was asked but where they are to lie."""
-    way, room = hot.get(target.name, {}).get(kind), backend_for(kind)
-    if way is None or room is None or request != Request(request.device):
+    way, backend = fast_converters.get(target.name, {}).get(kind), backend_for(kind)
+    if way is None or backend is None or options != Options(options.device):
         return None
-    if request.device is None or (room.host_only and request.device == CPU):
+    if options.device is None or (backend.host_only and options.device == CPU):
         return way
-    if room is not target:
+    if backend is not target:
         return None
-    return lambda x: x if target.describe(x).device == request.device else None
+    return lambda x: x if target.array_info(x).device == options.device else None
 
 
-def _fixed(fixture: Fixture, name: str, options: dict[str, Any]) -> Array:
-    place = "cpu" if fixture.on_host else options["device"]
+def _fixed(fixture: Fixture, name: str, keywords: dict[str, Any]) -> Array:
+    place = "cpu" if fixture.on_host else keywords["device"]
     try:
-        return verbs.to_backend(fixture.array, name, **{**options, "dtype": None, "device": place})
+        return verbs.to_backend(fixture.array, name, **{**keywords, "dtype": None, "device": place})
     except DTypeError as error:
-        raise DTypeError.because(
+        raise DTypeError.build(
             f"take what a container is built of to {name}",
             f"its dtype must stay, and {name} has no {dtype_of(fixture.array)} here",
             fixture.instead,
@@ -150,13 +152,13 @@ def _fixed(fixture: Fixture, name: str, options: dict[str, Any]) -> Array:
 
 
 @cache
-def walker() -> type[Walked]:
+def walker() -> type[TreeLike]:
     """What takes a tree apart here."""
     try:
-        from xbridge.tree.flatten import Walk  # noqa: PLC0415 -- optree may be missing
+        from xbridge.tree.flatten import TreeSpec  # noqa: PLC0415 -- optree may be missing
     except MissingLibraryError:
         return Plain
-    return Walk
+    return TreeSpec
 
 
 class Plain:
@@ -175,7 +177,7 @@ class Plain:
         try:
             found, self._build = _taken(tree, None)
         except RecursionError:
-            raise OptionError.because(
+            raise OptionError.build(
                 f"find the leaves of a {type(tree).__name__}",
                 "it has no end, or it is nested too deep",
                 "a batch that does not hold itself",
@@ -183,7 +185,7 @@ class Plain:
         self.leaves = [x for x, _ in found]
         self._ways = [way for _, way in found]
 
-    def rebuilt(self, leaves: list[Any]) -> Any:
+    def unflatten(self, leaves: list[Any]) -> Any:
         """A tree of the same form with other leaves."""
         return self._build(iter(leaves))
 
@@ -197,7 +199,7 @@ class Plain:
         return "".join(["tree", *names])
 
 
-class Batch:
+class TreeArrays:
     """A tree, and the arrays in it, each once.
 
     Parameters
@@ -213,24 +215,24 @@ class Batch:
         arrays = leaves if self.alone else (x for x in leaves if crosses(type(x)) and not is_text(x))
         self.arrays = list({id(x): x for x in arrays}.values())
 
-    def carried(self, carry: Work) -> Any:
+    def map(self, carry: ArrayFn) -> Any:
         """The tree with arrays in place of arrays."""
         done = carry(self.arrays) if self.alone else together(self.walk, carry, self.arrays)
         made = dict(zip(map(id, self.arrays), done, strict=True))
-        return self.walk.rebuilt([made.get(id(x), x) for x in self.walk.leaves])
+        return self.walk.unflatten([made.get(id(x), x) for x in self.walk.leaves])
 
 
-def together(walk: Walked, many: Work, xs: list[Any]) -> list[Any]:
+def together(walk: TreeLike, many: ArrayFn, xs: list[Any]) -> list[Any]:
     """What `many` makes of all at once. An error says at which one it was raised."""
     try:
         return many(xs)
     except XBridgeError as error:
-        if error.which is None:
+        if error.index is None:
             raise
-        raise error.at(walk.name_of(xs[error.which])) from error
+        raise error.at(walk.name_of(xs[error.index])) from error
 
 
-def each(walk: Walked, fn: Callable[[Any], Any], xs: Iterable[Any]) -> list[Any]:
+def each(walk: TreeLike, fn: Callable[[Any], Any], xs: Iterable[Any]) -> list[Any]:
     """What `fn` makes of each leaf. An error says at which one it was raised."""
     done = []
     with _Place(walk) as place:
@@ -245,7 +247,7 @@ class _Place:
 
     leaf: Any = None
 
-    def __init__(self, walk: Walked) -> None:
+    def __init__(self, walk: TreeLike) -> None:
         self._walk = walk
 
     def __enter__(self) -> Self:
@@ -299,7 +301,7 @@ def _is_container(x: Any) -> bool:
     opened = issubclass(kind, _CONTAINERS) or any(hasattr(kind, word) for word in _FIELDS)
     opened = opened or (issubclass(kind, tuple) and not all(type(child) in _NO_ARRAYS for child in _items(x)))
     if opened and not are_arrays(kind):
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             f"look for arrays in a {kind.__name__}",
             "optree is not installed, and it is neither a plain list, tuple or dict nor a named tuple",
             "pip install 'xbridge-array[tree]'",

@@ -63,18 +63,18 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
 class XBridgeError(Exception):
     """The base of every error that xbridge raises."""
 
-    which: int | None = None
+    index: int | None = None
     """Of several inputs, the one at which it was raised, where that is known."""
 
     @classmethod
-    def because(cls, asked: str, why: str, do: str) -> Self:
+    def build(cls, asked: str, reason: str, hint: str) -> Self:
         """The one message form: what was asked of what, why not, what to type next."""
-        return cls(f"cannot {asked}: {why}; try {do}")
+        return cls(f"cannot {asked}: {reason}; try {hint}")
 
-    def renumber(self, places: Sequence[int]) -> None:
+    def remap_index(self, places: Sequence[int]) -> None:
         """Tell it which inputs it was raised among: those stand at these places of all."""
-        if self.which is not None:
-            self.which = places[self.which]
+        if self.index is not None:
+            self.index = places[self.index]
 
     def at(self, place: str) -> Self:
         """The same error, of one of several inputs."""
@@ -115,7 +115,7 @@ class ValueLossError(XBridgeError, OverflowError):
     @classmethod
     def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
         """A value that its default dtype cannot hold; the target has both, or the narrower one alone."""
-        return cls.because(
+        return cls.build(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
             f"naming one: dtype={dtype!r} or dtype={narrower!r}"
@@ -175,7 +175,7 @@ class Chained:
             raise self._ours(error) from error
 
 
-def counted(made: Iterable[T]) -> Iterator[T]:
+def index_errors(made: Iterable[T]) -> Iterator[T]:
     """The same. An error says of which it is: how many were made before it."""
     count = 0
     try:
@@ -183,5 +183,5 @@ def counted(made: Iterable[T]) -> Iterator[T]:
             yield one
             count += 1
     except XBridgeError as error:
-        error.which = count
+        error.index = count
         raise

@@ -4,6 +4,6 @@ Errors and `Device` are at the top of the package; what NumPy answers just as we
 `xbridge.backends.numpy`. What each fact and verb must promise stands in `Backend`.
 """
 
-from xbridge._core.protocol import Array, Backend, Exporter, Facts, HostArray, Layout, Refusal
+from xbridge._core.protocol import Array, ArrayInfo, Backend, Exporter, HostArray, MemoryLayout, Unsupported
 
-__all__ = ["Array", "Backend", "Exporter", "Facts", "HostArray", "Layout", "Refusal"]
+__all__ = ["Array", "ArrayInfo", "Backend", "Exporter", "HostArray", "MemoryLayout", "Unsupported"]

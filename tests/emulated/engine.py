@@ -9,7 +9,7 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge.backends import torch as room
+from xbridge.backends import torch as backend
 from xbridge.backends.torch import _pinned, _threads, _transfer
 
 if TYPE_CHECKING:
@@ -31,26 +31,26 @@ def use_small_buffers(
     instead: str = "",
 ) -> ModuleType:
     """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
-    ring = changed(_pinned, staging, instead).Ring if staging else _pinned.Ring
+    ring = changed(_pinned, staging, instead).PinnedPool if staging else _pinned.PinnedPool
     engine = changed(_transfer, crossing, instead if crossing else "")
-    engine.__dict__.update(Ring=ring, sizes=lambda: SIZES)
-    monkeypatch.setattr(room, "_crossing", engine)
-    for verb in ("move_all", "send", "sends"):
-        monkeypatch.setattr(room, verb, getattr(engine, verb))
-    monkeypatch.setattr(room, "aside", changed(_threads, aside, instead if aside else "").aside)
+    engine.__dict__.update(PinnedPool=ring, sizes=lambda: SIZES)
+    monkeypatch.setattr(backend, "_crossing", engine)
+    for verb in ("to_device_many", "stream_to_device", "streams_to_device"):
+        monkeypatch.setattr(backend, verb, getattr(engine, verb))
+    monkeypatch.setattr(backend, "aside", changed(_threads, aside, instead if aside else "").aside)
     return engine
 
 
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays cross together from now on, pack by pack."""
     packs: list[int] = []
-    move_all = room.move_all
+    to_device_many = backend.to_device_many
 
     def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
         packs.append(len(xs))
-        return move_all(xs, device)
+        return to_device_many(xs, device)
 
-    monkeypatch.setattr(room, "move_all", counting)
+    monkeypatch.setattr(backend, "to_device_many", counting)
     return packs
 
 

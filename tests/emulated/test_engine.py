@@ -15,7 +15,7 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 from torch_modes import Passes
 
 import xbridge
-from xbridge.backends import torch as room
+from xbridge.backends import torch as backend
 from xbridge.backends.torch import _pinned, _transfer
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
 
 def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
-    packed = _transfer.move_all([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
+    packed = _transfer.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
     assert not there._is_view()
     assert not any(x._is_view() for x in packed)
@@ -126,9 +126,9 @@ def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
 @pytest.fixture
 def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine without buffers."""
-    monkeypatch.setattr(_pinned.Ring, "send", None)
-    monkeypatch.setattr(_pinned.Ring, "fetch", None)
-    monkeypatch.setattr(_pinned.Ring, "use", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "fetch", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "use", None)
 
 
 @pytest.mark.usefixtures("no_staging")
@@ -138,11 +138,11 @@ def test_what_torch_has_to_take_part_in_goes_the_plain_way(engine: ModuleType) -
     negative = torch.full((50,), -1.0)._neg_view()
     pinned = torch.ones(50).pin_memory()
     for x in (leaf, pending, negative, pinned, torch.ones(0)):
-        there = engine.move(x, xbridge.Device(DEVICE))
+        there = engine.to_device(x, xbridge.Device(DEVICE))
         assert there.device == torch.device(DEVICE)
         assert there.cpu().eq(1).all()
     for x in (leaf, pending, negative, torch.ones(0)):
-        (there,) = engine.move_all([x], xbridge.Device(DEVICE))
+        (there,) = engine.to_device_many([x], xbridge.Device(DEVICE))
         assert there.requires_grad is x.requires_grad
 
 
@@ -153,11 +153,11 @@ class Marked(torch.Tensor):
 @pytest.mark.usefixtures("no_staging")
 def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engine: ModuleType) -> None:
     marked = torch.ones(50).as_subclass(Marked)
-    mapped = torch.func.vmap(lambda x: engine.move(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
+    mapped = torch.func.vmap(lambda x: engine.to_device(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
     with Passes():  # type: ignore[no-untyped-call] # theirs
-        watched = engine.move(torch.ones(50), xbridge.Device(DEVICE))
+        watched = engine.to_device(torch.ones(50), xbridge.Device(DEVICE))
 
-    assert type(engine.move(marked, xbridge.Device(DEVICE))) is Marked
+    assert type(engine.to_device(marked, xbridge.Device(DEVICE))) is Marked
     assert mapped.shape == (2, 50)
     assert mapped.eq(1).all().item()
     assert watched.eq(1).all().item()
@@ -167,7 +167,10 @@ def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engi
 def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
     zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
 
-    for x in (engine.move(zeros, xbridge.Device(DEVICE)), *engine.move_all([zeros], xbridge.Device(DEVICE))):
+    for x in (
+        engine.to_device(zeros, xbridge.Device(DEVICE)),
+        *engine.to_device_many([zeros], xbridge.Device(DEVICE)),
+    ):
         assert x.device == torch.device(DEVICE)
         assert x.cpu().eq(0).all().item()
 
@@ -178,7 +181,7 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
-        packed, _ = _transfer.move_all(given, xbridge.Device(DEVICE))
+        packed, _ = _transfer.to_device_many(given, xbridge.Device(DEVICE))
         total: torch.Tensor = (x * one * packed.cpu()).sum()
         return total
 
@@ -187,7 +190,7 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
 @pytest.mark.usefixtures("no_staging")
 def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> None:
-    (there,) = engine.move_all([torch.ones(50)], xbridge.Device("meta"))
+    (there,) = engine.to_device_many([torch.ones(50)], xbridge.Device("meta"))
 
     assert there.is_meta
 
@@ -196,8 +199,8 @@ def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> 
 def test_within_the_host_or_the_device_nothing_is_staged(engine: ModuleType) -> None:
     x = torch.ones(50)
 
-    assert engine.move(x, xbridge.Device("cpu")) is x
-    assert len(engine.move_all([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
+    assert engine.to_device(x, xbridge.Device("cpu")) is x
+    assert len(engine.to_device_many([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
 
 
 # -- the buffers -----------------------------------------------------------------------------------
@@ -229,13 +232,15 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
-    send = _pinned.Lane.send
+    stream_to_device = _pinned.PinnedBuffer.stream_to_device
 
-    def watched(lane: _pinned.Lane, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+    def watched(
+        lane: _pinned.PinnedBuffer, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]
+    ) -> None:
         seen.append((np.shares_memory(host, mapped), there.numel()))
-        send(lane, host, there, dtype)
+        stream_to_device(lane, host, there, dtype)
 
-    monkeypatch.setattr(_pinned.Lane, "send", watched)
+    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
 
     assert there.tolist() == list(range(100))
@@ -273,7 +278,7 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_pinned.Lane, "send", lambda *_, **__: 1 / 0)
+        patch.setattr(_pinned.PinnedBuffer, "stream_to_device", lambda *_, **__: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
@@ -286,7 +291,7 @@ def test_who_asks_for_too_much_memory_may_try_with_less(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(_pinned.Ring, "send", fail)
+    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", fail)
     for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             convert(np.ones(100), "torch", device=KIND)
@@ -309,7 +314,7 @@ def test_with_too_few_threads_the_caller_does_it_all_again(
     engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, lanes=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
-    start, send = threading.Thread.start, _pinned.Lane.send
+    start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
 
     def only_one(thread: threading.Thread) -> None:
         started.append(thread)
@@ -325,10 +330,10 @@ def test_with_too_few_threads_the_caller_does_it_all_again(
             failed.set()
             raise ZeroDivisionError
         assert failed.wait(60)
-        send(*args, **options)
+        stream_to_device(*args, **options)
 
     monkeypatch.setattr(threading.Thread, "start", only_one)
-    monkeypatch.setattr(_pinned.Lane, "send", failing_elsewhere)
+    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", failing_elsewhere)
 
     assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
 
@@ -352,8 +357,8 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
     engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, lanes=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
-    back = engine.move_all([x.clone() for x in there], xbridge.Device("cpu"))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
+    back = engine.to_device_many([x.clone() for x in there], xbridge.Device("cpu"))
 
     for x, y, z in zip(xs, there, back, strict=True):
         assert bits(x) == bits(y) == bits(z)
@@ -379,9 +384,9 @@ def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: py
 
     monkeypatch.setattr(api.Stream, "copy", counting)
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
     assert len(copies) == 1
-    back = engine.move_all(there, xbridge.Device("cpu"))
+    back = engine.to_device_many(there, xbridge.Device("cpu"))
     assert len(copies) == 2
     assert [x.tolist() for x in back] == [x.tolist() for x in xs]
 
@@ -389,7 +394,9 @@ def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: py
 def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
     engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, lanes=1, least=1 << 20))
 
-    back = engine.move_all([torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu"))
+    back = engine.to_device_many(
+        [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
+    )
 
     assert [x.untyped_storage().nbytes() for x in back] == [12, 12]
     assert not any(x._is_view() for x in back)
@@ -400,7 +407,7 @@ def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType
 def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
     xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
 
     assert [x.tolist() for x in there] == [x.tolist() for x in xs]
 
@@ -410,13 +417,13 @@ def test_the_core_moves_small_arrays_together_and_large_ones_alone(
 ) -> None:
     engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
     seen = []
-    move_all = room.move_all
+    to_device_many = backend.to_device_many
 
     def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
         seen.append(len(xs))
-        return move_all(xs, device)
+        return to_device_many(xs, device)
 
-    monkeypatch.setattr(room, "move_all", watched)
+    monkeypatch.setattr(backend, "to_device_many", watched)
     large = np.zeros(1 << 16)
     batch = [large, np.arange(4), np.arange(4.0), large + 1, np.arange(4, dtype="f2"), np.ones(3)]
 
@@ -473,12 +480,12 @@ def test_a_pack_that_fails_crosses_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(room, "move_all", failing)
+    monkeypatch.setattr(backend, "to_device_many", failing)
 
     there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
-    monkeypatch.setattr(room, "move", failing)
+    monkeypatch.setattr(backend, "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
         xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
@@ -530,10 +537,10 @@ def test_at_zero_nothing_is_staged(
     setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = setting("0")
-    monkeypatch.setattr(_transfer, "Ring", None)
+    monkeypatch.setattr(_transfer, "PinnedPool", None)
 
     assert off.least > 1 << 60
-    there = _transfer.move_all([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
+    there = _transfer.to_device_many([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
     assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
 
 

@@ -57,9 +57,11 @@ def check_packs(engine: ModuleType) -> None:
     engine.__dict__["sizes"] = lambda: _pinned.Sizes(chunk=1024, lanes=1, least=1 << 20)
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
-        there = engine.move_all(xs, xbridge.Device(DEVICE))
-        more = engine.move_all([x + 1 for x in xs], xbridge.Device(DEVICE))
-        back = engine.move_all([x + 2 for x in there], xbridge.Device("cpu"))  # not what the buffer holds
+        there = engine.to_device_many(xs, xbridge.Device(DEVICE))
+        more = engine.to_device_many([x + 1 for x in xs], xbridge.Device(DEVICE))
+        back = engine.to_device_many(
+            [x + 2 for x in there], xbridge.Device("cpu")
+        )  # not what the buffer holds
         with api.stream(api.Stream()):
             for x, y, z, more_of_it in zip(xs, there, back, more, strict=True):
                 assert torch.equal(y.cpu(), x)

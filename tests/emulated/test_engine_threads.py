@@ -14,7 +14,7 @@ from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
-from xbridge.backends import torch as room
+from xbridge.backends import torch as backend
 from xbridge.backends.torch import _pinned
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
-    aside = room.aside
+    aside = backend.aside
 
     def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
         asked.append(place)
@@ -138,15 +138,17 @@ def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
         """Its library, as far as it is asked."""
 
         host_only = False
-        describe = staticmethod(lambda x: room.describe(x.values))
+        array_info = staticmethod(lambda x: backend.array_info(x.values))
 
-    monkeypatch.setattr(room, "aside", watched)
-    monkeypatch.setattr("xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None)
+    monkeypatch.setattr(backend, "aside", watched)
+    monkeypatch.setattr(
+        "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
+    )
     from xbridge._transfer.threads import ends
 
-    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], room))
+    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend))
 
-    assert found == [(Theirs, DEVICE), (room, DEVICE), (Theirs, "cpu")]
+    assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 
 
 def test_a_transfer_from_the_host_waits_for_nobody_elses_computation() -> None:
@@ -190,23 +192,23 @@ def test_while_a_graph_is_captured_what_crosses_goes_the_plain_way(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured(monkeypatch)
-    monkeypatch.setitem(engine.__dict__, "Ring", None)
+    monkeypatch.setitem(engine.__dict__, "PinnedPool", None)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
-    assert len(engine.move_all([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
+    assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
 def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rings = []
     both = threading.Barrier(2, timeout=0.2)
 
-    def slow(*args: object) -> _pinned.Ring:
+    def slow(*args: object) -> _pinned.PinnedPool:
         rings.append(args)
         with suppress(threading.BrokenBarrierError):
             both.wait()  # for the other one, that is not to come
-        return _pinned.Ring(*args)  # type: ignore[arg-type]
+        return _pinned.PinnedPool(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(engine.__dict__, "Ring", slow)
+    monkeypatch.setitem(engine.__dict__, "PinnedPool", slow)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
 

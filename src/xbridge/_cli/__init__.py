@@ -79,7 +79,7 @@ def _parser() -> ArgumentParser:
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module = import_module(f"xbridge._cli._{name}")
+        module = import_module(f"xbridge._cli.{name}")
         sub = subparsers.add_parser(
             name,
             help=module.HELP,

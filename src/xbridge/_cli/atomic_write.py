@@ -26,8 +26,8 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
     """Return the file to write, links followed, if it may be written."""
 
     def ours(error: Exception) -> RefusedError:
-        why = getattr(error, "strerror", "") or str(error)  # of a name that is too long, or no name at all
-        return RefusedError.because(f"write {target}", why, "another name")
+        reason = getattr(error, "strerror", "") or str(error)  # of a name that is too long, or no name at all
+        return RefusedError.build(f"write {target}", reason, "another name")
 
     with Chained(ours):
         return _resolved(target, source, force=force)
@@ -35,24 +35,24 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
 
 def _resolved(target: Path, source: Path, *, force: bool) -> Path:
     real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
-    why, do = "", "another name"
+    reason, hint = "", "another name"
     if "\0" in str(target):
-        why = "its name has a null character"
+        reason = "its name has a null character"
     elif target.is_dir():
-        why, do = "it is a directory", f"{target / source.name} with the suffix of the format"
+        reason, hint = "it is a directory", f"{target / source.name} with the suffix of the format"
     elif target.is_symlink() and not target.exists():
-        why = "it is a link to a file that is not there"
+        reason = "it is a link to a file that is not there"
     elif real.exists() and not real.is_file():
-        why = "it is no regular file"
+        reason = "it is no regular file"
     elif not real.parent.is_dir():
-        why = f"there is no directory {real.parent}"
-        do = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
+        reason = f"there is no directory {real.parent}"
+        hint = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
     elif real.exists() and real.samefile(source):
-        why = f"it is the same file as {source}"
+        reason = f"it is the same file as {source}"
     elif real.exists() and not force:
-        why, do = "it exists", "--force to replace it"
-    if why:
-        raise RefusedError.because(f"write {target}", why, do)
+        reason, hint = "it exists", "--force to replace it"
+    if reason:
+        raise RefusedError.build(f"write {target}", reason, hint)
     return real
 
 
@@ -68,13 +68,13 @@ def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Pa
             file.flush()
             os.fsync(file.fileno())
         if target.exists() and not force:
-            raise RefusedError.because(f"write {target}", "somebody else has written it meanwhile", "--force")
+            raise RefusedError.build(f"write {target}", "somebody else has written it meanwhile", "--force")
         _rename(part, target)
     except OSError as error:
-        why = f"{error.strerror or error}, and {as_it_was}"
-        raise RefusedError.because(f"write {target}", why, "a place with room for it") from error
+        reason = f"{error.strerror or error}, and {as_it_was}"
+        raise RefusedError.build(f"write {target}", reason, "a place with room for it") from error
     except KeyboardInterrupt as error:
-        raise RefusedError.because(f"write {target}", f"interrupted, and {as_it_was}", "again") from error
+        raise RefusedError.build(f"write {target}", f"interrupted, and {as_it_was}", "again") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -50,14 +50,14 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
     names = [UNNAMED if x.name is None else x.name for x in arrays]
     if allowed.array is not None:
         if allowed.array not in names:
-            raise RefusedError.because(
+            raise RefusedError.build(
                 f"find the array {allowed.array!r}", f"the file has {_listed(names)}", "one of these names"
             )
         return [arrays[names.index(allowed.array)]]
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
-        why = f"it holds one array without a name, and there are {_listed(names)}"
-        raise _cannot(target, why, f"--array {one!r}, or a suffix with names")
+        reason = f"it holds one array without a name, and there are {_listed(names)}"
+        raise _cannot(target, reason, f"--array {one!r}, or a suffix with names")
     return arrays
 
 
@@ -75,7 +75,7 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
     if to is None:
         return x
     if category(name) == "complex" and category(to) != "complex":
-        raise RefusedError.because(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
+        raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
     return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x)
 
 
@@ -100,8 +100,8 @@ def _instead(x: Stored) -> str:
     return "a .npz file"
 
 
-def _cannot(target: Path, why: str, do: str) -> RefusedError:
-    return RefusedError.because(f"write {target}", why, do)
+def _cannot(target: Path, reason: str, hint: str) -> RefusedError:
+    return RefusedError.build(f"write {target}", reason, hint)
 
 
 def _listed(names: list[str]) -> str:

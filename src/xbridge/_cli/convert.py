@@ -82,15 +82,15 @@ def convert(asked: Namespace) -> Content:
     target = resolve(asked.target, source, force=asked.force)
     allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
 
-    def refusal(error: Exception) -> RefusedError:
-        return RefusedError.because(f"write {asked.target}", str(error), "another format, or other names")
+    def unsupported(error: Exception) -> RefusedError:
+        return RefusedError.build(f"write {asked.target}", str(error), "another format, or other names")
 
     with ExitStack() as stack:
         content = fitted(reader.read(source, stack, checksums=not asked.no_checksum), writer, allowed, target)
         _try_names(writer, content, target)
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         with replacing(target, force=asked.force) as (file, part), bar as advance:
-            with Sink(file, advance) as sink, Chained(refusal):
+            with Sink(file, advance) as sink, Chained(unsupported):
                 writer.write(sink, content, target.parent)
             file.flush()
             _read_back(part, writer, content, target)
@@ -103,7 +103,7 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
-            raise RefusedError.because(
+            raise RefusedError.build(
                 f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", "bfloat16=float32"
             )
         found[before] = after
@@ -137,6 +137,6 @@ def _read_back(part: Path, writer: Format, content: Content, target: Path) -> No
             raise _lost(target, f"the file does not give {x.label} back")
 
 
-def _lost(target: Path, why: object) -> RefusedError:
-    said = f"what was written cannot be read back: {why}"
-    return RefusedError.because(f"write {target}", said, "another format, or other names")
+def _lost(target: Path, reason: object) -> RefusedError:
+    said = f"what was written cannot be read back: {reason}"
+    return RefusedError.build(f"write {target}", said, "another format, or other names")

@@ -17,11 +17,13 @@ class RefusedError(XBridgeError):
     """A file, or what was asked of it, cannot be converted without a loss."""
 
 
-def unreadable(path: Path, why: object, do: str = "another copy of the file") -> RefusedError:
+def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
     """A file that cannot be read; what a library has to say of it is cut to its first sentence."""
-    words = repr(why) if isinstance(why, KeyError) else str(why)  # which says the key, and nothing else
-    said = words.partition("\n")[0].partition(". ")[0] or type(why).__name__
-    return RefusedError.because(f"read {path}", said, do)
+    words = (
+        repr(reason) if isinstance(reason, KeyError) else str(reason)
+    )  # which says the key, and nothing else
+    said = words.partition("\n")[0].partition(". ")[0] or type(reason).__name__
+    return RefusedError.build(f"read {path}", said, hint)
 
 
 def check_source(path: Path) -> None:
@@ -30,18 +32,18 @@ def check_source(path: Path) -> None:
     def ours(error: Exception) -> RefusedError:
         return unreadable(path, getattr(error, "strerror", "") or error, "the name of an array file")
 
-    why = ""
+    reason = ""
     with Chained(ours):
         if not path.exists():
-            why = "it is a link to a file that is not there" if path.is_symlink() else "it does not exist"
+            reason = "it is a link to a file that is not there" if path.is_symlink() else "it does not exist"
         elif not path.is_file():
-            why = "it is a directory" if path.is_dir() else "it is no regular file"
+            reason = "it is a directory" if path.is_dir() else "it is no regular file"
         elif not path.stat().st_size:
-            why = "it is empty"
+            reason = "it is empty"
         else:
             path.open("rb").close()
-    if why:
-        raise unreadable(path, why, "the name of an array file")
+    if reason:
+        raise unreadable(path, reason, "the name of an array file")
 
 
 def one_line(error: BaseException) -> str:

@@ -48,8 +48,8 @@ def run(asked: Namespace) -> int:
             likes = [(x.name, x.like()) for x in wanted]
         plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
     if not plans and asked.array is not None:
-        why = "it has no such array"
-        raise RefusedError.because(f"find {asked.array!r} in {asked.file}", why, "another name")
+        reason = "it has no such array"
+        raise RefusedError.build(f"find {asked.array!r} in {asked.file}", reason, "another name")
     if asked.json:
         print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
     else:

@@ -48,19 +48,19 @@ def run(asked: Namespace) -> int:
         print_json({**here, "backends": found})
     else:
         print(", ".join(f"{name} {text}" for name, text in here.items()))
-        print_table(["backend", "version", "devices", "switches"], [_row(facts) for facts in found])
+        print_table(["backend", "version", "devices", "switches"], [_row(info) for info in found])
     return 0
 
 
 def _told(name: str) -> dict[str, object]:
     """What there is to say of one backend."""
     try:
-        room = get(name)
+        backend = get(name)
     except UnknownBackendError:
         raise
     except XBridgeError as error:
-        why, _, do = one_line(error).partition(": ")[2].rpartition("; try ")
-        return {"name": name, "available": False, "why": why, "try": do}
+        reason, _, hint = one_line(error).partition(": ")[2].rpartition("; try ")
+        return {"name": name, "available": False, "why": reason, "try": hint}
     root = INDEX[name].roots[0] if name in INDEX else name
     switches, memory = _PROBES.get(name, (dict, _unknown))
     return {
@@ -69,22 +69,22 @@ def _told(name: str) -> dict[str, object]:
         "version": getattr(sys.modules.get(root), "__version__", ""),
         "devices": [
             {"name": device, "bytes": _host_memory() if device == CPU else memory(device)}
-            for device in room.devices()
+            for device in backend.devices()
         ],
         "switches": switches(),
     }
 
 
-def _row(facts: dict[str, Any]) -> list[str]:
+def _row(info: dict[str, Any]) -> list[str]:
     """The same in four cells."""
-    if not facts["available"]:
-        return [facts["name"], "", "", f"{facts['why']}; try {facts['try']}"]
+    if not info["available"]:
+        return [info["name"], "", "", f"{info['why']}; try {info['try']}"]
     devices = [
         device["name"] if device["bytes"] is None else f"{device['name']} ({in_bytes(device['bytes'])})"
-        for device in facts["devices"]
+        for device in info["devices"]
     ]
-    switches = [f"{name} {value}" for name, value in facts["switches"].items()]
-    return [facts["name"], facts["version"], ", ".join(devices), ", ".join(switches)]
+    switches = [f"{name} {value}" for name, value in info["switches"].items()]
+    return [info["name"], info["version"], ", ".join(devices), ", ".join(switches)]
 
 
 def _host_memory() -> int | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import Array
-    from xbridge.testing._samples import Way
+    from xbridge.testing._samples import LayoutCase
 
 HELP = "which dtypes, layouts and pairs of libraries cross, measured now"
 DESCRIPTION = """\
@@ -55,9 +55,9 @@ def run(asked: Namespace) -> int:
     made = _pairs(here) if pairs else _TABLES[asked.table](get(asked.source).name)
     targets = [get(name).name for name in here if pairs or name != asked.source]
     if not targets:
-        why = f"{asked.source} is the only backend that is here"
-        raise RefusedError.because(
-            f"measure {asked.table}", why, "xbridge-array info: it says what to install"
+        reason = f"{asked.source} is the only backend that is here"
+        raise RefusedError.build(
+            f"measure {asked.table}", reason, "xbridge-array info: it says what to install"
         )
     cells = {row: {name: _crossing(make, name) for name in targets} for row, make in made}
     if asked.json:
@@ -83,7 +83,7 @@ def _crossing(make: Callable[[], Array], target: str) -> dict[str, str]:
         return {"memory": "itself"}
     if not shares_memory(x, y):
         return {"memory": "copied"}
-    return {"memory": "shared" if get(target).layout(y).writable else "shared, read-only"}
+    return {"memory": "shared" if get(target).memory_layout(y).writable else "shared, read-only"}
 
 
 def _dtypes(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
@@ -112,7 +112,7 @@ def _zeros(source: str, dtype: str) -> Array:
     return to_backend(np.zeros((4, 6), native_dtype(dtype)), source)
 
 
-def _laid(way: Way, dtype: str, shape: tuple[int, ...]) -> Array:
+def _laid(way: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
     import numpy as np  # noqa: PLC0415 -- `--help` does not need it
 
     values = np.zeros(shape, dtype)

@@ -46,11 +46,11 @@ class Device(str):
         kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
         if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"read device {shown(name)}", "a device is a kind or kind:index", "device='cpu'"
             )
         if len(index) > _DIGITS:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"read device {shown(name)}", f"an index has at most {_DIGITS} digits", "device='cpu'"
             )
         return super().__new__(cls, "cpu" if name == "cpu:0" else name)
@@ -94,7 +94,7 @@ SHARDED = device_named("sharded")
 
 def no_exchange(library: str) -> DeviceError:
     """What `export` and `import_` raise in a library that shares no memory of devices with anybody."""
-    return DeviceError.because(
+    return DeviceError.build(
         f"hand over memory of a device in {library}",
         f"{library} shares no devices with other libraries",
         "device='cpu'",

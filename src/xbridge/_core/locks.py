@@ -33,9 +33,9 @@ def freed(thing: T) -> T:
     return thing
 
 
-def in_child(do: Callable[[], object]) -> None:
+def in_child(hint: Callable[[], object]) -> None:
     """Call a function in every child of a fork, once all locks are free. Without `fork` there is no child."""
-    getattr(os, "register_at_fork", dict)(after_in_child=do)
+    getattr(os, "register_at_fork", dict)(after_in_child=hint)
 
 
 def _free() -> None:

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 class Extras(Backend, Protocol):
     """A backend with every optional verb."""
 
-    def adopt_all(self, hosts: list[HostArray], /) -> list[Array] | None:
+    def fast_from_numpy_many(self, hosts: list[HostArray], /) -> list[Array] | None:
         """`adopt` for each of these arrays; None when in doubt about one."""
 
-    def stack_all(self, xs: list[Array], /) -> Array | None:
+    def stack_many(self, xs: list[Array], /) -> Array | None:
         """`stack` in one row, for plain arrays that may be unlike; None if they are, or in doubt."""
 
-    def move_all(self, xs: list[Array], device: Device, /) -> list[Array]:
+    def to_device_many(self, xs: list[Array], device: Device, /) -> list[Array]:
         """`move` for many small arrays at once, whose new memory may be one piece."""
 
-    def settle_all(self, xs: list[Array], /) -> list[Array]:
+    def materialize_many(self, xs: list[Array], /) -> list[Array]:
         """`settle` for many at once, whatever they are made of being made once."""
 
-    def sends(self, nbytes: int, device: Device, /) -> bool:
+    def streams_to_device(self, nbytes: int, device: Device, /) -> bool:
         """Whether it would `send` an array that has so many bytes there."""
 
-    def send(self, host: HostArray, device: Device, dtype: str | None = None, /) -> Array:
+    def stream_to_device(self, host: HostArray, device: Device, dtype: str | None = None, /) -> Array:
         """The host's cast, or else its copy, and `move` in one, piece by piece: no whole copy lies between.
 
         The result lies in the order of axes that the host would have given it.
@@ -65,6 +65,15 @@ class Extras(Backend, Protocol):
 
 
 OPTIONAL = (
-    *("adopt_all", "stack_all", "move_all", "settle_all", "sends", "send", "agrees", "is_leaf"),
+    *(
+        "fast_from_numpy_many",
+        "stack_many",
+        "to_device_many",
+        "materialize_many",
+        "streams_to_device",
+        "stream_to_device",
+        "agrees",
+        "is_leaf",
+    ),
     *("promote", "aside", "here", "is_text"),
 )

@@ -46,7 +46,7 @@ class Exporter(Protocol):
         """A capsule, whose memory is ready for the work that the stream is given next."""
 
 
-class Facts(NamedTuple):
+class ArrayInfo(NamedTuple):
     """What a conversion within one library needs to know. Reads no pointer, so it can be traced."""
 
     dtype: str
@@ -54,13 +54,13 @@ class Facts(NamedTuple):
     device: Device
     shape: tuple[int, ...]
     """With NaN for the length of an axis that shows when it is computed."""
-    history: bool = False
+    requires_grad: bool = False
     """Whether autograd tracks it."""
-    native: bool = True
+    native_byteorder: bool = True
     """Whether its bytes are in this machine's order."""
 
 
-class Layout(NamedTuple):
+class MemoryLayout(NamedTuple):
     """How an array that may be read lies in memory."""
 
     address: int
@@ -71,16 +71,16 @@ class Layout(NamedTuple):
     itemsize: int
     writable: bool = True
     aligned: bool = True
-    settled: bool = True
+    materialized: bool = True
     """False while an operation is still pending on the bytes, as with a conjugate bit."""
 
     @classmethod
-    def nowhere(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> Layout:
+    def unallocated(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> MemoryLayout:
         """Of an array that has no memory before it is settled, and lies row by row then."""
         rows = tuple(accumulate((itemsize, *shape[:0:-1]), mul))[: len(shape)]
-        return cls(0, shape, rows[::-1], itemsize, writable=writable, settled=False)
+        return cls(0, shape, rows[::-1], itemsize, writable=writable, materialized=False)
 
-    def is_nowhere(self) -> bool:
+    def is_unallocated(self) -> bool:
         """Whether it has no byte in memory: it is empty, or still to be computed."""
         return 0 in self.shape or not self.address
 
@@ -90,7 +90,7 @@ class Layout(NamedTuple):
         low = sum(r for r in reach if r < 0)
         return low, sum(r for r in reach if r > 0) + self.itemsize
 
-    def repeats(self) -> bool:
+    def may_overlap_itself(self) -> bool:
         """Whether two elements may lie in the same memory; True when in doubt."""
         if 0 in self.shape:
             return False
@@ -103,12 +103,12 @@ class Layout(NamedTuple):
         return False
 
 
-class Refusal(NamedTuple):
+class Unsupported(NamedTuple):
     """Why an array cannot be read, and what to type instead."""
 
     error: type[XBridgeError]
-    why: str
-    do: str
+    reason: str
+    hint: str
 
 
 class Backend(Protocol):
@@ -159,19 +159,19 @@ class Backend(Protocol):
     def owns(self, cls: type, /) -> bool:
         """Whether instances of the class are its arrays or scalars."""
 
-    def describe(self, x: Array, /) -> Facts:
+    def array_info(self, x: Array, /) -> ArrayInfo:
         """The facts of any array it owns, convertible or not."""
 
-    def refusal(self, x: Array, /, *, leaving: bool) -> Refusal | None:
+    def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         """Why `x` cannot be converted, within the library or on the way out of it."""
 
-    def layout(self, x: Array, /) -> Layout:
+    def memory_layout(self, x: Array, /) -> MemoryLayout:
         """How an array that is not refused lies in memory."""
 
     def dtype_name(self, dtype: object, /) -> str | None:
         """The name of one of its dtype objects; None for anything else."""
 
-    def lacks(self, dtype: str, device: Device, /) -> Refusal | None:
+    def unsupported_dtype(self, dtype: str, device: Device, /) -> Unsupported | None:
         """Why it cannot have arrays of that dtype there; None if it can."""
 
     def default_dtype(self, category: str, device: Device, /) -> str:
@@ -189,54 +189,54 @@ class Backend(Protocol):
     def namespace(self, x: Array, /) -> ModuleType:
         """The array API namespace of `x`."""
 
-    def tracing(self) -> bool:
+    def is_tracing(self) -> bool:
         """Whether a compiler of the library is tracing the caller now."""
 
-    def outside(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
+    def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
         """`fn`, run outside the modes that would change what it makes, such as tracing."""
 
-    def recording(self) -> bool:
+    def is_grad_enabled(self) -> bool:
         """Whether operations record history now."""
 
     # -- hot -------------------------------------------------------------------------------------
-    def peek(self, x: Array, /) -> HostArray | None:
+    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
         """The host's view of a plain array, as the contract wants it."""
 
-    def adopt(self, host: HostArray, /) -> Array | None:
+    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
         """An array over a plain host array's memory, as the contract wants it."""
 
     # -- steps -----------------------------------------------------------------------------------
     def detach(self, x: Array, /) -> Array:
         """The same memory without history; read-only where the library has such arrays."""
 
-    def track(self, x: Array, /) -> Array:
+    def require_grad(self, x: Array, /) -> Array:
         """A new leaf over the same memory."""
 
-    def settle(self, x: Array, /) -> Array:
+    def materialize(self, x: Array, /) -> Array:
         """Do what is pending on the bytes; new memory."""
 
-    def check(self, x: Array, dtype: str, /) -> Array:
+    def check_cast(self, x: Array, dtype: str, /) -> Array:
         """`x`, after making sure that no value is lost in a cast to the dtype."""
 
-    def cast(self, x: Array, dtype: str, /) -> Array:
+    def astype(self, x: Array, dtype: str, /) -> Array:
         """The library's own cast; new memory."""
 
     def copy(self, x: Array, /) -> Array:
         """New memory, dense, in the same axis order."""
 
-    def move(self, x: Array, device: Device, /) -> Array:
+    def to_device(self, x: Array, device: Device, /) -> Array:
         """New memory on another device, complete for whoever reads it next."""
 
     def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
         """Arrays of one dtype, shape and device side by side: shape + the arrays' shape."""
 
-    def holds(self, facts: Facts, layout: Layout, /) -> bool:
+    def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
         """Whether `from_host` can express host memory that lies like this."""
 
-    def to_host(self, x: Array, /) -> HostArray:
+    def to_numpy(self, x: Array, /) -> HostArray:
         """A view of an array in host memory: no copy, no history."""
 
-    def from_host(self, host: HostArray, /) -> Array:
+    def from_numpy(self, host: HostArray, /) -> Array:
         """An array over the same memory, whether or not that may be written.
 
         Where `sharing` is a gap and the library is not `immutable`: of the same values, in new memory. A
@@ -244,10 +244,10 @@ class Backend(Protocol):
         and `to_host` return what they are given, and `move` takes and gives it.
         """
 
-    def export(self, x: Array, /) -> Exporter:
+    def to_dlpack(self, x: Array, /) -> Exporter:
         """What shows the memory of an array on its device by DLPack, whatever device is current."""
 
-    def import_(self, shown: Exporter, /) -> Array:
+    def from_dlpack(self, shown: Exporter, /) -> Array:
         """An array over device memory that somebody shows, in the order of the current stream there."""
 
 
@@ -265,8 +265,28 @@ FACTS: dict[str, type] = {
 }
 
 VERBS = (
-    *("owns", "describe", "refusal", "layout", "dtype_name", "lacks", "default_dtype"),
-    *("device_name", "resolve_device", "devices", "namespace", "tracing", "outside", "recording"),
-    *("peek", "adopt", "detach", "track", "settle", "check", "cast", "copy", "move", "stack", "holds"),
-    *("to_host", "from_host", "export", "import_"),
+    *(
+        "owns",
+        "array_info",
+        "unsupported",
+        "memory_layout",
+        "dtype_name",
+        "unsupported_dtype",
+        "default_dtype",
+    ),
+    *("device_name", "resolve_device", "devices", "namespace", "is_tracing", "untraced", "is_grad_enabled"),
+    *(
+        "fast_to_numpy",
+        "fast_from_numpy",
+        "detach",
+        "require_grad",
+        "materialize",
+        "check_cast",
+        "astype",
+        "copy",
+        "to_device",
+        "stack",
+        "accepts_layout",
+    ),
+    *("to_numpy", "from_numpy", "to_dlpack", "from_dlpack"),
 )

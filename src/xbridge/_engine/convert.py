@@ -6,91 +6,96 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
 from xbridge._engine.execute import is_watched, perform, run, watched
-from xbridge._plan.rules import across, within
-from xbridge._plan.steps import Plan, Request, in_words, nbytes_of
+from xbridge._plan.rules import plan_between, plan_within
+from xbridge._plan.steps import Options, Plan, in_words, nbytes_of
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import XBridgeError, counted
+from xbridge.errors import XBridgeError, index_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from xbridge._core.protocol import Array, Backend, Facts
+    from xbridge._core.protocol import Array, ArrayInfo, Backend
     from xbridge._plan.steps import Step
 
 SMALL = 1 << 18
 """Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
-class Guest(NamedTuple):
+class Source(NamedTuple):
     """An array and its backend."""
 
     array: Array
-    room: Backend
+    backend: Backend
     foreign: bool = False
     """It came in through an export protocol, so it is leaving some other library."""
 
-    def facts(self) -> Facts:
+    def info(self) -> ArrayInfo:
         """What its backend says of it."""
-        return self.room.describe(self.array)
+        return self.backend.array_info(self.array)
 
     def is_late(self) -> bool:
         """Whether it has no memory before it is computed."""
-        if self.room.refusal(self.array, leaving=True):
+        if self.backend.unsupported(self.array, leaving=True):
             return False
-        layout = self.room.layout(self.array)
-        return not layout.settled and not layout.address
+        layout = self.backend.memory_layout(self.array)
+        return not layout.materialized and not layout.address
 
 
-def enter(
+def resolve_source(
     x: object, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
-) -> Guest:
+) -> Source:
     """`x` as an array of some backend. What nobody owns is admitted as a host array, if it is on the host.
 
     With `fetch`, it is asked to come there: that is for who asked for the host. Else the target looks at it
     where it is, or another library that can.
     """
-    room = backend_for(type(x))
-    if room is not None and not isinstance(x, room.scalars):
-        return Guest(x, room)
+    backend = backend_for(type(x))
+    if backend is not None and not isinstance(x, backend.scalars):
+        return Source(x, backend)
     try:
-        host = _host.admit(x, must_share=must_share, fetch=fetch)
-        return Guest(host, get(HOST), foreign=room is None)
-    except _host.ElsewhereError as error:
+        host = _host.import_array(x, must_share=must_share, fetch=fetch)
+        return Source(host, get(HOST), foreign=backend is None)
+    except _host.NotOnHostError as error:
         refused = error
     from xbridge._engine import device_import  # noqa: PLC0415 -- only device memory that nobody owns needs it
 
-    array, door = device_import.take(x, refused, target, must_share=must_share)
-    return Guest(array, door, foreign=True)
+    array, importer = device_import.import_device_array(x, refused, target, must_share=must_share)
+    return Source(array, importer, foreign=True)
 
 
-def convert(guest: Guest, target: Backend, request: Request) -> Array:
+def convert(source: Source, target: Backend, options: Options) -> Array:
     """The array in the target's library, as requested."""
-    return run(guest.array, plan(guest, target, request))
+    return run(source.array, plan(source, target, options))
 
 
-def convert_all(guests: Iterable[Guest], target: Backend, request: Request) -> list[Array]:
+def convert_all(sources: Iterable[Source], target: Backend, options: Options) -> list[Array]:
     """Each as `convert` would; what many can do together, such as to move if they are small, they do so."""
     if not is_watched(target):
-        return _together(counted(_begun(guests, target, request)))
-    known = list(counted(guests))
-    arrays, plans = [guest.array for guest in known], list(counted(plan(x, target, request) for x in known))
-    return watched(arrays, plans, lambda: _together(counted(map(_alone, arrays, plans))))
+        return _together(index_errors(_begun(sources, target, options)))
+    known = list(index_errors(sources))
+    arrays, plans = (
+        [source.array for source in known],
+        list(index_errors(plan(x, target, options) for x in known)),
+    )
+    return watched(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
 
 
-def _begun(guests: Iterable[Guest], target: Backend, request: Request) -> Iterator[tuple[Array, Plan | None]]:
+def _begun(
+    sources: Iterable[Source], target: Backend, options: Options
+) -> Iterator[tuple[Array, Plan | None]]:
     """Each as far as it comes alone, and what is left to do.
 
     Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
     """
-    plain = get(HOST).plain if request == Request(request.device) else ()
+    plain = get(HOST).plain if options == Options(options.device) else ()
     alike: dict[object, Plan] = {}
-    for guest in guests:
-        x = guest.array
+    for source in sources:
+        x = source.array
         rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
-        adopted = None if rest is None else target.adopt(x)
+        adopted = None if rest is None else target.fast_from_numpy(x)
         if adopted is None:
-            adopted, rest = _alone(x, plan(guest, target, request))
+            adopted, rest = _alone(x, plan(source, target, options))
             if rest and len(rest.steps) == 1 and type(x) in plain:
                 alike[x.dtype] = rest
         yield adopted, rest
@@ -108,13 +113,13 @@ def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
 
 def _is_joint(step: Step, plan: Plan) -> bool:
     """Whether its library does it for many at once: computes what hangs together, moves what is small."""
-    if step.verb not in ("settle", "move") or not hasattr(step.room, f"{step.verb}_all"):
+    if step.op not in ("materialize", "to_device") or not hasattr(step.module, f"{step.op}_many"):
         return False
-    return step.verb == "settle" or _is_small(plan.route.facts)
+    return step.op == "materialize" or _is_small(plan.conversion.info)
 
 
-def _is_small(facts: Facts) -> bool:
-    nbytes = nbytes_of(facts.shape, facts.dtype)
+def _is_small(info: ArrayInfo) -> bool:
+    nbytes = nbytes_of(info.shape, info.dtype)
     return nbytes is not None and nbytes <= SMALL
 
 
@@ -134,13 +139,13 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
             plans = [rests.pop(i) for i in chosen]
             try:
                 done = _jointly(step, [arrays[i] for i in chosen], plans)[::-1]  # each let go when it goes on
-                behind = counted(_alone(done.pop(), plan, 1) for plan in plans)
+                behind = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
                 for i, (x, rest) in zip(chosen, behind, strict=True):
                     arrays[i] = x
                     if rest:
                         rests[i] = rest
             except XBridgeError as error:
-                error.renumber(chosen)
+                error.remap_index(chosen)
                 raise
     return arrays
 
@@ -148,21 +153,21 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
 def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """The step for all; one by one if it fails and may be done again, to see at which."""
     try:
-        done: list[Array] = perform(xs, Plan(plans[0].route, (step._replace(verb=f"{step.verb}_all"),)))
+        done: list[Array] = perform(xs, Plan(plans[0].conversion, (step._replace(op=f"{step.op}_many"),)))
     except XBridgeError:
-        if step.verb != "move":
+        if step.op != "to_device":
             raise
         alone = (perform(x, plan._replace(steps=(step,))) for x, plan in zip(xs, plans, strict=True))
-        done = list(counted(alone))
+        done = list(index_errors(alone))
     return done
 
 
-def plan(guest: Guest, target: Backend, request: Request) -> Plan:
+def plan(source: Source, target: Backend, options: Options) -> Plan:
     """What is to be done to it, or why it cannot be done."""
-    source = guest.room
-    refused = source.refusal(guest.array, leaving=guest.foreign or source is not target)
+    owner = source.backend
+    refused = owner.unsupported(source.array, leaving=source.foreign or owner is not target)
     if refused:
-        raise refused.error.because(in_words(source, guest.facts(), target), refused.why, refused.do)
-    if source is target:
-        return within(source, guest.array, request)
-    return across(source, target, guest.array, request)
+        raise refused.error.build(in_words(owner, source.info(), target), refused.reason, refused.hint)
+    if owner is target:
+        return plan_within(owner, source.array, options)
+    return plan_between(owner, target, source.array, options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.protocol import Facts
+from xbridge._core.protocol import ArrayInfo
 from xbridge._host.array_interface import cuda_layout
 from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
 from xbridge._host.importers import hold_to_its_word
@@ -23,62 +23,62 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, Layout
-    from xbridge._host import ElsewhereError
+    from xbridge._core.protocol import Array, Backend, MemoryLayout
+    from xbridge._host import NotOnHostError
 
 _FIRST = "in its own library first"
 _TOP = 1 << 64
 
 
-def take(
-    x: Any, refused: ElsewhereError, target: Backend | None, *, must_share: bool
+def import_device_array(
+    x: Any, refused: NotOnHostError, target: Backend | None, *, must_share: bool
 ) -> tuple[Array, Backend]:
     """An array over the memory of `x`, or over a copy if it may not be written, and the library of it."""
-    door = next(_doors(refused, target), None)
-    if door is None:
+    importer = next(_importers(refused, target), None)
+    if importer is None:
         missing = [_entry(name).install for name in DOORS if not is_available(name)]
         message = ", or ".join([str(refused), *(f"{hint} where that device is" for hint in missing[:1])])
         raise DeviceError(message) from refused.__cause__
-    array, shown = _look(x, refused, door)
+    array, shown = _look(x, refused, importer)
     layout = shown.layout
-    guarded = not layout.is_nowhere() and (layout.repeats() or not layout.writable)
-    if must_share and not layout.is_nowhere():
+    guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
+    if must_share and not layout.is_unallocated():
         # Who shares memory shows the same memory twice.
-        copied = shown.copied or _look(x, refused, door)[1].layout != layout
+        copied = shown.copied or _look(x, refused, importer)[1].layout != layout
         if copied or guarded:
-            why = f"it may not be written, and {door.name} has no read-only arrays"
-            why = "it hands out a copy" if copied else why
-            raise CopyError.because(f"share the memory of a {type(x).__name__}", why, "copy=None")
-    return (door.copy(array) if guarded and not shown.copied else array), door
+            reason = f"it may not be written, and {importer.name} has no read-only arrays"
+            reason = "it hands out a copy" if copied else reason
+            raise CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")
+    return (importer.copy(array) if guarded and not shown.copied else array), importer
 
 
-def _look(x: Any, refused: ElsewhereError, door: Backend) -> tuple[Array, _Shown]:
+def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
     """An array over the memory, held against what was shown and what `x` says of itself."""
-    shown = _Capsule(x, refused, door) if refused.code else _Interface(x, refused, door)
+    shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     with Chained(partial(_failed, x)):
-        array = door.import_(shown)  # type: ignore[arg-type] # by either protocol
-        found = door.describe(array)
+        array = importer.from_dlpack(shown)  # type: ignore[arg-type] # by either protocol
+        found = importer.array_info(array)
         hold_to_its_word(x, found.dtype, found.shape)
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
         raise _refused(
             x,
-            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {door.name} sees "
+            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {importer.name} sees "
             f"{found.dtype} of shape {found.shape} on {found.device}",
         )
     return array, shown
 
 
-def _doors(refused: ElsewhereError, target: Backend | None) -> Iterator[Backend]:
+def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
     """Who can look at the device; not who would read it later than the call."""
     if refused.device is None:
         return
     able = [] if target is None or target.host_only or target.immutable else [target]
-    for room in (*able, *(get(name) for name in DOORS if is_available(name))):
-        if any(_is_at(refused, device) for device in room.devices()):
-            yield room
+    for backend in (*able, *(get(name) for name in DOORS if is_available(name))):
+        if any(_is_at(refused, device) for device in backend.devices()):
+            yield backend
 
 
-def _is_at(refused: ElsewhereError, device: Device) -> bool:
+def _is_at(refused: NotOnHostError, device: Device) -> bool:
     """Whether a device is the one where the memory is, as far as that is known."""
     return refused.device in (device, device.kind)
 
@@ -87,24 +87,26 @@ class _Shown:
     """What is shown of device memory, held against what a library can look at."""
 
     dtype: str
-    layout: Layout
+    layout: MemoryLayout
     copied = False
     """Whether the memory is nobody else's."""
 
-    def __init__(self, x: Any, refused: ElsewhereError, door: Backend) -> None:
-        self._x, self._refused, self._door = x, refused, door
+    def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
+        self._x, self._refused, self._door = x, refused, importer
 
-    def _hold(self, dtype: str, layout: Layout) -> None:
+    def _hold(self, dtype: str, layout: MemoryLayout) -> None:
         """Keep the facts, unless the library cannot look at such an array."""
         device = self._refused.device
         assert device is not None  # noqa: S101 -- or no door would have been found
-        lacks = self._door.lacks(dtype, device)
+        lacks = self._door.unsupported_dtype(dtype, device)
         if lacks:
-            raise lacks.error.because(f"read a {type(self._x).__name__}", lacks.why, f"casting it {_FIRST}")
+            raise lacks.error.build(f"read a {type(self._x).__name__}", lacks.reason, f"casting it {_FIRST}")
         low, high = layout.span()
-        if not layout.is_nowhere() and not 0 < layout.address + low < layout.address + high <= _TOP:
+        if not layout.is_unallocated() and not 0 < layout.address + low < layout.address + high <= _TOP:
             raise _refused(self._x, "its memory would lie outside of any device's")
-        if not layout.is_nowhere() and not self._door.holds(Facts(dtype, device, layout.shape), layout):
+        if not layout.is_unallocated() and not self._door.accepts_layout(
+            ArrayInfo(dtype, device, layout.shape), layout
+        ):
             raise _refused(self._x, f"{self._door.name} has no such strides, or no such alignment")
         self.dtype, self.layout = dtype, layout
 
@@ -140,8 +142,8 @@ class _Capsule(_Shown):
 class _Interface(_Shown):
     """A CUDA array interface: a copy of what was read, whose memory `x` keeps."""
 
-    def __init__(self, x: Any, refused: ElsewhereError, door: Backend) -> None:
-        super().__init__(x, refused, door)
+    def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
+        super().__init__(x, refused, importer)
         self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
         self._hold(dtype, layout)
 
@@ -150,5 +152,5 @@ def _failed(x: object, error: Exception) -> UnsupportedArrayError:
     return _refused(x, f"its export failed with {error!r}")
 
 
-def _refused(x: object, why: str, do: str = f"converting it {_FIRST}") -> UnsupportedArrayError:
-    return UnsupportedArrayError.because(f"read a {type(x).__name__}", why, do)
+def _refused(x: object, reason: str, hint: str = f"converting it {_FIRST}") -> UnsupportedArrayError:
+    return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, hint)

@@ -23,7 +23,7 @@ from xbridge.errors import (
     GradientError,
     UnsupportedArrayError,
     ValueLossError,
-    counted,
+    index_errors,
 )
 
 if TYPE_CHECKING:
@@ -38,18 +38,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAILURES: dict[str, type[XBridgeError]] = {
-    "cast": DTypeError,
-    "check": DTypeError,
-    "move": DeviceError,
-    "move_all": DeviceError,
-    "send": DeviceError,
-    "export": DeviceError,
-    "import_": DeviceError,
+    "astype": DTypeError,
+    "check_cast": DTypeError,
+    "to_device": DeviceError,
+    "to_device_many": DeviceError,
+    "stream_to_device": DeviceError,
+    "to_dlpack": DeviceError,
+    "from_dlpack": DeviceError,
     "detach": GradientError,
-    "track": GradientError,
+    "require_grad": GradientError,
 }
 _ENTRANCES = (
-    *("xbridge._api", "xbridge._align_back", "xbridge._observe.policy", "xbridge._transfer.api", "xbridge.tree.verbs"),
+    *(
+        "xbridge._api",
+        "xbridge._align_back",
+        "xbridge._observe.policy",
+        "xbridge._transfer.api",
+        "xbridge.tree.verbs",
+    ),
 )
 """The modules whose functions users call to convert."""
 
@@ -68,14 +74,14 @@ _called: ContextVar[Caller | None] = ContextVar("xbridge caller", default=None)
 
 def run(x: Array, plan: Plan) -> Array:
     """Do the steps, in sight of whoever watches. What a compiler traces, it runs without us."""
-    if is_watched(plan.route.target):
+    if is_watched(plan.conversion.target):
         return watched([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
     return perform(x, plan)
 
 
 def is_watched(target: Backend) -> bool:
     """Whether somebody watches, and can see what is done for this target."""
-    return bool(_registry.watchers) and not target.tracing()
+    return bool(_registry.watchers) and not target.is_tracing()
 
 
 def perform(x: Array, plan: Plan) -> Array:
@@ -83,19 +89,19 @@ def perform(x: Array, plan: Plan) -> Array:
     with Chained(lambda error: _failed(step, plan, error)):  # the step that was last begun
         try:
             for step in plan.steps:
-                x = getattr(step.room, step.verb)(x, *step.args)
+                x = getattr(step.module, step.op)(x, *step.args)
         except ValueLossError as error:
-            route = plan.route
-            if route.target.lacks(route.facts.dtype, route.device) is None:
+            conversion = plan.conversion
+            if conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device) is None:
                 raise
-            raise ValueLossError.narrowing(route.facts.dtype, route.dtype, both=False) from error
+            raise ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False) from error
     return x
 
 
 def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
-    failure = _FAILURES.get(step.verb, UnsupportedArrayError)
-    why = f"the step {step.action} failed with {error!r}"
-    return failure.because(plan.route.asked(), why, f"that step in {step.room.name} itself")
+    failure = _FAILURES.get(step.op, UnsupportedArrayError)
+    reason = f"the step {step.action} failed with {error!r}"
+    return failure.build(plan.conversion.asked(), reason, f"that step in {step.module.name} itself")
 
 
 def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
@@ -106,8 +112,8 @@ def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     from xbridge._observe import policy as _policy  # noqa: PLC0415 -- only while somebody watches
     from xbridge._observe import record as _record  # noqa: PLC0415 -- only while somebody watches
 
-    told, by = [plan.told(x) for x, plan in zip(xs, plans, strict=True)], caller()
-    for _ in counted(map(_policy.forbid, told)):
+    told, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
+    for _ in index_errors(map(_policy.forbid, told)):
         pass
     for plan in told:
         _policy.warn(plan, by)
@@ -116,7 +122,7 @@ def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
     seconds = perf_counter() - begin
     shares = [1 + sum(step.nbytes or 0 for step in plan.steps) for plan in told]
     for plan, share in zip(told, shares, strict=True):
-        _record.tell(plan, by, seconds * share / sum(shares))
+        _record.record_conversion(plan, by, seconds * share / sum(shares))
     return made
 
 

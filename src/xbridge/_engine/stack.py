@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
-from xbridge._core.protocol import Facts
-from xbridge._engine.convert import Guest, convert, convert_all, enter
+from xbridge._core.protocol import ArrayInfo
+from xbridge._engine.convert import Source, convert, convert_all, resolve_source
 from xbridge._engine.execute import run
-from xbridge._plan.rules import chosen, destination, foretell
-from xbridge._plan.steps import Plan, Request, Route, Step, is_known
+from xbridge._plan.rules import check_destination, chosen, destination
+from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get, hot
+from xbridge.backends._registry import backend_for, fast_converters, get
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
 if TYPE_CHECKING:
@@ -37,103 +37,103 @@ _dtype_and_shape = attrgetter("dtype", "shape")
 class _Element(NamedTuple):
     """An array of a list, or a number beside arrays, whose dtype gives way to theirs."""
 
-    guest: Guest
-    facts: Facts
+    source: Source
+    info: ArrayInfo
     weak: bool
     scalar: bool
     """Whether it is a scalar of NumPy's, which is placed where the arrays are."""
 
     def must_stay_exact(self, dtype: str) -> bool:
         """Whether only a named dtype may round it: a number, or an integer whose value can be read."""
-        if self.weak or category(self.facts.dtype) != "int" or self.facts.dtype == dtype:
+        if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
             return self.weak
-        room = self.guest.room
-        return room.tracing() or room.refusal(self.guest.array, leaving=True) is None
+        backend = self.source.backend
+        return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
 
-def from_numbers(obj: object, target: Backend, request: Request) -> Array:
+def from_numbers(obj: object, target: Backend, options: Options) -> Array:
     """Numbers, in the target's default dtypes unless one was asked for."""
-    named = _named(request)
-    device = destination(target, request.device, CPU)
+    named = _named(options)
+    device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
-    _refuse_sharing(request, host.shape)
+    _refuse_sharing(options, host.shape)
     if named:
         _refuse_overflow(host, named)
-    return convert(Guest(host, get(HOST)), target, request._replace(dtype=named or "default", copy=None))
+    return convert(Source(host, get(HOST)), target, options._replace(dtype=named or "default", copy=None))
 
 
-def from_arrays(nest: Nest, target: Backend, request: Request) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
     """The arrays of a list side by side in one array.
 
     What is not to be copied is empty, or it was refused; a cast is refused of that too.
     """
-    whole = _at_once(nest, target, request) or _one_by_one(nest, target, request)
-    return convert(whole, target, request._replace(copy=request.copy and None))
+    whole = _at_once(nest, target, options) or _one_by_one(nest, target, options)
+    return convert(whole, target, options._replace(copy=options.copy and None))
 
 
-def _one_by_one(nest: Nest, target: Backend, request: Request) -> Guest:
+def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     """Stacked after a look at each, and after a conversion of those that need one."""
-    elements = _elements(nest, target, request)
+    elements = _elements(nest, target, options)
     _refuse_ragged(elements)
-    shape = (*nest.shape, *elements[0].facts.shape)
-    _refuse_sharing(request, shape)
-    place = _one_place(elements, request)
-    _refuse_to_cut(elements, target, request)
-    named = _named(request)
+    shape = (*nest.shape, *elements[0].info.shape)
+    _refuse_sharing(options, shape)
+    place = _one_place(elements, options)
+    _refuse_to_cut(elements, target, options)
+    named = _named(options)
     dtype = _common_dtype(elements, target, named)
 
-    stacker = _stacker(elements, target, request)
+    stacker = _stacker(elements, target, options)
     if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
-        spot = None if request.device is None else CPU
+        spot = None if options.device is None else CPU
     else:
-        spot = destination(stacker, request.device, place)
+        spot = destination(stacker, options.device, place)
     # Who lacks the common dtype cannot stack in it and narrow the stack.
     where = CPU if spot is None else spot
-    narrow = dtype in DTYPES and stacker.lacks(dtype, where) is not None
-    if request.dtype not in UNNAMED:
+    narrow = dtype in DTYPES and stacker.unsupported_dtype(dtype, where) is not None
+    if options.dtype not in UNNAMED:
         narrow = False
     elif narrow:
-        dtype = chosen(request.dtype, dtype, stacker, where)
+        dtype = chosen(options.dtype, dtype, stacker, where)
     if dtype in DTYPES:  # or it would be computed to be refused
-        foretell(stacker, target, Facts(dtype, where, shape), request)
-    part = Request(spot, dtype, request.copy and None, request.grad)
+        check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
+    part = Options(spot, dtype, options.copy and None, options.grad)
     parts = [
         _part(element, stacker, part._replace(exact=not named and (narrow or element.must_stay_exact(dtype))))
         for element in elements
     ]
 
-    tracked = any(element.facts.history for element in elements)
-    history = tracked and any(stacker.describe(one).history for one in parts)
-    facts = _strong(elements)[0].facts._replace(dtype=dtype, device=where, shape=shape, history=history)
+    tracked = any(element.info.requires_grad for element in elements)
+    history = tracked and any(stacker.array_info(one).requires_grad for one in parts)
+    info = _strong(elements)[0].info._replace(dtype=dtype, device=where, shape=shape, requires_grad=history)
     stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
-    plan = Plan(Route(stacker, stacker, facts, part, dtype, where), (stack,))
-    return Guest(run(parts, plan), stacker)
+    plan = Plan(Conversion(stacker, stacker, info, part, dtype, where), (stack,))
+    return Source(run(parts, plan), stacker)
 
 
-def _elements(nest: Nest, target: Backend, request: Request) -> list[_Element]:
-    fetch = target.host_only or request.device == CPU
-    guests = [
-        Guest(_host.literal(leaf, None), get(HOST)) if weak else enter(leaf, target, fetch=fetch)
+def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
+    fetch = target.host_only or options.device == CPU
+    sources = [
+        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf, target, fetch=fetch)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
-    _compute_unknown(guests, target)
+    _compute_unknown(sources, target)
     scalars = get(HOST).scalars
     return [
-        _Element(guest, guest.facts(), weak, isinstance(leaf, scalars))
-        for guest, leaf, weak in zip(guests, nest.leaves, nest.weak, strict=True)
+        _Element(source, source.info(), weak, isinstance(leaf, scalars))
+        for source, leaf, weak in zip(sources, nest.leaves, nest.weak, strict=True)
     ]
 
 
-def _compute_unknown(guests: list[Guest], target: Backend) -> None:
+def _compute_unknown(sources: list[Source], target: Backend) -> None:
     """What leaves a library while its shape is not known comes to the host, with all of that library."""
-    rooms = {guest.room for guest in guests if not is_known(guest.facts().shape)} - {target}
-    for room in rooms:
-        places = [i for i, guest in enumerate(guests) if guest.room is room]
+    backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
+    for backend in backends:
+        places = [i for i, source in enumerate(sources) if source.backend is backend]
         for i, host in zip(
-            places, convert_all([guests[i] for i in places], get(HOST), Request()), strict=True
+            places, convert_all([sources[i] for i in places], get(HOST), Options()), strict=True
         ):
-            guests[i] = Guest(host, get(HOST))
+            sources[i] = Source(host, get(HOST))
 
 
 def _strong(elements: list[_Element]) -> list[_Element]:
@@ -149,15 +149,15 @@ def _placed(elements: list[_Element]) -> list[_Element]:
 def _common_dtype(elements: list[_Element], target: Backend, named: str | None) -> str:
     """The dtype to stack in, into which every integer among them fits."""
     strong = _strong(elements)
-    numbers = [element.guest.array for element in elements if element.weak]
+    numbers = [element.source.array for element in elements if element.weak]
     mixed = _is_mixed(elements)
     if mixed and named:
         dtype = named
     elif mixed or numbers:
-        own = all(element.guest.room is target for element in strong)
-        dtype = _promoted([element.facts.dtype for element in strong], numbers, target if own else get(HOST))
+        own = all(element.source.backend is target for element in strong)
+        dtype = _promoted([element.info.dtype for element in strong], numbers, target if own else get(HOST))
     else:
-        dtype = strong[0].facts.dtype
+        dtype = strong[0].info.dtype
     for number in numbers:
         _refuse_overflow(number, dtype)
     return dtype
@@ -171,48 +171,50 @@ def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> 
 
 
 def _is_mixed(elements: list[_Element]) -> bool:
-    return len({element.facts.dtype for element in elements}) > 1
+    return len({element.info.dtype for element in elements}) > 1
 
 
-def _stacker(elements: list[_Element], target: Backend, request: Request) -> Backend:
+def _stacker(elements: list[_Element], target: Backend, options: Options) -> Backend:
     """Who puts them side by side."""
-    place = _placed(elements)[0].facts.device
-    own = any(element.guest.room is target for element in elements)
-    there = CPU not in (place, request.device) and place in target.devices()
-    if own or there or (_named(request) and _is_mixed(elements)):
+    place = _placed(elements)[0].info.device
+    own = any(element.source.backend is target for element in elements)
+    there = CPU not in (place, options.device) and place in target.devices()
+    if own or there or (_named(options) and _is_mixed(elements)):
         return target
-    return _together([element.guest for element in elements]) or get(HOST)
+    return _together([element.source for element in elements]) or get(HOST)
 
 
-def _part(element: _Element, stacker: Backend, request: Request) -> Array:
+def _part(element: _Element, stacker: Backend, options: Options) -> Array:
     """An element as the stacker can take it."""
-    guest, facts = element.guest, element.facts
-    if facts.dtype == request.dtype and facts.native and not guest.foreign:
-        array = _as_it_is(guest, facts, stacker, request)
+    source, info = element.source, element.info
+    if info.dtype == options.dtype and info.native_byteorder and not source.foreign:
+        array = _as_it_is(source, info, stacker, options)
         if array is not None:
             return array
-    return convert(guest._replace(foreign=guest.foreign or stacker.host_only), stacker, request)
+    return convert(source._replace(foreign=source.foreign or stacker.host_only), stacker, options)
 
 
-def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
+def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
     """Plain arrays of one type, dtype and shape, stacked without a look at each; None in doubt.
 
     Their own library does it, if it can tell whether they are alike; else the host, from its views of them.
     """
     kinds = set(map(type, nest.leaves))
-    direct = hot[HOST].get(*kinds) if len(kinds) == 1 else None
-    room = backend_for(*kinds) if direct else None
-    if direct is None or room is None or request.grad == "keep":
+    direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
+    backend = backend_for(*kinds) if direct else None
+    if direct is None or backend is None or options.grad == "keep":
         return None
-    stack_all: Callable[[list[Array]], Array | None] | None = getattr(room, "stack_all", None)
-    if stack_all:
-        row = stack_all(nest.leaves)
-        if row is None or (room is not target and room.refusal(row, leaving=True)):
+    stack_many: Callable[[list[Array]], Array | None] | None = getattr(backend, "stack_many", None)
+    if stack_many:
+        row = stack_many(nest.leaves)
+        if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
-        _refuse_sharing(request, (*nest.shape, *row.shape[1:]))
+        _refuse_sharing(options, (*nest.shape, *row.shape[1:]))
         whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
-        return Guest(whole if room is target else room.detach(whole), room)  # nobody else's to guard
-    if room is target and not room.host_only:
+        return Source(
+            whole if backend is target else backend.detach(whole), backend
+        )  # nobody else's to guard
+    if backend is target and not backend.host_only:
         return None
     hosts = list(map(direct, nest.leaves))
     if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
@@ -220,32 +222,32 @@ def _at_once(nest: Nest, target: Backend, request: Request) -> Guest | None:
     dtype, shape = _dtype_and_shape(hosts[0])
     if dtype.name not in DTYPES:
         return None
-    _refuse_sharing(request, (*nest.shape, *shape))
-    return Guest(get(HOST).stack(hosts, nest.shape), get(HOST))
+    _refuse_sharing(options, (*nest.shape, *shape))
+    return Source(get(HOST).stack(hosts, nest.shape), get(HOST))
 
 
-def _as_it_is(guest: Guest, facts: Facts, stacker: Backend, request: Request) -> Array | None:
+def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
     """The array for the stacker to read, where that takes no plan; None in doubt, or if somebody watches."""
-    direct = hot.get(stacker.name, {}).get(type(guest.array))
+    direct = fast_converters.get(stacker.name, {}).get(type(source.array))
     if direct is None:
         return None
-    if guest.room is stacker and not stacker.host_only:
-        stays = facts.device == request.device and not (facts.history and request.grad == "detach")
-        return guest.array if stays else None
-    return direct(guest.array) if stacker.host_only and request.grad != "keep" else None
+    if source.backend is stacker and not stacker.host_only:
+        stays = info.device == options.device and not (info.requires_grad and options.grad == "detach")
+        return source.array if stays else None
+    return direct(source.array) if stacker.host_only and options.grad != "keep" else None
 
 
-def _together(guests: list[Guest]) -> Backend | None:
+def _together(sources: list[Source]) -> Backend | None:
     """The library of several arrays that have no memory before they are computed; None if nobody has such."""
-    for room, guest in {guest.room: guest for guest in guests}.items():
-        if guest.is_late() and sum(other.room is room for other in guests) > 1:
-            return room
+    for backend, source in {source.backend: source for source in sources}.items():
+        if source.is_late() and sum(other.backend is backend for other in sources) > 1:
+            return backend
     return None
 
 
-def _named(request: Request) -> str | None:
+def _named(options: Options) -> str | None:
     """The dtype that was asked for by its name."""
-    return None if request.dtype in UNNAMED else request.dtype
+    return None if options.dtype in UNNAMED else options.dtype
 
 
 def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
@@ -253,27 +255,27 @@ def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
     if numbers.size and numbers.dtype.kind in "iu" and category(dtype) == "int":
         least, most = exact_integers(dtype)
         if int(numbers.min()) < least or int(numbers.max()) > most:
-            raise ValueLossError.because(
+            raise ValueLossError.build(
                 f"make a {dtype} array of this list",
                 "an integer does not fit",
                 f"dtype={numbers.dtype.name!r}",
             )
 
 
-def _one_place(elements: list[_Element], request: Request) -> Device:
+def _one_place(elements: list[_Element], options: Options) -> Device:
     """Where they are, and all of them unless a device was named."""
-    places = _distinct(element.facts.device for element in _placed(elements))
-    if request.device is None and len(places) > 1:
-        raise DeviceError.because(
+    places = _distinct(element.info.device for element in _placed(elements))
+    if options.device is None and len(places) > 1:
+        raise DeviceError.build(
             "stack the arrays of this list", f"they live on {', '.join(places)}", "align(*arrays) first"
         )
     return places[0]
 
 
-def _refuse_to_cut(elements: list[_Element], target: Backend, request: Request) -> None:
-    tracked = any(element.facts.history for element in elements)
-    if request.grad == "keep" and tracked and not target.recording():
-        raise GradientError.because(
+def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) -> None:
+    tracked = any(element.info.requires_grad for element in elements)
+    if options.grad == "keep" and tracked and not target.is_grad_enabled():
+        raise GradientError.build(
             "stack the arrays of this list with grad='keep'",
             f"{target.name} records no history now",
             "grad=None",
@@ -281,9 +283,9 @@ def _refuse_to_cut(elements: list[_Element], target: Backend, request: Request) 
 
 
 def _refuse_ragged(elements: list[_Element]) -> None:
-    shapes = _distinct(element.facts.shape for element in elements)
+    shapes = _distinct(element.info.shape for element in elements)
     if len(shapes) > 1:
-        raise OptionError.because(
+        raise OptionError.build(
             "make an array of this list",
             f"it holds shapes {', '.join(map(str, shapes))}",
             "arrays of one shape",
@@ -299,9 +301,9 @@ def _distinct(things: Iterable[T]) -> list[T]:
     return found
 
 
-def _refuse_sharing(request: Request, shape: tuple[int, ...]) -> None:
-    if request.copy is False and 0 not in shape:
-        raise CopyError.because(
+def _refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:
+    if options.copy is False and 0 not in shape:
+        raise CopyError.build(
             "make an array of this list with copy=False",
             "its elements lie apart in memory",
             "copy=None",

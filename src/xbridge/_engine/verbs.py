@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any
 from xbridge import _host
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._engine.convert import convert, convert_all, enter, plan
+from xbridge._engine.convert import convert, convert_all, plan, resolve_source
 from xbridge._engine.stack import from_arrays, from_numbers
 from xbridge._inspect import is_number
-from xbridge._plan.options import read_request, with_requires_grad
+from xbridge._plan.options import read_options, with_requires_grad
 from xbridge._plan.rules import destination
-from xbridge._plan.steps import Plan, Request, Route
+from xbridge._plan.steps import Conversion, Options, Plan
 from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import CopyError, DTypeError, OptionError, UnsupportedArrayError, XBridgeError, counted
+from xbridge.errors import (
+    CopyError,
+    DTypeError,
+    OptionError,
+    UnsupportedArrayError,
+    XBridgeError,
+    index_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,45 +36,47 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.convert import Guest
+    from xbridge._engine.convert import Source
     from xbridge._host import Nest
 
 
-def to_backend(x: object, name: str | ModuleType, **options: object) -> Array:
+def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     """See `xbridge.to_backend`."""
     target, source = get(name), _owner(x)
-    return _apart(_to_backend, [source], target, options)(x, target, source, options)
+    return _apart(_to_backend, [source], target, keywords)(x, target, source, keywords)
 
 
-def _to_backend(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Array:
-    request = read_request((target, source), **options)
-    fetch = target.host_only or request.device == CPU
-    return convert(enter(x, target, must_share=request.copy is False, fetch=fetch), target, request)
+def _to_backend(x: object, target: Backend, source: Backend, keywords: dict[str, Any]) -> Array:
+    options = read_options((target, source), **keywords)
+    fetch = target.host_only or options.device == CPU
+    return convert(resolve_source(x, target, must_share=options.copy is False, fetch=fetch), target, options)
 
 
-def to_backend_all(xs: list[object], name: str | ModuleType, **options: object) -> list[Array]:
+def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:
     """`to_backend` for each of many, which cross together where they are small."""
     target, owners = get(name), [_owner(x) for x in xs]
     made: dict[int, Array] = {}
     for own in (True, False):
         chosen = [i for i, owner in enumerate(owners) if (owner is target) is own]
-        rooms, asked = [owners[i] for i in chosen], dict(options)
-        all_of_them = _apart(_to_backend_all, rooms, target, asked)
+        backends, asked = [owners[i] for i in chosen], dict(keywords)
+        all_of_them = _apart(_to_backend_all, backends, target, asked)
         try:
-            made.update(zip(chosen, all_of_them([xs[i] for i in chosen], target, rooms, asked), strict=True))
+            made.update(
+                zip(chosen, all_of_them([xs[i] for i in chosen], target, backends, asked), strict=True)
+            )
         except XBridgeError as error:
-            error.renumber(chosen)
+            error.remap_index(chosen)
             raise
     return [made[i] for i in range(len(xs))]
 
 
 def _to_backend_all(
-    xs: list[object], target: Backend, sources: list[Backend], options: dict[str, Any]
+    xs: list[object], target: Backend, sources: list[Backend], keywords: dict[str, Any]
 ) -> list[Array]:
-    request = read_request((target, *dict.fromkeys(sources)), **options)
-    fetch = target.host_only or request.device == CPU
-    guests = (enter(x, target, must_share=request.copy is False, fetch=fetch) for x in xs)
-    return convert_all(guests, target, request)
+    options = read_options((target, *dict.fromkeys(sources)), **keywords)
+    fetch = target.host_only or options.device == CPU
+    resolved = (resolve_source(x, target, must_share=options.copy is False, fetch=fetch) for x in xs)
+    return convert_all(resolved, target, options)
 
 
 def asarray(
@@ -77,37 +86,39 @@ def asarray(
     *,
     grad: object,
     requires_grad: object,
-    **options: object,
+    **keywords: object,
 ) -> Array:
     """See `xbridge.asarray`."""
-    options["grad"] = with_requires_grad(grad, requires_grad)
-    options["track"] = requires_grad is True
+    keywords["grad"] = with_requires_grad(grad, requires_grad)
+    keywords["requires_grad"] = requires_grad is True
     name = None if name is None else get(name).name
     if like is not None:
-        model = _model(like)
-        name = model.room.name if name is None else name
-        if options["device"] is None and name == model.room.name:
-            options["device"] = model.facts().device
+        model = resolve_like(like)
+        name = model.backend.name if name is None else name
+        if keywords["device"] is None and name == model.backend.name:
+            keywords["device"] = model.info().device
     if backend_for(type(obj)) is not None or not _host.is_literal(obj):
-        return to_backend(obj, _owner(obj).name if name is None else name, **options)
+        return to_backend(obj, _owner(obj).name if name is None else name, **keywords)
     nest = _host.nest(obj)
     if nest is None:
         target = get(HOST if name is None else name)
-        return _apart(_from_numbers, [get(HOST)], target, options)(obj, target, options)
+        return _apart(_from_numbers, [get(HOST)], target, keywords)(obj, target, keywords)
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
-    rooms = {cls: backend_for(cls) or get(HOST) for cls in kinds}
-    sources = list(rooms.values())
-    first = next((room for cls, room in rooms.items() if not issubclass(cls, room.scalars)), sources[0])
+    backends = {cls: backend_for(cls) or get(HOST) for cls in kinds}
+    sources = list(backends.values())
+    first = next(
+        (backend for cls, backend in backends.items() if not issubclass(cls, backend.scalars)), sources[0]
+    )
     target = first if name is None else get(name)
-    return _apart(_from_arrays, sources, target, options)(nest, target, first, options)
+    return _apart(_from_arrays, sources, target, keywords)(nest, target, first, keywords)
 
 
-def _from_numbers(obj: object, target: Backend, options: dict[str, Any]) -> Array:
-    return from_numbers(obj, target, read_request((target,), **options))
+def _from_numbers(obj: object, target: Backend, keywords: dict[str, Any]) -> Array:
+    return from_numbers(obj, target, read_options((target,), **keywords))
 
 
-def _from_arrays(nest: Nest, target: Backend, first: Backend, options: dict[str, Any]) -> Array:
-    return from_arrays(nest, target, read_request((target, first), **options))
+def _from_arrays(nest: Nest, target: Backend, first: Backend, keywords: dict[str, Any]) -> Array:
+    return from_arrays(nest, target, read_options((target, first), **keywords))
 
 
 def align(
@@ -115,33 +126,37 @@ def align(
     like: object,
     name: str | ModuleType | None,
     place: Callable[[int], str] = "xs[{}]".format,
-    **options: Any,
+    **keywords: Any,
 ) -> tuple[Array, ...]:
     """See `xbridge.align`. `place` says of an error at which of them it was raised."""
-    target = meet([x for x in xs if not _host.is_literal(x)], like, name, options)
+    target = choose_target([x for x in xs if not _host.is_literal(x)], like, name, keywords)
     try:
-        return tuple(counted(_brought(x, target.name, options) for x in xs))
+        return tuple(index_errors(align_one(x, target.name, keywords) for x in xs))
     except XBridgeError as error:
-        raise error.at(place(error.which or 0)) from error
+        raise error.at(place(error.index or 0)) from error
 
 
-def meet(
-    arrays: list[object], like: object, name: str | ModuleType | None, options: dict[str, Any]
+def choose_target(
+    arrays: list[object], like: object, name: str | ModuleType | None, keywords: dict[str, Any]
 ) -> Backend:
     """The backend for all of these arrays; `options` gets the device for all.
 
     An explicit name or device goes before `like`, and `like` before the first array. A device counts only
     with the library that it is a device of.
     """
-    first = [arrays[i] for i in [leader(arrays)] if i is not None] if like is None else [_model(like).array]
+    first = (
+        [arrays[i] for i in [leading_index(arrays)] if i is not None]
+        if like is None
+        else [resolve_like(like).array]
+    )
     target = get(name) if name is not None else _owner(first[0]) if first else get(HOST)
-    read_request((target,), **options)
-    if options["device"] is None and first and not target.host_only:
-        options["device"] = destination(target, None, _common_device(first + arrays, target))
+    read_options((target,), **keywords)
+    if keywords["device"] is None and first and not target.host_only:
+        keywords["device"] = destination(target, None, _common_device(first + arrays, target))
     return target
 
 
-def leader(xs: Sequence[object]) -> int | None:
+def leading_index(xs: Sequence[object]) -> int | None:
     """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
     arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
     return next((i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalars)), next(iter(arrays), None))
@@ -151,33 +166,33 @@ def home(x: object) -> tuple[str, Device, str] | None:
     """Where an array came from: its backend, device and dtype. None for what is no array."""
     if _host.is_literal(x):
         return None
-    guest = enter(x)
-    facts = guest.facts()
-    return guest.room.name, facts.device, facts.dtype
+    source = resolve_source(x)
+    info = source.info()
+    return source.backend.name, info.device, info.dtype
 
 
-def _model(like: object) -> Guest:
+def resolve_like(like: object) -> Source:
     """The array whose library and device are asked for."""
     try:
-        return enter(like)
+        return resolve_source(like)
     except UnsupportedArrayError as error:
         kind = type(like).__name__
-        raise OptionError.because(
+        raise OptionError.build(
             f"take a {kind} as like", "it is no array", f"like=None, backend={HOST!r}"
         ) from error
 
 
-def _brought(x: object, name: str | ModuleType, options: dict[str, Any]) -> Array:
+def align_one(x: object, name: str | ModuleType, keywords: dict[str, Any]) -> Array:
     """An array or a list as an array of that backend. A number adapts to any array as it is."""
     if not _host.is_literal(x):
-        return to_backend(x, name, **options)
-    return x if is_number(x) else asarray(x, None, name, requires_grad=None, **options)
+        return to_backend(x, name, **keywords)
+    return x if is_number(x) else asarray(x, None, name, requires_grad=None, **keywords)
 
 
 def _common_device(models: list[object], target: Backend) -> Device:
     """The first array of the target's library says where; else the first array does."""
     own = [model for model in models if _owner(model) is target]
-    return enter((own or models)[0]).facts().device
+    return resolve_source((own or models)[0]).info().device
 
 
 def to_list(x: object) -> Any:
@@ -186,13 +201,13 @@ def to_list(x: object) -> Any:
 
 
 def _to_list(x: object) -> Any:
-    guest, host = enter(x, fetch=True)._replace(foreign=True), get(HOST)
-    dtype = guest.facts().dtype
+    source, host = resolve_source(x, fetch=True)._replace(foreign=True), get(HOST)
+    dtype = source.info().dtype
     named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
-    request = Request(dtype="float32" if named and host.lacks(dtype, CPU) else named)
-    listed = convert(guest, host, request)
-    if host.describe(listed).dtype not in DTYPES:
-        raise DTypeError.because(
+    options = Options(dtype="float32" if named and host.unsupported_dtype(dtype, CPU) else named)
+    listed = convert(source, host, options)
+    if host.array_info(listed).dtype not in DTYPES:
+        raise DTypeError.build(
             f"list an array of {dtype}",
             "Python has no such numbers",
             f"to_numpy(x, {instead(dtype)}).tolist()",
@@ -201,47 +216,47 @@ def _to_list(x: object) -> Any:
 
 
 def explain(
-    x: object, name: str | ModuleType, *, grad: object, requires_grad: object, **options: object
+    x: object, name: str | ModuleType, *, grad: object, requires_grad: object, **keywords: object
 ) -> Plan:
     """See `xbridge.explain`."""
-    options["grad"] = with_requires_grad(grad, requires_grad)
-    options["track"] = requires_grad is True
+    keywords["grad"] = with_requires_grad(grad, requires_grad)
+    keywords["requires_grad"] = requires_grad is True
     target, source = get(name), _owner(x)
-    found: Plan = _apart(_explain, [source], target, options)(x, target, source, options)
+    found: Plan = _apart(_explain, [source], target, keywords)(x, target, source, keywords)
     return found
 
 
-def _explain(x: object, target: Backend, source: Backend, options: dict[str, Any]) -> Plan:
-    request = read_request((target, source), **options)
-    guest = _met(x, target)
-    room = guest.room
+def _explain(x: object, target: Backend, source: Backend, keywords: dict[str, Any]) -> Plan:
+    options = read_options((target, source), **keywords)
+    given = _met(x, target)
+    backend = given.backend
     try:
-        if request.copy is False:
-            enter(x, target, must_share=True)
-        found = plan(guest, target, request).told(guest.array)
+        if options.copy is False:
+            resolve_source(x, target, must_share=True)
+        found = plan(given, target, options).with_sizes(given.array)
         if _registry.watchers:
             from xbridge._observe import policy as _policy  # noqa: PLC0415 -- only while somebody watches
 
             _policy.forbid(found)
     except XBridgeError as error:
-        facts = guest.facts()
-        route = Route(room, target, facts, request, facts.dtype, facts.device)
-        found = Plan(route, (), error=error.with_traceback(None))  # which would hold on to the array
-    if room.refusal(guest.array, leaving=True):
+        info = given.info()
+        conversion = Conversion(backend, target, info, options, info.dtype, info.device)
+        found = Plan(conversion, (), error=error.with_traceback(None))  # which would hold on to the array
+    if backend.unsupported(given.array, leaving=True):
         return found
-    layout = room.layout(guest.array)
+    layout = backend.memory_layout(given.array)
     # A scalar stands for a value, which lies nowhere.
     return found._replace(layout=layout._replace(address=0) if isinstance(x, source.scalars) else layout)
 
 
-def _met(x: object, target: Backend) -> Guest:
+def _met(x: object, target: Backend) -> Source:
     """`x`, if it can be looked at where it is."""
     if backend_for(type(x)) is not None:
-        return enter(x)
+        return resolve_source(x)
     try:
-        return enter(x, target, must_share=True)
+        return resolve_source(x, target, must_share=True)
     except CopyError as error:
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             f"explain what becomes of a {type(x).__name__}",
             "it would have to copy or compute to show itself",
             "reading it first: asarray(x)",
@@ -255,11 +270,15 @@ def unsafe_share(x: object, name: str | ModuleType) -> Array:
 
 
 def _unsafe_share(x: object, target: Backend) -> Array:
-    guest = enter(x, target, must_share=True)
-    result = convert(guest, target, Request(copy=False, unsafe=True))
-    layouts = () if guest.room is target else (guest.room.layout(guest.array), target.layout(result))
-    if layouts and not any(layout.is_nowhere() for layout in layouts) and not _host.overlap(*layouts):
-        raise CopyError.because(
+    source = resolve_source(x, target, must_share=True)
+    result = convert(source, target, Options(copy=False, unsafe=True))
+    layouts = (
+        ()
+        if source.backend is target
+        else (source.backend.memory_layout(source.array), target.memory_layout(result))
+    )
+    if layouts and not any(layout.is_unallocated() for layout in layouts) and not _host.overlap(*layouts):
+        raise CopyError.build(
             f"share this memory with {target.name}",
             f"{target.name} has copied it",
             f"to_backend(x, {target.name!r})",
@@ -270,16 +289,16 @@ def _unsafe_share(x: object, target: Backend) -> Array:
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
     try:
-        guests = [enter(x, must_share=True) for x in (a, b)]
+        resolved = [resolve_source(x, must_share=True) for x in (a, b)]
     except CopyError:
         return False
-    if SHARDED in [guest.facts().device for guest in guests]:
-        raise UnsupportedArrayError.because(
+    if SHARDED in [source.info().device for source in resolved]:
+        raise UnsupportedArrayError.build(
             "compare the memory of these arrays", "one of them lies on several devices", "its parts"
         )
-    if guests[0].facts().device != guests[1].facts().device:
+    if resolved[0].info().device != resolved[1].info().device:
         return False
-    return _host.overlap(*(guest.room.layout(guest.array) for guest in guests))
+    return _host.overlap(*(source.backend.memory_layout(source.array) for source in resolved))
 
 
 def _owner(x: object) -> Backend:
@@ -288,7 +307,7 @@ def _owner(x: object) -> Backend:
 
 
 def _apart(
-    fn: Callable[..., Array], sources: list[Backend], target: Backend | None, options: dict[str, object]
+    fn: Callable[..., Array], sources: list[Backend], target: Backend | None, keywords: dict[str, object]
 ) -> Callable[..., Array]:
     """`fn`, run outside of what its libraries are doing, unless all is within one library.
 
@@ -296,14 +315,14 @@ def _apart(
     """
     if not [source for source in sources if source is not target]:
         return fn
-    rooms: list[Backend] = []
-    for room in sources if target is None else [*sources, target]:
-        if room not in rooms:
-            rooms.append(room)
-    tracing = [room for room in rooms if room.tracing()]
+    backends: list[Backend] = []
+    for backend in sources if target is None else [*sources, target]:
+        if backend not in backends:
+            backends.append(backend)
+    tracing = [backend for backend in backends if backend.is_tracing()]
     if tracing:
-        options["traced"] = True
-        return tracing[0].outside(fn)
-    for room in rooms:
-        fn = room.outside(fn)
+        keywords["traced"] = True
+        return tracing[0].untraced(fn)
+    for backend in backends:
+        fn = backend.untraced(fn)
     return fn

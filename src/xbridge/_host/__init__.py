@@ -5,30 +5,30 @@ into its fresh memory is several times faster than elsewhere. Nothing here knows
 Imported when the first conversion needs it, never by `import xbridge`.
 """
 
-from xbridge._host.dlpack import ElsewhereError
+from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.fill import ALIGNMENT, fill
-from xbridge._host.importers import admit
-from xbridge._host.memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
+from xbridge._host.importers import import_array
+from xbridge._host.memory import as_readonly, as_writable, astype, check_cast, copy, dtype_of_code, overlap
 from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
 
 __all__ = [
     "ALIGNMENT",
-    "ElsewhereError",
     "Nest",
-    "admit",
-    "cast",
-    "check",
+    "NotOnHostError",
+    "as_readonly",
+    "as_writable",
+    "astype",
+    "check_cast",
     "copy",
     "dtype_of_code",
     "fill",
-    "freeze",
+    "import_array",
     "is_literal",
     "literal",
     "nest",
     "overlap",
     "promote",
     "sample",
-    "thaw",
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge._host.memory import layout_of
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError
 
@@ -48,7 +48,7 @@ def from_interface(x: object, interface: Any) -> HostArray:
     return host
 
 
-def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, Layout]:
+def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
     """What a CUDA array interface says, read once: itself, the dtype's name, and how the memory lies."""
     with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
         said: dict[str, Any] = {**interface}
@@ -68,20 +68,20 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, Layout]
     if stream is not None and (type(stream) is not int or stream < 1):
         raise _refused(x, f"its stream {stream!r} is none")
     if dtype.name not in DTYPES:
-        why, do = f"{dtype} is no numeric dtype", "casting it in its own library first"
-        raise _refused(x, why, do, DTypeError)
+        reason, hint = f"{dtype} is no numeric dtype", "casting it in its own library first"
+        raise _refused(x, reason, hint, DTypeError)
     if not dtype.isnative:
         raise _refused(x, "its bytes are in foreign order")
     aligned = all(place % dtype.itemsize == 0 for place in (address, *steps))
-    layout = Layout(address, shape, steps, dtype.itemsize, not readonly, aligned)
+    layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse what may not be written, or warn of it; here it is only read.
     return {**said, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
 
 
 def _refused(
     x: object,
-    why: str,
-    do: str = "converting it in its own library first",
+    reason: str,
+    hint: str = "converting it in its own library first",
     error: type[XBridgeError] = UnsupportedArrayError,
 ) -> XBridgeError:
-    return error.because(f"read a {type(x).__name__}", why, do)
+    return error.build(f"read a {type(x).__name__}", reason, hint)

@@ -16,7 +16,7 @@ import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge._host.memory import look, native_dtype
 from xbridge.backends._exporter import CUDA, CUDA_MANAGED, ROCM
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
@@ -43,7 +43,7 @@ _EXTENDED = {
 }
 
 
-class ElsewhereError(DeviceError):
+class NotOnHostError(DeviceError):
     """The memory is on a device, where the host cannot look at it."""
 
     device: Device | None = None
@@ -110,11 +110,11 @@ class _Borrowed:
 
 def _refused(
     x: object,
-    why: str,
+    reason: str,
     error: type[XBridgeError] = UnsupportedArrayError,
-    do: str = "numpy.asarray(x)",
+    hint: str = "numpy.asarray(x)",
 ) -> XBridgeError:
-    return error.because(f"read a {type(x).__name__} through DLPack", why, do)
+    return error.build(f"read a {type(x).__name__} through DLPack", reason, hint)
 
 
 def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
@@ -157,10 +157,10 @@ def read(x: object, capsule: object) -> tuple[_Tensor, int]:
     raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
-def _elsewhere(x: object, device: int, number: int, do: str) -> ElsewhereError:
+def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError:
     place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
-    why = f"its memory is on {place or f'DLPack device type {device}'}"
-    refused = ElsewhereError.because(f"read a {type(x).__name__} through DLPack", why, do)
+    reason = f"its memory is on {place or f'DLPack device type {device}'}"
+    refused = NotOnHostError.build(f"read a {type(x).__name__} through DLPack", reason, hint)
     refused.device, refused.code = place, (device, number)
     return refused
 
@@ -192,7 +192,7 @@ def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
         return not options
 
 
-def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, Layout]:
+def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
     """The dtype and the layout that a capsule speaks of, if there can be such an array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
         raise _refused(x, "its capsule contradicts itself")
@@ -205,7 +205,7 @@ def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, Layout]
     steps = tensor.strides[: tensor.ndim] if tensor.strides else _dense(shape)
     address, strides = (tensor.data or 0) + tensor.byte_offset, tuple(step * size for step in steps)
     aligned = all(place % size == 0 for place in (address, *strides))
-    return name, Layout(address, shape, strides, size, not readonly, aligned)
+    return name, MemoryLayout(address, shape, strides, size, not readonly, aligned)
 
 
 def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
@@ -230,6 +230,6 @@ def _dtype_name(x: object, tensor: _Tensor) -> str:
         kind = _NAMES.get(tensor.code, "opaque")
         name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
     if tensor.lanes != 1 or name not in DTYPES:
-        why = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
-        raise _refused(x, why, DTypeError, "casting it in its own library first")
+        reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
+        raise _refused(x, reason, DTypeError, "casting it in its own library first")
     return name

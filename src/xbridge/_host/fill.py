@@ -58,9 +58,9 @@ def filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K"
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Memory that can be taken over."""
-    room = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -room.__array_interface__["data"][0] % ALIGNMENT
-    return np.ndarray(shape, dtype, room, start)
+    backend = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -backend.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray(shape, dtype, backend, start)
 
 
 def fill(into: HostArray, values: HostArray) -> None:

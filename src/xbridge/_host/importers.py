@@ -18,8 +18,8 @@ import numpy as np
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
 from xbridge._host.array_interface import from_interface
-from xbridge._host.dlpack import ElsewhereError, ExportError, from_dlpack
-from xbridge._host.memory import freeze, layout_of
+from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
+from xbridge._host.memory import as_readonly, layout_of
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _TOP = max(sys.maxsize, 1 << 32)
 """No program's memory lies higher."""
 
 
-def admit(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
+def import_array(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
     """A host array for `x`: with `must_share`, over its memory; with `fetch`, from whatever device."""
     if isinstance(x, np.generic):
         if must_share:
@@ -75,7 +75,7 @@ def admit(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
         again, _ = _read(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
             raise _apart(x, "it hands out a copy")
-    return freeze(host) if host.flags.writeable and layout_of(host).repeats() else host
+    return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
 def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
@@ -99,7 +99,7 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     if (interface := _asked(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
     if (interface := _asked(x, "__cuda_array_interface__")) is not None:
-        refused = ElsewhereError.because(
+        refused = NotOnHostError.build(
             f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
         )
         refused.device, refused.interface = Device("cuda"), interface
@@ -118,7 +118,7 @@ def _asked(x: Any, protocol: str) -> Any:
 def _compare(x: Any, host: HostArray) -> None:
     """Hold what came against this machine, and against what the object says of itself."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
-        raise DTypeError.because(
+        raise DTypeError.build(
             f"read a {type(x).__name__}",
             f"it exports {host.dtype}, which is no numeric dtype",
             f"casting it {_ELSEWHERE}",
@@ -131,8 +131,8 @@ def _compare(x: Any, host: HostArray) -> None:
     missing = sum(_missing(part) for part in (x, *_parts(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
-        why = f"{missing} of its values are missing, and it exports numbers for them"
-        raise DTypeError.because(f"read a {type(x).__name__}", why, _cast(x, "float64"))
+        reason = f"{missing} of its values are missing, and it exports numbers for them"
+        raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, "float64"))
 
 
 def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
@@ -142,8 +142,8 @@ def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
         raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
     for label, said, fits in _promises(x, dtype):
         if not fits:
-            why = f"its {label} {said}, and it exports {dtype}"
-            raise DTypeError.because(f"read a {type(x).__name__}", why, _cast(x, dtype))
+            reason = f"its {label} {said}, and it exports {dtype}"
+            raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, dtype))
 
 
 def _promises(x: Any, exported: str) -> list[tuple[str, str, bool]]:
@@ -215,7 +215,7 @@ def _cast(x: object, dtype: str) -> str:
     cls = type(x)
     nested = hasattr(getattr(x, "dtype", None), "inner")
     encoded = hasattr(getattr(x, "type", None), "run_end_type")
-    casts = (do for word, do in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
+    casts = (hint for word, hint in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
     generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
     return generic if encoded else next(casts, generic).format(dtype)
 
@@ -243,12 +243,12 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise _contradicts(x, f"its __array__ returned a {type(host).__name__}")
-    return host if host.dtype.hasobject else freeze(host.view(np.ndarray))
+    return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
 def _from_buffer(x: object) -> HostArray:
     if isinstance(x, _LITERALS) and not hasattr(type(x), "_fields"):
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             f"convert a {type(x).__name__}",
             "numbers and lists are no arrays",
             f"asarray(x), or {_IN_A_TREE}",
@@ -257,19 +257,19 @@ def _from_buffer(x: object) -> HostArray:
         try:
             view = memoryview(x)  # type: ignore[arg-type] # whether it is a buffer is the question
         except ValueError as error:
-            raise UnsupportedArrayError.because(
+            raise UnsupportedArrayError.build(
                 f"read a {type(x).__name__}",
                 f"its export failed with {error!r}",
                 "a buffer that is still there",
             ) from error
         except TypeError as error:
-            raise UnsupportedArrayError.because(
+            raise UnsupportedArrayError.build(
                 f"convert a {type(x).__name__}",
                 "no backend owns the type and it exports no memory",
                 _way_out(type(x)),
             ) from error
     if isinstance(x, (bytes, bytearray, mmap)):
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
         )
     with Chained(lambda error: _failed(x, error)):
@@ -280,16 +280,16 @@ def _from_buffer(x: object) -> HostArray:
 def _way_out(cls: type) -> str:
     """What to type instead of an object; what its metaclass has, it has not."""
     words = {word for base in cls.__mro__ for word in vars(base)}
-    return next((do for word, do in _WAYS_OUT.items() if word in words), "an array")
+    return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 
 def _failed(x: object, error: Exception) -> UnsupportedArrayError:
     return _contradicts(x, f"its export failed with {error!r}")
 
 
-def _contradicts(x: object, why: str) -> UnsupportedArrayError:
-    return UnsupportedArrayError.because(f"read a {type(x).__name__}", why, f"converting it {_ELSEWHERE}")
+def _contradicts(x: object, reason: str) -> UnsupportedArrayError:
+    return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, f"converting it {_ELSEWHERE}")
 
 
-def _apart(x: object, why: str) -> CopyError:
-    return CopyError.because(f"share the memory of a {type(x).__name__}", why, "copy=None")
+def _apart(x: object, reason: str) -> CopyError:
+    return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, exact_integers
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge._host.fill import filled
 from xbridge.errors import MissingLibraryError, ValueLossError
 
@@ -26,7 +26,7 @@ def native_dtype(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
         except ImportError as error:
-            raise MissingLibraryError.because(
+            raise MissingLibraryError.build(
                 f"hold {name} in host memory",
                 "NumPy knows it through ml_dtypes, which is not installed",
                 "pip install ml_dtypes, or dtype='float32'",
@@ -50,17 +50,17 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     return filled(host, host.dtype.newbyteorder("="), order)
 
 
-def cast(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
+def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
     return filled(host, native_dtype(dtype), order)
 
 
-def freeze(host: HostArray) -> HostArray:
+def as_readonly(host: HostArray) -> HostArray:
     """A read-only view, which cannot be made writable again."""
     return _reinterpret(host, writable=False)
 
 
-def thaw(host: HostArray) -> HostArray:
+def as_writable(host: HostArray) -> HostArray:
     """A view that says it is writable, for a reader who will not write."""
     return _reinterpret(host, writable=True)
 
@@ -69,7 +69,7 @@ def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
     return look(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
 
 
-def check(host: HostArray, dtype: str) -> HostArray:
+def check_cast(host: HostArray, dtype: str) -> HostArray:
     """The array itself, if its integers survive a cast to the dtype and nothing finite becomes infinite."""
     target = native_dtype(dtype)
     if host.size == 0:
@@ -102,13 +102,13 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
     return False
 
 
-def overlap(a: Layout, b: Layout) -> bool:
+def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays in one address space have a byte in common. Reads neither.
 
     Bounding ranges and NumPy's solver settle nearly every pair at once. Where the solver gives up, the
     bytes of both are marked on maps and compared: exact, and bounded by the memory that the two span.
     """
-    if a.is_nowhere() or b.is_nowhere():
+    if a.is_unallocated() or b.is_unallocated():
         return False
     try:
         return bool(np.shares_memory(look(a), look(b), max_work=_WORK))  # type: ignore[arg-type] # any int
@@ -122,7 +122,7 @@ def overlap(a: Layout, b: Layout) -> bool:
 class _Range:
     """An address range in NumPy's eyes, that keeps its owner for as long as somebody looks at it."""
 
-    def __init__(self, layout: Layout, owner: object) -> None:
+    def __init__(self, layout: MemoryLayout, owner: object) -> None:
         self.owner = owner
         self.__array_interface__ = {
             "version": 3,
@@ -133,19 +133,19 @@ class _Range:
         }
 
 
-def look(layout: Layout, owner: object = None) -> HostArray:
+def look(layout: MemoryLayout, owner: object = None) -> HostArray:
     """A layout as an array of raw bytes. Whoever reads it must know that the memory is there."""
     return np.asarray(_Range(layout, owner))
 
 
-def layout_of(host: HostArray) -> Layout:
+def layout_of(host: HostArray) -> MemoryLayout:
     """How host memory lies."""
     flags = host.flags
     address = int(host.__array_interface__["data"][0])
-    return Layout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
+    return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
 
 
-def _marks(layout: Layout, start: int, size: int) -> HostArray:
+def _marks(layout: MemoryLayout, start: int, size: int) -> HostArray:
     """The bytes of a layout on a map of `size` bytes from `start`: one at first, then axis by axis."""
     marks = np.zeros(size, np.bool_)
     marks[layout.address + layout.span()[0] - start] = True

@@ -79,7 +79,7 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
     """Numbers that NumPy would round without a word, as it does [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
     if not all(isinstance(n, _NUMBERS) for n in numbers):
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             "make an array of this list", "not all of it are numbers", "a list of numbers or arrays"
         )
     if all(isinstance(n, int) for n in numbers):
@@ -89,7 +89,7 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        raise ValueLossError.because(
+        raise ValueLossError.build(
             f"make a {floating} array of this list",
             f"an integer would be rounded in {floating}",
             f"dtype={dtype!r} to say that it may be",
@@ -125,7 +125,7 @@ def promote(names: list[str], weak: list[complex]) -> str:
 
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
-    return DTypeError.because(
+    return DTypeError.build(
         f"stack arrays of {' and '.join(dict.fromkeys(names))}",
         "they have no common dtype",
         f"leaving out what is {odd}" if odd else "dtype='float32'",
@@ -175,9 +175,9 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     return (len(x), *(shape or ()))
 
 
-def _ragged(why: str) -> OptionError:
-    return OptionError.because("make an array of this list", why, "rows of one length")
+def _ragged(reason: str) -> OptionError:
+    return OptionError.build("make an array of this list", reason, "rows of one length")
 
 
-def _too_large(why: str) -> ValueLossError:
-    return ValueLossError.because("make an array of this list", f"its integers {why}", "smaller ones")
+def _too_large(reason: str) -> ValueLossError:
+    return ValueLossError.build("make an array of this list", f"its integers {reason}", "smaller ones")

@@ -149,13 +149,15 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     def __call__(self, fn: F, /) -> F:
         """The function, in a block of this policy for each call."""
-        why, do = "", "a with block around the loop that does"
+        reason, hint = "", "a with block around the loop that does"
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            why = "the body of a generator runs in whoever consumes it"
+            reason = "the body of a generator runs in whoever consumes it"
         elif isinstance(fn, type) or not callable(fn):
-            why, do = "it is no function", "its methods, below @classmethod and @staticmethod"
-        if why:
-            raise OptionError.because(f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", why, do)
+            reason, hint = "it is no function", "its methods, below @classmethod and @staticmethod"
+        if reason:
+            raise OptionError.build(
+                f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", reason, hint
+            )
 
         @wraps(fn)
         async def awaited(*args: Any, **options: Any) -> object:
@@ -216,7 +218,7 @@ def rules_in(words: str) -> Rules:
     for part in filter(None, words.replace(" ", "").split(",")):
         word, _, rule = part.partition("=")
         if word not in Rules._fields:
-            raise OptionError.because(
+            raise OptionError.build(
                 f"take a policy on {word!r}",
                 f"policies are on {', '.join(Rules._fields)}",
                 "transfers=raise",
@@ -236,19 +238,19 @@ def everywhere(rules: Rules) -> Rules:
 
 def forbid(plan: Plan) -> None:
     """Raise where the plan does what may not be done here."""
-    for word, why in _crossings(plan, "raise"):
-        raise PolicyError.because(
-            plan.route.asked(),
-            f"{why}, and policy({word}='raise') forbids {word}",
+    for word, reason in _crossings(plan, "raise"):
+        raise PolicyError.build(
+            plan.conversion.asked(),
+            f"{reason}, and policy({word}='raise') forbids {word}",
             f"policy({word}='allow') around it",
         )
 
 
 def warn(plan: Plan, caller: Caller) -> None:
     """Warn of what the plan does, in the name of who called for it."""
-    for word, why in _crossings(plan, "warn"):
+    for word, reason in _crossings(plan, "warn"):
         warn_explicit(
-            f"{plan.route.asked().removeprefix('convert ')}: {why}",
+            f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
             _CATEGORIES[word],
             caller.f_code.co_filename,
             caller.f_lineno,
@@ -273,19 +275,19 @@ def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
         for word in _words(step):
             if step.copies and (word != "copies" or step.nbytes != 0):
                 found.setdefault(word, step.copies)
-    yield from ((word, why) for word, why in found.items() if rules[word] == rule)
+    yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
 
 
 def _words(step: Step) -> tuple[str, ...]:
     """What a step is, in words of a policy."""
-    if step.verb == "send":
+    if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
-    return ({"move": "transfers", "cast": "casts"}.get(step.verb, "copies"),)
+    return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)
 
 
 def _checked(word: str, rule: str) -> Rule:
     if not isinstance(rule, str) or rule not in _RULES:
-        raise OptionError.because(
+        raise OptionError.build(
             f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
         )
     return cast("Rule", rule)

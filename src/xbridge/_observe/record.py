@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import lock
-from xbridge._observe.rows import Queue, Row, table
+from xbridge._observe.rows import QueueStats, RecordRow, table
 from xbridge.backends import _registry
 from xbridge.errors import MissingLibraryError
 
@@ -54,8 +54,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int, str, str, str], Row] = {}
-        self._queues: dict[tuple[str, int, int], Queue] = {}
+        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
+        self._queues: dict[tuple[str, int, int], QueueStats] = {}
         self._lock = lock()
 
     def __enter__(self) -> Self:
@@ -75,14 +75,14 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         _registry.watch(-1)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[RecordRow, ...]:
         """What was collected by line and route, the longest time first."""
         with self._lock:
             rows = list(self._rows.values())
         return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
 
     @property
-    def queues(self) -> tuple[Queue, ...]:
+    def queues(self) -> tuple[QueueStats, ...]:
         """How full the queue of each `prefetch` was, the one that was waited for longest first."""
         with self._lock:
             queues = list(self._queues.values())
@@ -151,9 +151,9 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         try:
             from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
         except ImportError as error:
-            why = f"matplotlib cannot be imported: {error}"
-            raise MissingLibraryError.because(
-                "draw a record", why, "pip install 'xbridge-array[plot]'"
+            reason = f"matplotlib cannot be imported: {error}"
+            raise MissingLibraryError.build(
+                "draw a record", reason, "pip install 'xbridge-array[plot]'"
             ) from error
         rows = self.rows[:most][::-1]
         places = range(len(rows))
@@ -175,7 +175,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         figure.legend(loc="outside upper right", ncols=2, frameon=False)
         figure.savefig(path)
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: RecordRow) -> None:
         """Into the row of its line and route, or into one for all, when there are too many."""
         key = (row.file, row.line, row.source, row.target, row.avoid)
         with self._lock:
@@ -189,18 +189,20 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
-                fresh = Queue(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
+                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
                 old = self._queues.get(key, fresh)
-                self._queues[key] = Queue(*old[:4], old.batches + 1, old.ready + ready, old.waited + seconds)
+                self._queues[key] = QueueStats(
+                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
+                )
 
 
 _open: tuple[record, ...] = ()
 _changing = lock()
 
 
-def tell(plan: Plan, caller: Caller, seconds: float) -> None:
+def record_conversion(plan: Plan, caller: Caller, seconds: float) -> None:
     """Tell every open record what was done."""
-    row = Row.of(plan, caller, seconds)
+    row = RecordRow.of(plan, caller, seconds)
     for each in _open:
         each._add(row)  # noqa: SLF001 -- within this module
 
@@ -208,10 +210,10 @@ def tell(plan: Plan, caller: Caller, seconds: float) -> None:
 def merge(seen: record, rows: str) -> None:
     """Add what another process has collected: the JSON of its record."""
     for row in json.loads(rows):
-        seen._add(Row(**row))  # noqa: SLF001 -- within this module
+        seen._add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
-def tell_wait(caller: Caller, depth: int, ready: int, seconds: float) -> None:
+def record_wait(caller: Caller, depth: int, ready: int, seconds: float) -> None:
     """Tell every open record that a batch was asked for, and how many were there."""
     for each in _open:
         each._wait(caller, depth, ready, seconds)  # noqa: SLF001 -- within this module

@@ -42,7 +42,7 @@ _ASKED = "nothing: copy=True asks for new memory"
 """Of a snapshot. Its source will change, so that not even one conversion for all would do."""
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """What one line of code had converted, on one route."""
 
     file: str
@@ -67,15 +67,15 @@ class Row(NamedTuple):
     @classmethod
     def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
         """What one conversion adds."""
-        code, route = caller.f_code, plan.route
-        source = f"{route.source.name} {route.facts.dtype} on {route.facts.device}"
-        target = f"{route.target.name} {route.dtype} on {route.device}"
+        code, conversion = caller.f_code, plan.conversion
+        source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
+        target = f"{conversion.target.name} {conversion.dtype} on {conversion.device}"
         place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
-        moved = sum(step.nbytes or 0 for step in plan.steps if step.verb in ("move", "send"))
+        moved = sum(step.nbytes or 0 for step in plan.steps if step.op in ("to_device", "stream_to_device"))
         copied = sum(step.nbytes or 0 for step in plan.steps) - moved
         return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
 
-    def plus(self, other: Row) -> Row:
+    def plus(self, other: RecordRow) -> RecordRow:
         """Two rows of one line and route as one."""
         return self._replace(
             calls=self.calls + other.calls,
@@ -85,7 +85,7 @@ class Row(NamedTuple):
         )
 
 
-class Queue(NamedTuple):
+class QueueStats(NamedTuple):
     """How far ahead of its use a line of code had its batches, with `prefetch`."""
 
     file: str
@@ -105,7 +105,7 @@ class Queue(NamedTuple):
         return f"{where}  prefetch  {self.batches:,} batches  {full}  waited {time(self.waited)}"
 
 
-def table(rows: Sequence[Row], most: int) -> list[str]:
+def table(rows: Sequence[RecordRow], most: int) -> list[str]:
     """The first of some rows, and what all of them come to; at least one."""
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
     cells = [head, *map(_cells, rows[:most])]
@@ -116,7 +116,7 @@ def table(rows: Sequence[Row], most: int) -> list[str]:
     return aligned(cells)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: RecordRow) -> tuple[str, ...]:
     amounts = (f"{row.calls:,}", short(row.copied), short(row.moved), time(row.seconds))
     return (row.where, row.source, row.target, *amounts, row.avoid)
 
@@ -124,8 +124,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _to_avoid(plan: Plan) -> str:
     """What would spare each of the steps that make new memory, unless new memory was asked for."""
     reasons = [step.copies for step in plan.steps if step.copies and step.nbytes != 0]
-    if reasons and plan.route.request.copy:
+    if reasons and plan.conversion.options.copy:
         return _ASKED
-    ways = [[do for words, do in _TO_AVOID.items() if words in why] or [why] for why in reasons]
+    ways = [[hint for words, hint in _TO_AVOID.items() if words in reason] or [reason] for reason in reasons]
     advice = "; ".join(dict.fromkeys(chain.from_iterable(ways)))
     return advice + _IF_SAME if " once" in advice else advice

@@ -20,67 +20,84 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
-    from xbridge._plan.steps import Route
+    from xbridge._plan.steps import Conversion
 
 
-def caster(route: Route) -> Backend | ModuleType:
+def choose_caster(conversion: Conversion) -> Backend | ModuleType:
     """Who casts on the way from one library to another by the host: the source, the host or the target."""
-    source, target, before, after = route.source, route.target, route.facts.dtype, route.dtype
-    start, goal = route.facts.device, route.device
-    if after != before and target.lacks(before, CPU):
-        return _host if source.lacks(after, CPU) else source
-    fewer = _narrows(route)
-    if fewer and start != CPU and _has_both(route, source, start) and _is_alike(route):
+    source, target, before, after = (
+        conversion.source,
+        conversion.target,
+        conversion.info.dtype,
+        conversion.dtype,
+    )
+    start, goal = conversion.info.device, conversion.device
+    if after != before and target.unsupported_dtype(before, CPU):
+        return _host if source.unsupported_dtype(after, CPU) else source
+    fewer = _narrows(conversion)
+    if fewer and start != CPU and _has_both(conversion, source, start) and _is_alike(conversion):
         return source
     sooner = (before, after) in target.host_casts and (fewer or goal == CPU)
     return _host if sooner or target.host_only or after == before else target
 
 
-def carry(
-    route: Route, room: Backend, casts: list[Step], start: Device | None = None, goal: Device | None = None
+def order_cast_and_move(
+    conversion: Conversion,
+    backend: Backend,
+    casts: list[Step],
+    start: Device | None = None,
+    goal: Device | None = None,
 ) -> list[Step]:
     """Move and cast: the cast first if fewer bytes cross then, or if it could not come later."""
-    start, goal = start or route.facts.device, goal or route.device
+    start, goal = start or conversion.info.device, goal or conversion.device
     if start == goal:
         return casts
-    move = Step(room, "move", (goal,), f"it moves from {start} to {goal}")
-    first = casts and _has_both(route, room, start) and (_narrows(route) or not _has_both(route, room, goal))
+    move = Step(backend, "to_device", (goal,), f"it moves from {start} to {goal}")
+    first = (
+        casts
+        and _has_both(conversion, backend, start)
+        and (_narrows(conversion) or not _has_both(conversion, backend, goal))
+    )
     return [*casts, move] if first else [move, *casts]
 
 
-def at_once(route: Route, steps: list[Step]) -> list[Step]:
+def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     """The same steps; a cast or copy of the host's is one with the move behind it, if the target wants it."""
-    sends = getattr(route.target, "sends", None)
-    if sends is None or route.device == CPU:
+    streams_to_device = getattr(conversion.target, "streams_to_device", None)
+    if streams_to_device is None or conversion.device == CPU:
         return steps
-    at = [step.verb for step in steps].index("from_host")
+    at = [step.op for step in steps].index("from_numpy")
     change, move = steps[at - 1], steps[at + 1]
-    if change.verb not in ("cast", "copy") or move.verb != "move":
+    if change.op not in ("astype", "copy") or move.op != "to_device":
         return steps
-    nbytes = nbytes_of(route.facts.shape, route.dtype if change.verb == "cast" else route.facts.dtype)
-    if not nbytes or not sends(nbytes, route.device):
+    nbytes = nbytes_of(
+        conversion.info.shape, conversion.dtype if change.op == "astype" else conversion.info.dtype
+    )
+    if not nbytes or not streams_to_device(nbytes, conversion.device):
         return steps
-    args = (*move.args, route.dtype) if change.verb == "cast" else move.args
-    send = Step(route.target, "send", args, f"{change.copies}, and {move.copies}")
-    return [*steps[: at - 1], send, *steps[at + 2 :]]
+    args = (*move.args, conversion.dtype) if change.op == "astype" else move.args
+    stream_to_device = Step(
+        conversion.target, "stream_to_device", args, f"{change.copies}, and {move.copies}"
+    )
+    return [*steps[: at - 1], stream_to_device, *steps[at + 2 :]]
 
 
-def check(route: Route, room: Backend | ModuleType) -> list[Step]:
+def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Look at the values, where the dtype was not named and may not hold them all."""
-    asked = route.request.dtype in UNNAMED or route.request.exact
-    if not asked or holds_every(route.facts.dtype, route.dtype):
+    asked = conversion.options.dtype in UNNAMED or conversion.options.exact
+    if not asked or holds_every(conversion.info.dtype, conversion.dtype):
         return []
-    return [Step(room, "check", (route.dtype,))]
+    return [Step(backend, "check_cast", (conversion.dtype,))]
 
 
-def cast(route: Route, room: Backend | ModuleType) -> list[Step]:
+def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Change the dtype, or the order of the bytes where a dtype was named."""
-    facts, dtype = route.facts, route.dtype
-    args = (dtype, *order(route.target)) if room is _host else (dtype,)
-    if dtype != facts.dtype:
-        return [Step(room, "cast", args, f"{facts.dtype} becomes {dtype}")]
-    if route.request.dtype is not None and not facts.native:
-        return [Step(room, "cast", args, f"its bytes are not in the order of {dtype}")]
+    info, dtype = conversion.info, conversion.dtype
+    args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
+    if dtype != info.dtype:
+        return [Step(backend, "astype", args, f"{info.dtype} becomes {dtype}")]
+    if conversion.options.dtype is not None and not info.native_byteorder:
+        return [Step(backend, "astype", args, f"its bytes are not in the order of {dtype}")]
     return []
 
 
@@ -89,25 +106,25 @@ def order(target: Backend) -> tuple[str, ...]:
     return ("C",) if "order" in target.gaps else ()
 
 
-def _narrows(route: Route) -> bool:
+def _narrows(conversion: Conversion) -> bool:
     """Whether it is fewer bytes after the cast."""
-    before, after = (DTYPES.get(word) for word in (route.facts.dtype, route.dtype))
+    before, after = (DTYPES.get(word) for word in (conversion.info.dtype, conversion.dtype))
     return bool(before and after and after.bits < before.bits)
 
 
-def _has_both(route: Route, room: Backend, device: Device) -> bool:
+def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
     """Whether a library can cast there. Dtypes of its own it has, wherever it is."""
-    if device == CPU and "host" in room.gaps:
+    if device == CPU and "host" in backend.gaps:
         return False
-    words = route.facts.dtype, route.dtype
-    return not any(room.lacks(word, device) for word in words if word in DTYPES)
+    words = conversion.info.dtype, conversion.dtype
+    return not any(backend.unsupported_dtype(word, device) for word in words if word in DTYPES)
 
 
-def _is_alike(route: Route) -> bool:
+def _is_alike(conversion: Conversion) -> bool:
     """Whether the source's cast, where the array is, gives the numbers of the target's: both the host's."""
-    dtypes, places = (route.facts.dtype, route.dtype), (route.facts.device, CPU)
-    for room, device in zip((route.source, route.target), places, strict=True):
-        agrees = getattr(room, "agrees", None)
-        if not (room.host_only or (agrees(*dtypes, device) if agrees else dtypes in room.host_casts)):
+    dtypes, places = (conversion.info.dtype, conversion.dtype), (conversion.info.device, CPU)
+    for backend, device in zip((conversion.source, conversion.target), places, strict=True):
+        agrees = getattr(backend, "agrees", None)
+        if not (backend.host_only or (agrees(*dtypes, device) if agrees else dtypes in backend.host_casts)):
             return False
     return True

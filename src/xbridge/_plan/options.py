@@ -9,9 +9,9 @@ from xbridge import _host
 from xbridge._core.devices import device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, of_python
 from xbridge._core.dynamo import constant
-from xbridge._plan.steps import Request
+from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import get, is_root, kin
+from xbridge.backends._registry import backends_for_object, get, is_root
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
@@ -30,24 +30,24 @@ _ALIASES = {
 }
 
 
-def read_request(
-    rooms: tuple[Backend, ...],
+def read_options(
+    backends: tuple[Backend, ...],
     *,
     device: object,
     dtype: object,
     copy: object,
     grad: object,
-    track: bool = False,
+    requires_grad: bool = False,
     traced: bool = False,
-) -> Request:
+) -> Options:
     """The options as a request; `rooms` are asked first what a dtype or device object means."""
     if copy is not None and copy is not True and copy is not False:
-        raise OptionError.because(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
+        raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
-        raise OptionError.because(
-            f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'"
-        )
-    return Request(_device(device, rooms), _dtype(dtype, rooms), copy, grad, track, traced=traced)
+        raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'")
+    return Options(
+        _device(device, backends), _dtype(dtype, backends), copy, grad, requires_grad, traced=traced
+    )
 
 
 def with_requires_grad(grad: object, requires_grad: object) -> object:
@@ -55,25 +55,29 @@ def with_requires_grad(grad: object, requires_grad: object) -> object:
     if requires_grad is None or requires_grad is True:
         return grad
     if requires_grad is not False:
-        raise OptionError.because(
+        raise OptionError.build(
             f"take requires_grad={shown(requires_grad)}",
             "it is None, True or False",
             "requires_grad=None",
         )
     if grad == "keep":
-        raise OptionError.because(
+        raise OptionError.build(
             "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
         )
     return "detach"
 
 
-def _device(device: Any, rooms: tuple[Backend, ...]) -> Device | None:
+def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
     if device is None:
         return None
     if isinstance(device, str):
         return device_named(device)
     try:
-        names = (room.device_name(device) for asked in (rooms, None) for room in asked or kin(device))
+        names = (
+            backend.device_name(device)
+            for asked in (backends, None)
+            for backend in asked or backends_for_object(device)
+        )
         found = next((name for name in names if name is not None), None)
         is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
     except XBridgeError:
@@ -94,7 +98,7 @@ def _accelerator(index: int) -> Device:
     raise _refused("device", index, "an index counts from 0, and has at most 31 bits", "device='cpu'")
 
 
-def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
+def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
     if dtype is None:
         return None
     if isinstance(dtype, str):
@@ -102,13 +106,17 @@ def _dtype(dtype: object, rooms: tuple[Backend, ...]) -> str | None:
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
-            names = (room.dtype_name(dtype) for asked in (rooms, None) for room in asked or kin(dtype))
+            names = (
+                backend.dtype_name(dtype)
+                for asked in (backends, None)
+                for backend in asked or backends_for_object(dtype)
+            )
             found = of_python(dtype) or next((name for name in names if name is not None), "")
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
-            why = f"to look at it failed with {error!r}"
-            raise _refused("dtype", dtype, why, "dtype='float32'") from error
+            reason = f"to look at it failed with {error!r}"
+            raise _refused("dtype", dtype, reason, "dtype='float32'") from error
     if not found:
         raise _unknown(dtype)
     return found
@@ -133,14 +141,14 @@ def _unknown(dtype: object) -> XBridgeError:
     coded = _host.dtype_of_code(word)
     native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
     if native in DTYPES:
-        why = "what comes out is in the byte order of this machine"
-        return _refused("dtype", dtype, why, f"dtype={native!r}")
+        reason = "what comes out is in the byte order of this machine"
+        return _refused("dtype", dtype, reason, f"dtype={native!r}")
     word = word.casefold()
     alike = [name for name in (*DTYPES, "default") if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike, n=1)
-    why = "it is no canonical name and no library's native dtype"
-    do = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
-    return _refused("dtype", dtype, why, do)
+    reason = "it is no canonical name and no library's native dtype"
+    hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
+    return _refused("dtype", dtype, reason, hint)
 
 
 def _digits(word: str) -> str:
@@ -148,6 +156,6 @@ def _digits(word: str) -> str:
     return "".join(filter(str.isdecimal, word))
 
 
-def _refused(option: str, given: object, why: str, do: str) -> XBridgeError:
+def _refused(option: str, given: object, reason: str, hint: str) -> XBridgeError:
     error = DeviceError if option == "device" else DTypeError
-    return error.because(f"read {option} {shown(given)}", why, do)
+    return error.build(f"read {option} {shown(given)}", reason, hint)

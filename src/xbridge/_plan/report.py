@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from xbridge._plan.steps import Endpoint, Plan
+    from xbridge._plan.steps import ArrayEndpoint, Plan
 
 Cells = tuple[str, str, str, str]
 """Which end or step, what it is, its bytes, and what is to be said of it."""
@@ -17,7 +17,7 @@ Cells = tuple[str, str, str, str]
 
 def line(plan: Plan) -> str:
     """From where to where, and what comes of it."""
-    return f"{_what(plan.source)} to {plan.route.target.name}: {'; '.join(verdict(plan))}"
+    return f"{_what(plan.source)} to {plan.conversion.target.name}: {'; '.join(verdict(plan))}"
 
 
 def text(plan: Plan) -> str:
@@ -44,11 +44,11 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     return {
         "source": _facts(plan.source),
         "target": plan.target and _facts(plan.target),
-        "backend": plan.route.target.name,
+        "backend": plan.conversion.target.name,
         "steps": [
             {
                 "backend": step.backend,
-                "verb": step.verb,
+                "op": step.op,
                 "args": [*map(str, step.args)],
                 "nbytes": step.nbytes,
                 "reason": step.reason,
@@ -77,7 +77,7 @@ def verdict(plan: Plan) -> Iterator[str]:
         yield f"new memory, {'writable' if plan.writable else 'read-only'}"
     if not plan.exact:
         yield "values may change"
-    if plan.route.facts.history:
+    if plan.conversion.info.requires_grad:
         yield "the graph ends here" if plan.cuts_graph else "the graph goes on"
     for step in plan.checks:
         yield f"an error if a value does not fit {step.args[0]}"
@@ -94,20 +94,20 @@ def _rows(plan: Plan) -> Iterator[Cells]:
         nbytes = bytes_of(step.nbytes) if step.copies else ""
         yield str(number), f"{step.backend} {step.action}", nbytes, step.reason
     if plan.target is None:
-        yield "to", plan.route.target.name, "", "refused"
+        yield "to", plan.conversion.target.name, "", "refused"
     else:
         yield "to", _what(plan.target), bytes_of(plan.target.nbytes), _state(plan.target)
 
 
-def _what(end: Endpoint) -> str:
+def _what(end: ArrayEndpoint) -> str:
     return f"{end.backend} {end.dtype} {end.shape} on {end.device}"
 
 
-def _state(end: Endpoint) -> str:
+def _state(end: ArrayEndpoint) -> str:
     writable = {True: "writable", False: "read-only", None: "memory unknown"}[end.writable]
     return f"{writable}, requires grad" if end.requires_grad else writable
 
 
-def _facts(end: Endpoint) -> dict[str, Any]:
+def _facts(end: ArrayEndpoint) -> dict[str, Any]:
     known = [n if isinstance(n, int) else None for n in end.shape]  # a promise may not know its shape
     return {**end._asdict(), "shape": known, "device": str(end.device)}

@@ -16,102 +16,113 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
-from xbridge._plan.casts import at_once, carry, cast, caster, check, order
-from xbridge._plan.steps import Plan, Route, Step, in_words
+from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
+from xbridge._plan.steps import Conversion, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, Facts, Layout, Refusal
-    from xbridge._plan.steps import Request
+    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
+    from xbridge._plan.steps import Options
 
 
-def within(room: Backend, x: Array, request: Request) -> Plan:
+def plan_within(backend: Backend, x: Array, options: Options) -> Plan:
     """The plan for a conversion inside one library."""
-    route = _route(room, room, room.describe(x), request)
-    facts = route.facts
-    changes = carry(route, room, [*check(route, room), *cast(route, room)])
-    detached = request.grad == "detach" and facts.history
+    conversion = _conversion(backend, backend, backend.array_info(x), options)
+    info = conversion.info
+    changes = order_cast_and_move(
+        conversion, backend, [*check(conversion, backend), *cast(conversion, backend)]
+    )
+    detached = options.grad == "detach" and info.requires_grad
     if not changes:
-        if detached and not room.readonly:
-            changes = [Step(room, "copy", copies=f"it requires grad, and {_has_no_readonly(room)}")]
-        elif request.copy:
-            changes = [Step(room, "copy", copies="copy=True")]
-    if changes and request.grad == "keep" and facts.history and not room.recording():
-        raise GradientError.because(
-            route.asked(), "grad='keep' was asked where gradients are off", "grad=None, or turning them on"
+        if detached and not backend.readonly:
+            changes = [Step(backend, "copy", copies=f"it requires grad, and {_has_no_readonly(backend)}")]
+        elif options.copy:
+            changes = [Step(backend, "copy", copies="copy=True")]
+    if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
+        raise GradientError.build(
+            conversion.asked(),
+            "grad='keep' was asked where gradients are off",
+            "grad=None, or turning them on",
         )
-    steps = [*([Step(room, "detach")] if detached else []), *changes]
-    if request.track and not steps and facts.history and _is_leaf(room, x):
-        return _plan(route, steps)
-    return _plan(route, [*steps, *_track(route)])
+    steps = [*([Step(backend, "detach")] if detached else []), *changes]
+    if options.requires_grad and not steps and info.requires_grad and _is_leaf(backend, x):
+        return _plan(conversion, steps)
+    return _plan(conversion, [*steps, *_track(conversion)])
 
 
-def across(source: Backend, target: Backend, x: Array, request: Request) -> Plan:
+def plan_between(source: Backend, target: Backend, x: Array, options: Options) -> Plan:
     """The plan for a conversion from one library to another."""
-    route = _route(source, target, source.describe(x), request)
-    facts, device = route.facts, route.device
-    if facts.history and request.grad == "keep":
-        raise GradientError.because(
-            route.asked(),
+    conversion = _conversion(source, target, source.array_info(x), options)
+    info, device = conversion.info, conversion.device
+    if info.requires_grad and options.grad == "keep":
+        raise GradientError.build(
+            conversion.asked(),
             "grad='keep' was asked, and a graph ends where its library ends",
             "grad=None",
         )
     if device != CPU and device not in target.devices():
         places = ", ".join(target.devices())
-        raise DeviceError.because(
-            route.asked(),
+        raise DeviceError.build(
+            conversion.asked(),
             f"{target.name} has no device {device} here, only {places}",
             "device='cpu'",
         )
-    layout = source.layout(x)
-    steps = [Step(source, "detach")] if facts.history else []
-    if not layout.settled:
-        late = "it is still to be computed" if layout.is_nowhere() else "an operation is still pending on it"
-        steps.append(Step(source, "settle", copies=late))
-    if CPU not in (facts.device, device) and facts.device in target.devices():
-        return _plan(route, [*steps, *_on_device(route, layout, copied=not layout.settled), *_track(route)])
-    room = caster(route)
-    checks, casts = check(route, source if room is source else _host), cast(route, room)
-    steps += carry(route, source, [*checks, *casts] if room is source else [], goal=CPU)
-    steps.append(Step(source, "to_host"))
-    taken = Step(target, "from_host", copies=_reads_in(target))
-    on_host = [] if room is source else [*checks, *(casts if room is _host else [])]
-    later = carry(route, target, casts if room is target else [], start=CPU)
+    layout = source.memory_layout(x)
+    steps = [Step(source, "detach")] if info.requires_grad else []
+    if not layout.materialized:
+        late = (
+            "it is still to be computed" if layout.is_unallocated() else "an operation is still pending on it"
+        )
+        steps.append(Step(source, "materialize", copies=late))
+    if CPU not in (info.device, device) and info.device in target.devices():
+        return _plan(
+            conversion,
+            [*steps, *_on_device(conversion, layout, copied=not layout.materialized), *_track(conversion)],
+        )
+    backend = choose_caster(conversion)
+    checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
+    steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
+    steps.append(Step(source, "to_numpy"))
+    taken = Step(target, "from_numpy", copies=_reads_in(target))
+    on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
+    later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copies for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
         once = device != CPU if target.immutable else later
-        on_host += _share_or_copy(route, layout, will_copy=bool(taken.copies or once))
+        on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copies or once))
     elif source.readonly and not any(step.copies for step in on_host):
-        on_host.append(Step(_host, "thaw"))  # new memory, and nobody's but the caller's
-    return _plan(route, [*at_once(route, [*steps, *on_host, taken, *later]), *_track(route)])
+        on_host.append(Step(_host, "as_writable"))  # new memory, and nobody's but the caller's
+    return _plan(
+        conversion, [*fuse_transfer(conversion, [*steps, *on_host, taken, *later]), *_track(conversion)]
+    )
 
 
-def _on_device(route: Route, layout: Layout, *, copied: bool) -> list[Step]:
+def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
     """Hand memory of a device over. What is copied is copied by the source.
 
     Its own stream orders that before whatever is written later; the target's would not, and to wait for it
     would hold up the host.
     """
-    source, target, facts = route.source, route.target, route.facts
-    before, casts = check(route, source), cast(route, target)
-    if casts and target.lacks(facts.dtype, facts.device) is not None:
-        _refuse(route, source.lacks(route.dtype, facts.device))
-        before, casts, copied = [*before, *cast(route, source)], [], True
-    later = carry(route, target, casts)
-    why = next(_obstacles(route, layout), "") or ("copy=True" if route.request.copy else "")
+    source, target, info = conversion.source, conversion.target, conversion.info
+    before, casts = check(conversion, source), cast(conversion, target)
+    if casts and target.unsupported_dtype(info.dtype, info.device) is not None:
+        _refuse(conversion, source.unsupported_dtype(conversion.dtype, info.device))
+        before, casts, copied = [*before, *cast(conversion, source)], [], True
+    later = order_cast_and_move(conversion, target, casts)
+    reason = next(_obstacles(conversion, layout), "") or ("copy=True" if conversion.options.copy else "")
     if later:
-        why = "" if source.immutable and target.holds(facts, layout) else later[0].copies
-    if why and not copied:
-        before.append(Step(source, "copy", (), why))
-    return [*before, Step(source, "export"), Step(target, "import_"), *later]
+        reason = "" if source.immutable and target.accepts_layout(info, layout) else later[0].copies
+    if reason and not copied:
+        before.append(Step(source, "copy", (), reason))
+    return [*before, Step(source, "to_dlpack"), Step(target, "from_dlpack"), *later]
 
 
-def foretell(source: Backend, target: Backend, facts: Facts, request: Request) -> None:
+def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
     """Raise what a conversion would be refused with, as far as facts alone say, before the array is made."""
-    _track(_route(source, target, facts, request))
+    _track(_conversion(source, target, info, options))
 
 
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
@@ -133,95 +144,95 @@ def _accelerator(target: Backend, asked: Device) -> Device:
     return places[numbers.index(asked.index)] if asked.index in numbers else asked
 
 
-def _route(source: Backend, target: Backend, facts: Facts, request: Request) -> Route:
+def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
     """Settle on a dtype and a device, and refuse what cannot be asked."""
-    if facts.device == SHARDED and request.device is None and source is not target:
-        raise DeviceError.because(
-            in_words(source, facts, target),
+    if info.device == SHARDED and options.device is None and source is not target:
+        raise DeviceError.build(
+            in_words(source, info, target),
             "it lies on several devices, and is gathered only where somebody says so",
             f"to_backend(x, {target.name!r}, device='cpu')",
         )
-    device = destination(target, request.device, facts.device)
-    dtype = _dtype(source, target, facts, request, device)
-    route = Route(source, target, facts, request, dtype, device)
-    if category(facts.dtype) == "complex" and category(dtype) in ("int", "float"):
-        raise DTypeError.because(
-            route.asked(),
-            f"a cast from {facts.dtype} to {dtype} drops the imaginary part",
+    device = destination(target, options.device, info.device)
+    dtype = _dtype(source, target, info, options, device)
+    conversion = Conversion(source, target, info, options, dtype, device)
+    if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
+        raise DTypeError.build(
+            conversion.asked(),
+            f"a cast from {info.dtype} to {dtype} drops the imaginary part",
             "x.real",
         )
-    changes = (device, dtype) != (facts.device, facts.dtype)
+    changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
-        _refuse(route, target.lacks(dtype, device))
-    if request.grad == "keep" and facts.history and not is_inexact(dtype):
-        raise GradientError.because(
-            route.asked(),
+        _refuse(conversion, target.unsupported_dtype(dtype, device))
+    if options.grad == "keep" and info.requires_grad and not is_inexact(dtype):
+        raise GradientError.build(
+            conversion.asked(),
             f"grad='keep' was asked, and no gradient flows through {dtype}",
             "grad=None",
         )
-    return route
+    return conversion
 
 
-def _refuse(route: Route, lacks: Refusal | None) -> None:
+def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
     """Refuse a dtype that is not there. What the nearest one is may be left to us, if there is one."""
     if lacks:
-        near = chosen("nearest", route.facts.dtype, route.target, route.device)
-        there = route.target.lacks(near, route.device) is None
-        do = f"dtype='nearest', or {lacks.do}" if there else lacks.do
-        raise lacks.error.because(route.asked(), lacks.why, do)
+        near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
+        there = conversion.target.unsupported_dtype(near, conversion.device) is None
+        hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
+        raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
 
 def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
     """The dtype that "default" or "nearest" stands for, of an array of some dtype that goes there."""
     if word == "nearest":
-        return nearest(dtype, lambda other: target.lacks(other, device) is None)
+        return nearest(dtype, lambda other: target.unsupported_dtype(other, device) is None)
     return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
 
 
-def _dtype(source: Backend, target: Backend, facts: Facts, request: Request, device: Device) -> str:
+def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
     """The dtype of the result. A library has its own dtypes wherever it is."""
-    if request.dtype not in UNNAMED:
-        return request.dtype or facts.dtype
-    if source is target and facts.dtype not in DTYPES:
-        return facts.dtype
-    return chosen(request.dtype, facts.dtype, target, device)
+    if options.dtype not in UNNAMED:
+        return options.dtype or info.dtype
+    if source is target and info.dtype not in DTYPES:
+        return info.dtype
+    return chosen(options.dtype, info.dtype, target, device)
 
 
-def _track(route: Route) -> list[Step]:
+def _track(conversion: Conversion) -> list[Step]:
     """Begin a new history, where one was asked for and can begin."""
-    if not route.request.track:
+    if not conversion.options.requires_grad:
         return []
-    target, facts = route.target, route.facts
-    why = do = ""
+    target, info = conversion.target, conversion.info
+    reason = hint = ""
     if not target.autograd:
-        why = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
-        do = "a backend that has gradients"
-    elif not is_inexact(route.dtype):
-        why, do = f"no gradient flows through {route.dtype}", "dtype='float32'"
-    elif facts.history and route.request.grad != "detach":
-        why, do = "a new leaf would cut the history that it has", "grad='detach' to cut it"
-    if why:
-        raise GradientError.because(f"{route.asked()} with requires_grad=True", why, do)
-    return [Step(target, "track")]
+        reason = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
+        hint = "a backend that has gradients"
+    elif not is_inexact(conversion.dtype):
+        reason, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
+    elif info.requires_grad and conversion.options.grad != "detach":
+        reason, hint = "a new leaf would cut the history that it has", "grad='detach' to cut it"
+    if reason:
+        raise GradientError.build(f"{conversion.asked()} with requires_grad=True", reason, hint)
+    return [Step(target, "require_grad")]
 
 
-def _is_leaf(room: Backend, x: Array) -> bool:
+def _is_leaf(backend: Backend, x: Array) -> bool:
     """Whether its history begins with it, so that it is what a new leaf would be."""
-    is_leaf = getattr(room, "is_leaf", None)
+    is_leaf = getattr(backend, "is_leaf", None)
     return is_leaf is not None and bool(is_leaf(x))
 
 
-def _share_or_copy(route: Route, layout: Layout, *, will_copy: bool) -> list[Step]:
+def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
     """The sharing rules. Memory that a later step reads only once needs no more than a view of it."""
-    target, facts = route.target, route.facts
-    why = next(_obstacles(route, layout), "")
+    target, info = conversion.target, conversion.info
+    reason = next(_obstacles(conversion, layout), "")
     if will_copy:
-        return [] if target.holds(facts, layout) else [Step(_host, "copy", order(target), why)]
-    if route.request.copy and not why:
-        why = "copy=True"
-    if why:
-        return [Step(_host, "copy", order(target), why)]
-    return [Step(_host, "freeze")] if _is_guarded(facts, layout) else []
+        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", order(target), reason)]
+    if conversion.options.copy and not reason:
+        reason = "copy=True"
+    if reason:
+        return [Step(_host, "copy", order(target), reason)]
+    return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
 
 
 def _reads_in(target: Backend) -> str:
@@ -232,50 +243,52 @@ def _reads_in(target: Backend) -> str:
     return "" if target.immutable else target.gaps.get("sharing", "").partition(": ")[2]
 
 
-def _is_guarded(facts: Facts, layout: Layout) -> bool:
+def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
     """Whether nobody may write the memory through a new array."""
-    return facts.history or not layout.writable or layout.repeats()
+    return info.requires_grad or not layout.writable or layout.may_overlap_itself()
 
 
-def _obstacles(route: Route, layout: Layout) -> Iterator[str]:
+def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[str]:
     """Why the target cannot safely look at the same memory."""
-    source, target, facts = route.source, route.target, route.facts
-    if target.immutable and not source.immutable and not route.request.unsafe:
+    source, target, info = conversion.source, conversion.target, conversion.info
+    if target.immutable and not source.immutable and not conversion.options.unsafe:
         yield f"its memory can change, and {target.name} reads it later"
-    if not target.holds(facts, layout):
-        if not facts.native:
+    if not target.accepts_layout(info, layout):
+        if not info.native_byteorder:
             yield "its bytes are in foreign order"
         elif not layout.aligned:
             yield "its memory is not aligned"
         yield f"{target.name} has no such strides"
-    if route.request.unsafe:
+    if conversion.options.unsafe:
         return
     if not target.readonly:
         reasons = {
             "its memory is read-only": not layout.writable,
-            "its elements may share memory with each other": layout.repeats(),
-            "it requires grad": facts.history,
+            "its elements may share memory with each other": layout.may_overlap_itself(),
+            "it requires grad": info.requires_grad,
         }
-        yield from (f"{why}, and {_has_no_readonly(target)}" for why, holds in reasons.items() if holds)
-    elif route.request.traced and _is_guarded(facts, layout):
+        yield from (f"{reason}, and {_has_no_readonly(target)}" for reason, holds in reasons.items() if holds)
+    elif conversion.options.traced and _is_guarded(info, layout):
         yield "a compiler would make its read-only array writable"
 
 
-def _has_no_readonly(room: Backend) -> str:
-    return f"{room.name} has no read-only arrays"
+def _has_no_readonly(backend: Backend) -> str:
+    return f"{backend.name} has no read-only arrays"
 
 
-def _plan(route: Route, steps: list[Step]) -> Plan:
+def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
     """Hold `copy=False` against the steps; an empty array has no memory to share, and is cast like any."""
-    if route.request.copy is False:
-        empty = 0 in route.facts.shape
-        why = next((step.copies for step in steps if step.copies and (step.verb == "cast" or not empty)), "")
-        if why:
-            unsafe = route.request.unsafe
-            how, do = (
-                ("without a copy", f"to_backend(x, {route.target.name!r})")
+    if conversion.options.copy is False:
+        empty = 0 in conversion.info.shape
+        reason = next(
+            (step.copies for step in steps if step.copies and (step.op == "astype" or not empty)), ""
+        )
+        if reason:
+            unsafe = conversion.options.unsafe
+            how, hint = (
+                ("without a copy", f"to_backend(x, {conversion.target.name!r})")
                 if unsafe
                 else ("with copy=False", "copy=None")
             )
-            raise CopyError.because(f"{route.asked()} {how}", why, do)
-    return Plan(route, tuple(steps))
+            raise CopyError.build(f"{conversion.asked()} {how}", reason, hint)
+    return Plan(conversion, tuple(steps))

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, Facts, Layout
+    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
     from xbridge.errors import XBridgeError
 
 
-class Request(NamedTuple):
+class Options(NamedTuple):
     """What the caller asked, checked and in canonical words."""
 
     device: Device | None = None
     dtype: str | None = None
     copy: bool | None = None
     grad: str | None = None
-    track: bool = False
+    requires_grad: bool = False
     exact: bool = False
     """Whether no value may be lost, though the dtype was named."""
     traced: bool = False
@@ -41,8 +41,8 @@ class Request(NamedTuple):
 class Step(NamedTuple):
     """One verb of one room: the source's, the target's, or the host's."""
 
-    room: Backend | ModuleType
-    verb: str
+    module: Backend | ModuleType
+    op: str
     args: tuple[object, ...] = ()
     copies: str = ""
     """Why it makes new memory; empty if it does not."""
@@ -52,33 +52,33 @@ class Step(NamedTuple):
     @property
     def backend(self) -> str:
         """Whose operation it is; what is done in host memory for all libraries is NumPy's."""
-        return self.room.name
+        return self.module.name
 
     @property
     def action(self) -> str:
         """What is done, with its arguments."""
-        return " ".join(map(str, (self.verb, *self.args)))
+        return " ".join(map(str, (self.op, *self.args)))
 
     @property
     def reason(self) -> str:
         """Why it makes new memory, or what it is for."""
-        return self.copies or _PURPOSES[self.verb]
+        return self.copies or _PURPOSES[self.op]
 
 
 _PURPOSES = {
     "detach": "its history stays behind",
-    "check": "a value that does not fit is an error",
-    "to_host": "a view of its memory",
-    "from_host": "an array over that memory",
-    "export": "its memory is shown where it is",
-    "import_": "an array over that memory",
-    "freeze": "nobody may write to the source through it",
-    "thaw": "the new memory is nobody else's",
-    "track": "a new history begins",
+    "check_cast": "a value that does not fit is an error",
+    "to_numpy": "a view of its memory",
+    "from_numpy": "an array over that memory",
+    "to_dlpack": "its memory is shown where it is",
+    "from_dlpack": "an array over that memory",
+    "as_readonly": "nobody may write to the source through it",
+    "as_writable": "the new memory is nobody else's",
+    "require_grad": "a new history begins",
 }
 
 
-class Endpoint(NamedTuple):
+class ArrayEndpoint(NamedTuple):
     """The array at one end of a conversion, in facts."""
 
     backend: str
@@ -93,19 +93,19 @@ class Endpoint(NamedTuple):
     """Whether autograd tracks it."""
 
 
-class Route(NamedTuple):
+class Conversion(NamedTuple):
     """Where an array comes from and where it goes."""
 
     source: Backend
     target: Backend
-    facts: Facts
-    request: Request
+    info: ArrayInfo
+    options: Options
     dtype: str
     device: Device
 
     def asked(self) -> str:
         """The conversion in words, for errors."""
-        return in_words(self.source, self.facts, self.target)
+        return in_words(self.source, self.info, self.target)
 
 
 class Plan(NamedTuple):
@@ -138,32 +138,32 @@ class Plan(NamedTuple):
     (False, False, [('cast', 12)])
     """
 
-    route: Route
+    conversion: Conversion
     steps: tuple[Step, ...]
-    layout: Layout | None = None
+    layout: MemoryLayout | None = None
     """How the source lies in memory; None where it does not, or nobody has asked."""
-    recording: bool = True
+    grad_enabled: bool = True
     """Whether the target's operations recorded history when somebody asked."""
     error: XBridgeError | None = None
 
     @property
-    def source(self) -> Endpoint:
+    def source(self) -> ArrayEndpoint:
         """The array that is given."""
-        facts, layout = self.route.facts, self.layout
-        nbytes = layout and _size(facts.shape, 8 * layout.itemsize)
+        info, layout = self.conversion.info, self.layout
+        nbytes = layout and _size(info.shape, 8 * layout.itemsize)
         writable = layout and layout.writable
-        return Endpoint(self.route.source.name, *facts[:3], nbytes, writable, facts.history)
+        return ArrayEndpoint(self.conversion.source.name, *info[:3], nbytes, writable, info.requires_grad)
 
     @property
-    def target(self) -> Endpoint | None:
+    def target(self) -> ArrayEndpoint | None:
         """The array that comes of it; None if the conversion is refused."""
         if self.error:
             return None
-        route, given = self.route, self.source
-        nbytes = nbytes_of(given.shape, route.dtype) if given.nbytes is not None else None
-        nbytes = given.nbytes if route.dtype == given.dtype else nbytes
-        place = (route.dtype, route.device, given.shape)
-        return Endpoint(route.target.name, *place, nbytes, self.writable, self.requires_grad)
+        conversion, given = self.conversion, self.source
+        nbytes = nbytes_of(given.shape, conversion.dtype) if given.nbytes is not None else None
+        nbytes = given.nbytes if conversion.dtype == given.dtype else nbytes
+        place = (conversion.dtype, conversion.device, given.shape)
+        return ArrayEndpoint(conversion.target.name, *place, nbytes, self.writable, self.requires_grad)
 
     @property
     def copies(self) -> bool:
@@ -173,52 +173,56 @@ class Plan(NamedTuple):
     @property
     def shares_memory(self) -> bool:
         """Whether both look at the same bytes; an empty array has none, and neither has a promise."""
-        nowhere = self.layout is not None and self.layout.is_nowhere()
+        nowhere = self.layout is not None and self.layout.is_unallocated()
         return not (self.error or self.copies or nowhere)
 
     @property
     def writable(self) -> bool | None:
         """Whether the result may be written, where its library writes at all."""
-        room = self.route.target
-        if self.error or room.immutable or "freeze" in self._verbs():
+        backend = self.conversion.target
+        if self.error or backend.immutable or "as_readonly" in self._verbs():
             return False
-        return True if self.copies or not room.readonly else self.source.writable
+        return True if self.copies or not backend.readonly else self.source.writable
 
     @property
     def exact(self) -> bool:
         """Whether every value is kept, or else the conversion raises."""
-        before, after = self.route.facts.dtype, self.route.dtype
+        before, after = self.conversion.info.dtype, self.conversion.dtype
         checked = bool(self.checks) and category(before) == "int"
         return not self.error and (checked or holds_every(before, after))
 
     @property
     def requires_grad(self) -> bool:
         """Whether autograd tracks the result."""
-        return not self.error and ("track" in self._verbs() or self._keeps_history())
+        return not self.error and ("require_grad" in self._verbs() or self._keeps_history())
 
     @property
     def cuts_graph(self) -> bool:
         """Whether the source has a history that ends."""
-        return self.route.facts.history and not self._keeps_history() and not self.error
+        return self.conversion.info.requires_grad and not self._keeps_history() and not self.error
 
     @property
     def checks(self) -> tuple[Step, ...]:
         """The steps that look at values, and may still raise."""
-        return tuple(step for step in self.steps if step.verb == "check")
+        return tuple(step for step in self.steps if step.op == "check_cast")
 
     def _verbs(self) -> list[str]:
-        return [step.verb for step in self.steps]
+        return [step.op for step in self.steps]
 
     def _keeps_history(self) -> bool:
-        route = self.route
-        if route.source is not route.target or not route.facts.history or "detach" in self._verbs():
+        conversion = self.conversion
+        if (
+            conversion.source is not conversion.target
+            or not conversion.info.requires_grad
+            or "detach" in self._verbs()
+        ):
             return False
-        return not self.copies or (self.recording and is_inexact(route.dtype))
+        return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))
 
-    def told(self, x: Array) -> Plan:
+    def with_sizes(self, x: Array) -> Plan:
         """The same plan with what its readers want to know besides. Reads no element of `x`."""
-        weighed = self.steps if self.route.source.refusal(x, leaving=True) else tuple(_weighed(self))
-        return self._replace(steps=weighed, recording=self.route.target.recording())
+        weighed = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_weighed(self))
+        return self._replace(steps=weighed, grad_enabled=self.conversion.target.is_grad_enabled())
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain words and numbers, for JSON."""
@@ -251,13 +255,13 @@ class Plan(NamedTuple):
 
 def _weighed(plan: Plan) -> Iterator[Step]:
     """The steps with their bytes."""
-    dtype = plan.route.facts.dtype
+    dtype = plan.conversion.info.dtype
     for step in plan.steps:
-        if step.verb == "cast":
+        if step.op == "astype":
             dtype = str(step.args[0])
-        elif step.verb == "send":
+        elif step.op == "stream_to_device":
             dtype = str(*step.args[1:] or (dtype,))
-        yield step._replace(nbytes=nbytes_of(plan.route.facts.shape, dtype) if step.copies else 0)
+        yield step._replace(nbytes=nbytes_of(plan.conversion.info.shape, dtype) if step.copies else 0)
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
@@ -274,7 +278,7 @@ def _size(shape: tuple[int, ...], bits: int) -> int | None:
     return prod(shape) * bits // 8 if is_known(shape) else None
 
 
-def in_words(source: Backend, facts: Facts, target: Backend) -> str:
+def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:
     """What was given and what was asked, as errors begin."""
-    given = f"{source.name} {facts.dtype} array of shape {facts.shape} on {facts.device}"
+    given = f"{source.name} {info.dtype} array of shape {info.shape} on {info.device}"
     return f"convert a {given} to {target.name}"

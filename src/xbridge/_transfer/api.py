@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.locks import freed
 from xbridge._engine.execute import begun_by, caller
-from xbridge._leaves import Batch, converted
+from xbridge._leaves import TreeArrays, converted
 from xbridge._transfer.threads import apart, as_here, beside, ends, goal, may_leave
 from xbridge.backends import _registry
 from xbridge.errors import OptionError, XBridgeError, shown
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from xbridge._api import Grad
     from xbridge._core.protocol import Backend
     from xbridge._engine.execute import Caller
-    from xbridge._leaves import Work
+    from xbridge._leaves import ArrayFn
 
 _END = object()
 
@@ -95,7 +95,7 @@ class Transfer:
         if timeout is not None and (
             not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
         ):
-            raise OptionError.because(
+            raise OptionError.build(
                 f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
             )
         if not self._future.done():
@@ -156,18 +156,18 @@ def transfer(
     >>> under_way.result()
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, place = goal(backend, options)
-    convert = partial(converted, name=backend, **options)
+    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    target, place = goal(backend, keywords)
+    convert = partial(converted, name=backend, **keywords)
     future: Future[Any] = Future()
     try:
-        batch = Batch(tree)
+        batch = TreeArrays(tree)
         if all(map(may_leave, batch.arrays)):
             carry = apart(convert, [(target, place), *ends(batch.arrays, target)])
-            begun = beside(begun_by(caller(), batch.carried), carry)
+            begun = beside(begun_by(caller(), batch.map), carry)
             if begun:
                 return Transfer(begun)
-        future.set_result(batch.carried(convert))
+        future.set_result(batch.map(convert))
     except XBridgeError as error:
         future.set_exception(error)
     return Transfer(future)
@@ -235,37 +235,37 @@ def prefetch(
     except TypeError:
         ahead = 0
     if ahead < 1:
-        raise OptionError.because(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    goal(backend, options)
+        raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
+    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    goal(backend, keywords)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         kind = type(iterable).__name__
-        raise OptionError.because(f"take batches from a {kind}", "it is not iterable", "[batch]")
-    return _ahead(iterable, backend, options, ahead, caller())
+        raise OptionError.build(f"take batches from a {kind}", "it is not iterable", "[batch]")
+    return _ahead(iterable, backend, keywords, ahead, caller())
 
 
 def _ahead(
-    iterable: Iterable[Any], name: str | ModuleType, options: dict[str, Any], depth: int, by: Caller
+    iterable: Iterable[Any], name: str | ModuleType, keywords: dict[str, Any], depth: int, by: Caller
 ) -> Generator[Any, None, None]:
     """Load in one thread, carry in another, and hand out in order.
 
     Where batches are copied one thread does both in turn: then the iterable may write the same memory again.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
-    target, place = goal(name, options)
-    carry = apart(partial(converted, name=name, **options), [(target, place)])
+    target, place = goal(name, keywords)
+    carry = apart(partial(converted, name=name, **keywords), [(target, place)])
     loading, load = copy_context(), partial(_loaded, batches, carry, target)
     carried = begun_by(by, _carried)
     loader = ThreadPoolExecutor(1, "xbridge-load", as_here())
-    carrier = loader if options["copy"] is True else ThreadPoolExecutor(1, "xbridge-carry")
+    carrier = loader if keywords["copy"] is True else ThreadPoolExecutor(1, "xbridge-carry")
     under_way: deque[Future[list[Any]]] = deque()
 
     def ask() -> None:
         try:
             under_way.append(carrier.submit(carried, loader.submit(loading.run, load)))
         except RuntimeError as error:
-            why = f"there is no thread for it ({error})"
-            raise XBridgeError.because("convert batches ahead", why, "tree.to_backend for each") from error
+            reason = f"there is no thread for it ({error})"
+            raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
 
     try:
         for _ in range(depth):
@@ -282,10 +282,10 @@ def _ahead(
             pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
 
 
-def _stay(process: int, what: str, do: str) -> None:
+def _stay(process: int, what: str, hint: str) -> None:
     """Refuse to wait, in a child process, for threads that its parent alone has."""
     if process != getpid():
-        raise XBridgeError.because(what, "its threads are those of another process", f"{do} in this process")
+        raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
 def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
@@ -297,17 +297,17 @@ def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[
     ready, begin = sum(batch.done() for batch in under_way), perf_counter()
     given = under_way.popleft().result()
     if given:
-        _record.tell_wait(by, depth, ready, perf_counter() - begin)
+        _record.record_wait(by, depth, ready, perf_counter() - begin)
     return given
 
 
-def _loaded(batches: Iterator[Any], carry: Work, target: Backend) -> Callable[[], Any] | None:
+def _loaded(batches: Iterator[Any], carry: ArrayFn, target: Backend) -> Callable[[], Any] | None:
     """The next batch, as what gives it when it is carried: after what this thread has asked for."""
     item = next(batches, _END)
     if item is _END:
         return None
-    batch = Batch(item)
-    return partial(batch.carried, apart(carry, ends(batch.arrays, target)))
+    batch = TreeArrays(item)
+    return partial(batch.map, apart(carry, ends(batch.arrays, target)))
 
 
 def _carried(loaded: Future[Callable[[], Any] | None]) -> list[Any]:

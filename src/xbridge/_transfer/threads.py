@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
-from xbridge._plan.options import read_request
+from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge.backends import INDEX, _registry
 from xbridge.backends._registry import backend_for, get, is_available, known_backends
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
-    from xbridge._leaves import Work
+    from xbridge._leaves import ArrayFn
 
 
-def goal(name: str | ModuleType, options: dict[str, Any]) -> tuple[Backend, Device]:
+def goal(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
     """Who converts, and where to; the host, where that is for each array to say."""
     target = get(name)
-    device = read_request((target,), **options).device
+    device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"transfer arrays to {target.name} on {place}",
             f"its devices are {', '.join(here)}",
             "device='cpu'",
@@ -44,32 +44,32 @@ def goal(name: str | ModuleType, options: dict[str, Any]) -> tuple[Backend, Devi
 def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
     """Where arrays lie, and who may have to do with them there: their library, and the target."""
     for x in arrays:
-        room = backend_for(type(x))
-        if room and not room.host_only:
-            place = room.describe(x).device
-            yield room, place
+        backend = backend_for(type(x))
+        if backend and not backend.host_only:
+            place = backend.array_info(x).device
+            yield backend, place
             if place != CPU and place in target.devices():
                 yield target, place
 
 
-def apart(fn: Work, ends: Iterable[tuple[Backend, Device]]) -> Work:
+def apart(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
     """`fn` for another thread, as who has to do with it there wants it."""
-    for room, place in dict.fromkeys(ends):
-        aside: Callable[[Work, Device], Work] | None = getattr(room, "aside", None)
+    for backend, place in dict.fromkeys(ends):
+        aside: Callable[[ArrayFn, Device], ArrayFn] | None = getattr(backend, "aside", None)
         fn = fn if aside is None else aside(fn, place)
     return fn
 
 
 def may_leave(x: object) -> bool:
     """Whether another thread can convert it: it is memory, and not part of what this one is doing."""
-    room = backend_for(type(x))
-    return room is None or not (room.tracing() or room.refusal(x, leaving=True))
+    backend = backend_for(type(x))
+    return backend is None or not (backend.is_tracing() or backend.unsupported(x, leaving=True))
 
 
 def as_here() -> Callable[[], None]:
     """What makes another thread, for its life, as this one is now to all libraries that are imported."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
-    names = [name for name in known_backends() if name in imported or name in _registry.hot]
+    names = [name for name in known_backends() if name in imported or name in _registry.fast_converters]
     asked = (getattr(get(name), "here", None) for name in names if is_available(name))
     known: list[Callable[[], None]] = [here() for here in asked if here is not None]
 
@@ -80,7 +80,7 @@ def as_here() -> Callable[[], None]:
     return there
 
 
-def beside(fn: Callable[[Work], Any], carry: Work) -> Future[Any] | None:
+def beside(fn: Callable[[ArrayFn], Any], carry: ArrayFn) -> Future[Any] | None:
     """What a thread of its own makes of it; None where none can be started, as at the interpreter's exit."""
     pool = ThreadPoolExecutor(1, "xbridge-transfer")
     try:

@@ -55,28 +55,28 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
     begun = under_way(entry)
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
-        why = f"the package {entry.package} announces a module {path}, and there is none"
-        do = f"pip install --upgrade {entry.package}"
+        reason = f"the package {entry.package} announces a module {path}, and there is none"
+        hint = f"pip install --upgrade {entry.package}"
     elif absent.partition(".")[0] in {*entry.roots, path.partition(".")[0]}:
-        why, do = f"{absent.partition('.')[0]} is not installed", entry.install
+        reason, hint = f"{absent.partition('.')[0]} is not installed", entry.install
     elif begun:
-        why, do = f"{begun[0]} is still being imported", f"the same after import {begun[0]}"
+        reason, hint = f"{begun[0]} is still being imported", f"the same after import {begun[0]}"
     else:
-        why, do = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
-    return MissingLibraryError.because(f"use backend {name!r}", why, do)
+        reason, hint = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
+    return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
 
 
 def check(name: str, module: Backend, entry: Entry) -> None:
     """Hold a module to the protocol when it is loaded: a misspelt verb is a missing one."""
-    why = next(_faults(name, module), "")
-    if why and _is_initializing(module):
-        raise MissingLibraryError.because(
+    reason = next(_faults(name, module), "")
+    if reason and _is_initializing(module):
+        raise MissingLibraryError.build(
             f"use backend {name!r}", f"{entry} is still being imported", f"the same after import {entry}"
         )
-    if why:
-        raise OptionError.because(
+    if reason:
+        raise OptionError.build(
             f"use backend {name!r}",
-            f"its module {entry} {why}",
+            f"its module {entry} {reason}",
             "every fact and verb of xbridge.protocol.Backend in it",
         )
 
@@ -132,4 +132,4 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
         called = getattr(name, "__name__", None) if isinstance(name, type(sys)) else None
         asked, near = f"find a backend by {shown(name) if called is None else f'the module {called}'}", []
     known = f"the known names are {', '.join(names)}"
-    return UnknownBackendError.because(asked, known, f"{near[0]!r}" if near else "one of these")
+    return UnknownBackendError.build(asked, known, f"{near[0]!r}" if near else "one of these")

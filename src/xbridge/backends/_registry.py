@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
 
 by_type: dict[type, Backend] = {}
-hot: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
-kept: dict[type, Callable[[Array], Array]] = {}
+fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
+identity_types: dict[type, Callable[[Array], Array]] = {}
 
 
 class _Loaded:
@@ -68,7 +68,7 @@ def backend_for(cls: type) -> Backend | None:
         return get(name) if name else None
 
 
-def kin(thing: object) -> list[Backend]:
+def backends_for_object(thing: object) -> list[Backend]:
     """The backends from whose package a thing that is no array comes: a dtype, a device, a class."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
     roots = dict.fromkeys(str(module).partition(".")[0] for module in modules)
@@ -108,7 +108,7 @@ def register_backend(
     (True, False)
     """
     if not isinstance(name, str):
-        raise OptionError.because(f"register a backend {shown(name)}", "a name is a string", "'mylib'")
+        raise OptionError.build(f"register a backend {shown(name)}", "a name is a string", "'mylib'")
     packages = (name,) if roots is None else (roots,) if isinstance(roots, str) else tuple(roots)
     entry = Entry(module, packages, f"pip install {name}")
     global _entries  # noqa: PLW0603 -- replaced under the lock
@@ -117,7 +117,7 @@ def register_backend(
         if held is not None and not replace:
             if held.module == module and (roots is None or held.roots == packages):
                 return
-            raise OptionError.because(
+            raise OptionError.build(
                 f"register a backend {name!r}",
                 f"that name belongs to {held}",
                 "replace=True, or another name",
@@ -260,7 +260,7 @@ def _load(name: str) -> Backend:
                 setattr(_Loaded, name, loaded)
                 _current.add(name)
                 _failed.discard(entry)
-                hot.setdefault(name, {})
+                fast_converters.setdefault(name, {})
                 _empty()
         _warm()
     backend: Backend = getattr(_Loaded, name)
@@ -269,25 +269,25 @@ def _load(name: str) -> Backend:
 
 def _empty() -> None:
     """Empty the hot table, under the lock."""
-    for table in (kept, *hot.values()):
+    for table in (identity_types, *fast_converters.values()):
         table.clear()
 
 
 def _warm() -> None:
     """Lay out the hot table, and put it in if it still holds. Whoever has changed that lays it out again."""
-    rooms = _rooms()
+    backends = _rooms()
     own: dict[type, Callable[[Array], Array]] = {}
     tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
-    for target in rooms:
+    for target in backends:
         own.update(dict.fromkeys(target.plain, _itself))
         table = tables.setdefault(target.name, {})
-        for source in rooms:
+        for source in backends:
             table.update(dict.fromkeys(source.plain, _direct(source, target)))
     with _lock:
-        if rooms == _rooms():
-            kept.update(own)
+        if backends == _rooms():
+            identity_types.update(own)
             for name, table in tables.items():
-                hot[name].update(table)
+                fast_converters[name].update(table)
 
 
 def _rooms() -> list[Backend]:
@@ -316,16 +316,16 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
     if source is target:
         return _itself
     if target.name == HOST:
-        return source.peek
+        return source.fast_to_numpy
     if source.name == HOST:
-        return target.adopt
+        return target.fast_from_numpy
 
-    # Between two that never change memory is shared, and `adopt` copies what it is shown.
+    # Between two that never change memory is shared, and `fast_from_numpy` copies what it is shown.
     shares = source.immutable and target.immutable
 
     def meet(x: Array) -> Array | None:
-        host = None if shares else source.peek(x)
-        return None if host is None else target.adopt(host)
+        host = None if shares else source.fast_to_numpy(x)
+        return None if host is None else target.fast_from_numpy(host)
 
     return meet
 
@@ -342,7 +342,7 @@ def _entry(name: str) -> Entry:
         raise unknown(name, known_backends())
     entry, *others = found
     if others:
-        raise OptionError.because(
+        raise OptionError.build(
             f"use backend {name!r}",
             f"{' and '.join(map(str, found))} claim the same name",
             " or ".join(f"pip uninstall {claim.package}" for claim in found),

@@ -17,7 +17,7 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, no_exchange
 from xbridge._core.dtypes import DTYPES, category, instead
-from xbridge._core.protocol import Facts, Refusal
+from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import layout_of
 from xbridge.errors import DeviceError, DTypeError, GradientError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.protocol import Array, Exporter, HostArray, MemoryLayout
 
 _NATIVE: dict[str, Any] = {
     word: getattr(array_api_strict, word) for word in DTYPES if hasattr(array_api_strict, word)
@@ -59,15 +59,15 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, _Array)
 
 
-def describe(x: Array, /) -> Facts:
-    return Facts(_NAMES[x.dtype], _PLACES[x.device], x.shape)
+def array_info(x: Array, /) -> ArrayInfo:
+    return ArrayInfo(_NAMES[x.dtype], _PLACES[x.device], x.shape)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     return None
 
 
-def layout(x: Array, /) -> Layout:
+def memory_layout(x: Array, /) -> MemoryLayout:
     return layout_of(x._array)
 
 
@@ -76,13 +76,13 @@ def dtype_name(dtype: object, /) -> str | None:
     return _NAMES.get(dtype) if isinstance(dtype, type(array_api_strict.bool)) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Refusal(DTypeError, f"array_api_strict has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"array_api_strict has no {dtype}", instead(dtype))
     try:
         array_api_strict.empty(0, dtype=_NATIVE[dtype], device=_DEVICES[device])
     except ValueError:
-        return Refusal(DTypeError, f"its device {device} has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"its device {device} has no {dtype}", instead(dtype))
     return None
 
 
@@ -98,7 +98,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if device == "gpu":  # code for an accelerator is tried on what plays one
         return near if near in tuple(_DEVICES)[1:] else devices()[1]
     if device not in _DEVICES:
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"put an array_api_strict array on {device!r}",
             f"its devices are {', '.join(_DEVICES)}",
             "device='cpu'",
@@ -114,50 +114,50 @@ def namespace(x: Array, /) -> ModuleType:
     return array_api_strict
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return False
 
 
-def peek(x: Array, /) -> HostArray | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     if x.device != _CPU:
         return None
-    host = to_host(x)
+    host = to_numpy(x)
     return host if host.flags.forc and host.flags.writeable else None
 
 
-def adopt(host: HostArray, /) -> Array | None:
+def fast_from_numpy(host: HostArray, /) -> Array | None:
     flags = host.flags
-    return from_host(host) if flags.behaved and flags.forc and host.dtype in _ON_HOST else None
+    return from_numpy(host) if flags.behaved and flags.forc and host.dtype in _ON_HOST else None
 
 
 def detach(x: Array, /) -> Array:
     return x
 
 
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
+def require_grad(x: Array, /) -> Array:
+    raise GradientError.build(
         "make an array_api_strict array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
     )
 
 
-def settle(x: Array, /) -> Array:
+def materialize(x: Array, /) -> Array:
     return x
 
 
-def check(x: Array, dtype: str, /) -> Array:
-    _host.check(to_host(move(x, CPU)), dtype)
+def check_cast(x: Array, dtype: str, /) -> Array:
+    _host.check_cast(to_numpy(to_device(x, CPU)), dtype)
     return x
 
 
-def cast(x: Array, dtype: str, /) -> Array:
+def astype(x: Array, dtype: str, /) -> Array:
     with np.errstate(all="ignore"):
         if dtype == "bool":  # `astype` takes no complex numbers there, though the standard lets it
             return x != array_api_strict.zeros((), dtype=x.dtype, device=x.device)
@@ -168,7 +168,7 @@ def copy(x: Array, /) -> Array:
     return array_api_strict.asarray(x, copy=True)
 
 
-def move(x: Array, device: Device, /) -> Array:
+def to_device(x: Array, device: Device, /) -> Array:
     return x.to_device(_DEVICES[device])
 
 
@@ -176,21 +176,21 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     return array_api_strict.reshape(array_api_strict.stack(arrays), (*shape, *arrays[0].shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder
 
 
-def to_host(x: Array, /) -> HostArray:
+def to_numpy(x: Array, /) -> HostArray:
     return np.asarray(x).view()
 
 
-def from_host(host: HostArray, /) -> Array:
+def from_numpy(host: HostArray, /) -> Array:
     return array_api_strict.asarray(host.view(), copy=False)
 
 
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     raise no_exchange(name)
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     raise no_exchange(name)

@@ -17,7 +17,7 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends._exporter import Shown
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Exporter, HostArray
 
-    Work = Callable[[list[object]], list[object]]
+    ArrayFn = Callable[[list[object]], list[object]]
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
@@ -38,7 +38,7 @@ try:
 except RuntimeError as _error:
     _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {_error}"
 if not _count:
-    raise MissingLibraryError.because("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
+    raise MissingLibraryError.build("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
 
 _KIND = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
 _DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}
@@ -72,33 +72,33 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, cupy.ndarray)
 
 
-def describe(x: Array, /) -> Facts:
-    return Facts(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
+def array_info(x: Array, /) -> ArrayInfo:
+    return ArrayInfo(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if type(x) is not cupy.ndarray:
-        why = f"a {type(x).__name__} may mean more than its numbers"
-        return Refusal(UnsupportedArrayError, why, "x.view(type=cupy.ndarray)")
+        reason = f"a {type(x).__name__} may mean more than its numbers"
+        return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
     if _name(x.dtype) in DTYPES:
         return None
-    return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", "one field, such as x['name']")
+    return Unsupported(DTypeError, f"{x.dtype} is no numeric dtype", "one field, such as x['name']")
 
 
-def layout(x: Array, /) -> Layout:
+def memory_layout(x: Array, /) -> MemoryLayout:
     address, size = x.data.ptr if x.size else 0, x.itemsize
     aligned = all(place % size == 0 for place in (address, *x.strides))
-    return Layout(address, x.shape, x.strides, size, aligned=aligned)
+    return MemoryLayout(address, x.shape, x.strides, size, aligned=aligned)
 
 
 def dtype_name(dtype: object, /) -> str | None:
     return _numpy.dtype_name(dtype)
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
-    return None if dtype in _NATIVE else Refusal(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
+    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", instead(dtype))
 
 
 def default_dtype(category: str, device: Device, /) -> str:
@@ -114,7 +114,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return device
     if device in ("gpu", _KIND):
         return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
-    raise DeviceError.because(
+    raise DeviceError.build(
         f"put a CuPy array on {device!r}", f"its devices are {', '.join(_DEVICES)}", "device='gpu'"
     )
 
@@ -129,23 +129,23 @@ def namespace(x: Array, /) -> ModuleType:
     return compat
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return False
 
 
-def peek(x: Array, /) -> HostArray | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     return None
 
 
-def adopt(host: HostArray, /) -> Array | None:
+def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None
 
 
@@ -153,24 +153,24 @@ def detach(x: Array, /) -> Array:
     return x
 
 
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
+def require_grad(x: Array, /) -> Array:
+    raise GradientError.build(
         "make a CuPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
     )
 
 
-def settle(x: Array, /) -> Array:
+def materialize(x: Array, /) -> Array:
     return x
 
 
-def check(x: Array, dtype: str, /) -> Array:
+def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with x.device:
-            _host.check(_ends(x).get(), dtype)
+            _host.check_cast(_ends(x).get(), dtype)
     return x
 
 
-def cast(x: Array, dtype: str, /) -> Array:
+def astype(x: Array, dtype: str, /) -> Array:
     with x.device:
         return x.astype(native_dtype(dtype))
 
@@ -180,7 +180,7 @@ def copy(x: Array, /) -> Array:
         return x.copy(order="K")
 
 
-def move(x: Array, device: Device, /) -> Array:
+def to_device(x: Array, device: Device, /) -> Array:
     # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
     axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
@@ -191,27 +191,27 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
         return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native and layout.aligned
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder and layout.aligned
 
 
-def to_host(x: HostArray, /) -> HostArray:
+def to_numpy(x: HostArray, /) -> HostArray:
     return x
 
 
-def from_host(host: HostArray, /) -> HostArray:
+def from_numpy(host: HostArray, /) -> HostArray:
     return host
 
 
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     return Shown(x, x.device)
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
 
 
-def aside(fn: Work, device: Device, /) -> Work:
+def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
     with cupy.cuda.Device(_DEVICES.get(device)) as current:
         stream = cupy.cuda.get_current_stream()

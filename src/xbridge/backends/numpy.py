@@ -9,7 +9,7 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, no_exchange
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import Facts, Refusal
+from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, GradientError, OptionError, UnsupportedArrayError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Exporter, HostArray, Layout
+    from xbridge._core.protocol import Array, Exporter, HostArray, MemoryLayout
 
 _MOST_AXES = 64
 
@@ -53,28 +53,28 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, (np.ndarray, np.generic))
 
 
-def describe(x: HostArray, /) -> Facts:
-    return Facts(_name(x.dtype), CPU, x.shape, native=x.dtype.isnative)
+def array_info(x: HostArray, /) -> ArrayInfo:
+    return ArrayInfo(_name(x.dtype), CPU, x.shape, native_byteorder=x.dtype.isnative)
 
 
-def refusal(x: HostArray, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     if isinstance(x, np.ma.MaskedArray):
-        return Refusal(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
+        return Unsupported(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
     if not leaving:
         return None
     if type(x) not in _BARE:
-        why = f"a {type(x).__name__} may mean more than its numbers"
-        return Refusal(UnsupportedArrayError, why, "x.view(numpy.ndarray)")
+        reason = f"a {type(x).__name__} may mean more than its numbers"
+        return Unsupported(UnsupportedArrayError, reason, "x.view(numpy.ndarray)")
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:
         return None
-    do = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
+    hint = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
     if x.dtype.type.__module__ == "ml_dtypes":
-        do = "x.astype('float32')"
-    return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", do)
+        hint = "x.astype('float32')"
+    return Unsupported(DTypeError, f"{x.dtype} is no numeric dtype", hint)
 
 
-def layout(x: HostArray, /) -> Layout:
+def memory_layout(x: HostArray, /) -> MemoryLayout:
     return layout_of(x)
 
 
@@ -88,16 +88,16 @@ def dtype_name(dtype: object, /) -> str | None:
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     try:
         found = native_dtype(dtype)
     except ImportError:
-        why = f"NumPy knows {dtype} through ml_dtypes, which is not installed"
-        return Refusal(DTypeError, why, "pip install ml_dtypes, or dtype='float32'")
+        reason = f"NumPy knows {dtype} through ml_dtypes, which is not installed"
+        return Unsupported(DTypeError, reason, "pip install ml_dtypes, or dtype='float32'")
     except TypeError:
         found = None
     if found is None or (dtype not in DTYPES and (found.num >= _FOREIGN or found.kind not in "biufcmM")):
-        return Refusal(DTypeError, f"NumPy has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"NumPy has no {dtype}", instead(dtype))
     return None
 
 
@@ -111,7 +111,7 @@ def device_name(device: object, /) -> Device | None:
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     if device != CPU:
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"put a NumPy array on {device!r}", "NumPy lives in host memory", "device='cpu'"
         )
     return CPU
@@ -127,23 +127,23 @@ def namespace(x: HostArray, /) -> ModuleType:
     return compat
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return False
 
 
-def peek(x: HostArray, /) -> HostArray | None:
+def fast_to_numpy(x: HostArray, /) -> HostArray | None:
     return x
 
 
-def adopt(host: HostArray, /) -> HostArray | None:
+def fast_from_numpy(host: HostArray, /) -> HostArray | None:
     return host
 
 
@@ -151,21 +151,21 @@ def detach(x: HostArray, /) -> HostArray:
     return x
 
 
-def track(x: HostArray, /) -> HostArray:
-    raise GradientError.because(
+def require_grad(x: HostArray, /) -> HostArray:
+    raise GradientError.build(
         "make a NumPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
     )
 
 
-def settle(x: HostArray, /) -> HostArray:
+def materialize(x: HostArray, /) -> HostArray:
     return x
 
 
-def check(x: HostArray, dtype: str, /) -> HostArray:
-    return _host.check(x, dtype)
+def check_cast(x: HostArray, dtype: str, /) -> HostArray:
+    return _host.check_cast(x, dtype)
 
 
-def cast(x: HostArray, dtype: str, /) -> HostArray:
+def astype(x: HostArray, dtype: str, /) -> HostArray:
     with np.errstate(all="ignore"):
         return x.astype(native_dtype(dtype), order="K")
 
@@ -174,38 +174,38 @@ def copy(x: HostArray, /) -> HostArray:
     return x.copy(order="K")
 
 
-def move(x: HostArray, device: Device, /) -> HostArray:
+def to_device(x: HostArray, device: Device, /) -> HostArray:
     return x
 
 
 def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
     axes = len(shape) + arrays[0].ndim
     if axes > _MOST_AXES:
-        raise OptionError.because(
+        raise OptionError.build(
             "make an array of this list",
             f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
             "arrays of fewer axes",
         )
-    return np.stack([to_host(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
+    return np.stack([to_numpy(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     return True
 
 
-def to_host(x: HostArray, /) -> HostArray:
+def to_numpy(x: HostArray, /) -> HostArray:
     return x.view(np.ndarray)
 
 
-def from_host(host: HostArray, /) -> HostArray:
+def from_numpy(host: HostArray, /) -> HostArray:
     return host
 
 
-def export(x: HostArray, /) -> Exporter:
+def to_dlpack(x: HostArray, /) -> Exporter:
     raise no_exchange(name)
 
 
-def import_(shown: Exporter, /) -> HostArray:
+def from_dlpack(shown: Exporter, /) -> HostArray:
     raise no_exchange(name)
 
 

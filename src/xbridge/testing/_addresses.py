@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge.testing._diff import enter
+from xbridge.testing._diff import resolve
 from xbridge.testing._raw_memory import in_place
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ WORK = 10_000
 
 def overlap(a: Array, b: Array) -> bool:
     """Whether a byte of one lies at the address of a byte of the other."""
-    entered = enter(a, "locate"), enter(b, "locate")
-    one, other = (in_place(room.layout(x)) for room, x in entered)
+    entered = resolve(a, "locate"), resolve(b, "locate")
+    one, other = (in_place(backend.memory_layout(x)) for backend, x in entered)
     try:
         return bool(np.shares_memory(one, other, max_work=WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
@@ -41,9 +41,9 @@ def _addresses(place: Bytes) -> HostArray:
 def places(*arrays: Array) -> list[str]:
     """A line on each array and on where it lies."""
     lines = []
-    for room, x in (enter(array, "locate") for array in arrays):
-        facts, layout = room.describe(x), room.layout(x)
+    for backend, x in (resolve(array, "locate") for array in arrays):
+        info, layout = backend.array_info(x), backend.memory_layout(x)
         low, high = (layout.address + end for end in layout.span())
-        what = f"{room.name} {facts.dtype} array of shape {facts.shape} on {facts.device}"
+        what = f"{backend.name} {info.dtype} array of shape {info.shape} on {info.device}"
         lines.append(f"  {what}: bytes {low:#x} to {high:#x}, strides {layout.strides}")
     return lines

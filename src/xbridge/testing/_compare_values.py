@@ -49,7 +49,7 @@ class Near(NamedTuple):
         """What was asked for, or what the coarsest of the dtypes needs; an exact dtype needs nothing."""
         for name, asked in {"rtol": rtol, "atol": atol}.items():
             if asked is not None and not (isinstance(asked, Real) and 0 <= asked <= float_info.max):
-                raise OptionError.because(
+                raise OptionError.build(
                     f"compare with {name}={asked!r}", "a tolerance is a number from 0 up", f"{name}=1e-6"
                 )
         usual = [_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in dtypes]

@@ -45,42 +45,42 @@ class Look(NamedTuple):
         return f"{self.backend} {self.dtype} array of shape {self.shape} on {self.device}{tracked}"
 
 
-def enter(x: Array, asked: str) -> tuple[Backend, Array]:
+def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     """An array that can be read and its backend; a scalar comes in as the 0-d array that it stands for."""
-    room = backend_for(type(x))
-    if room is None:
-        raise UnsupportedArrayError.because(
+    backend = backend_for(type(x))
+    if backend is None:
+        raise UnsupportedArrayError.build(
             f"{asked} a {type(x).__name__}",
             "no backend owns that type",
             "xbridge.asarray(x, like=y) with the array that it belongs to",
         )
-    if isinstance(x, room.scalars):
-        room, x = get(HOST), np.asarray(x)
-    dtype, refused = room.describe(x).dtype, room.refusal(x, leaving=True)
-    asked = f"{asked} a {room.name} {dtype} array"
+    if isinstance(x, backend.scalars):
+        backend, x = get(HOST), np.asarray(x)
+    dtype, refused = backend.array_info(x).dtype, backend.unsupported(x, leaving=True)
+    asked = f"{asked} a {backend.name} {dtype} array"
     if refused:
-        raise refused.error.because(asked, refused.why, refused.do)
+        raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:
-        raise DTypeError.because(asked, "not every library could have its values", instead(dtype))
-    return room, x
+        raise DTypeError.build(asked, "not every library could have its values", instead(dtype))
+    return backend, x
 
 
 def look(x: Array) -> Look:
     """What an array is now."""
-    return look_in(*enter(x, "compare"))
+    return look_in(*resolve(x, "compare"))
 
 
-def look_in(room: Backend, x: Array) -> Look:
+def look_in(backend: Backend, x: Array) -> Look:
     """What an array of a backend is now; the values are a copy."""
-    facts = room.describe(x)
-    values = samples_of(room.name).read(x)
-    return Look(room.name, facts.dtype, facts.device, tuple(facts.shape), facts.history, values)
+    info = backend.array_info(x)
+    values = samples_of(backend.name).read(x)
+    return Look(backend.name, info.dtype, info.device, tuple(info.shape), info.requires_grad, values)
 
 
 def differences(
     a: Look,
     b: Look,
-    facts: Iterable[str],
+    info: Iterable[str],
     agree: Callable[[HostArray, HostArray], Bools],
     *,
     names: tuple[str, str] = ("actual", "expected"),
@@ -91,7 +91,7 @@ def differences(
     Values are compared as NumPy broadcasts them, unless the shape is one of the facts and differs. What
     `tell` says of those that are wrong follows the first few of them.
     """
-    unlike = [fact for fact in facts if getattr(a, fact) != getattr(b, fact)]
+    unlike = [fact for fact in info if getattr(a, fact) != getattr(b, fact)]
     lines = []
     if "shape" not in unlike:
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import Refusal
+from xbridge._core.protocol import Unsupported
 from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
 from xbridge.testing import _readonly
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Facts, HostArray, Layout
+    from xbridge._core.protocol import ArrayInfo, HostArray, MemoryLayout
 
 name = "numpy_readonly"
 plain: tuple[type, ...] = (ReadOnlyArray,)
@@ -42,21 +42,21 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, ReadOnlyArray)
 
 
-describe = host.describe
+describe = host.array_info
 
 
-def refusal(x: ReadOnlyArray, /, *, leaving: bool) -> Refusal | None:
-    return host.refusal(to_host(x), leaving=leaving)
+def unsupported(x: ReadOnlyArray, /, *, leaving: bool) -> Unsupported | None:
+    return host.unsupported(to_numpy(x), leaving=leaving)
 
 
-layout = host.layout
+layout = host.memory_layout
 dtype_name = host.dtype_name
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
-        return Refusal(DTypeError, f"{name} has no {dtype}", instead(dtype))
-    return host.lacks(dtype, device)
+        return Unsupported(DTypeError, f"{name} has no {dtype}", instead(dtype))
+    return host.unsupported_dtype(dtype, device)
 
 
 default_dtype = host.default_dtype
@@ -69,55 +69,55 @@ def namespace(x: ReadOnlyArray, /) -> ModuleType:
     return _readonly.namespace()
 
 
-tracing = host.tracing
-outside = host.outside
-recording = host.recording
+tracing = host.is_tracing
+outside = host.untraced
+recording = host.is_grad_enabled
 
 
-def peek(x: ReadOnlyArray, /) -> HostArray | None:
+def fast_to_numpy(x: ReadOnlyArray, /) -> HostArray | None:
     return None
 
 
-def adopt(array: HostArray, /) -> ReadOnlyArray | None:
+def fast_from_numpy(array: HostArray, /) -> ReadOnlyArray | None:
     return None
 
 
 detach = host.detach
-track = host.track
-settle = host.settle
+require_grad = host.require_grad
+settle = host.materialize
 
 
-def check(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
-    host.check(to_host(x), dtype)
+def check_cast(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
+    host.check_cast(to_numpy(x), dtype)
     return x
 
 
-def cast(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
-    return from_host(host.cast(to_host(x), dtype))
+def astype(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
+    return from_numpy(host.astype(to_numpy(x), dtype))
 
 
 def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
-    return from_host(host.copy(to_host(x)))
+    return from_numpy(host.copy(to_numpy(x)))
 
 
-move = host.move
+move = host.to_device
 
 
 def stack(arrays: list[ReadOnlyArray], shape: tuple[int, ...], /) -> ReadOnlyArray:
-    return from_host(host.stack([to_host(x) for x in arrays], shape))
+    return from_numpy(host.stack([to_numpy(x) for x in arrays], shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder
 
 
-def to_host(x: ReadOnlyArray, /) -> HostArray:
+def to_numpy(x: ReadOnlyArray, /) -> HostArray:
     return x.view(np.ndarray)
 
 
-def from_host(array: HostArray, /) -> ReadOnlyArray:
+def from_numpy(array: HostArray, /) -> ReadOnlyArray:
     return ReadOnlyArray(array)
 
 
-export = host.export
-import_ = host.import_
+export = host.to_dlpack
+import_ = host.from_dlpack

@@ -42,7 +42,7 @@ _NEEDS = {"grad": "history", **{word: word for word in (*PROMISES, *DTYPES)}}
 """What a mark may say -> what a backend calls it."""
 
 
-class Place(NamedTuple):
+class BackendDevice(NamedTuple):
     """A library, and where its arrays are to live."""
 
     id: str
@@ -58,16 +58,16 @@ class Rule(NamedTuple):
     skip: tuple[str, ...]
     needs: tuple[str, ...]
 
-    def admits(self, here: Place) -> bool:
+    def admits(self, here: BackendDevice) -> bool:
         """Whether the place is to be made at all."""
         chosen = not self.only or any(_means(word, here) for word in self.only)
         return chosen and not any(_means(word, here) for word in self.skip)
 
 
-_PLACES = pytest.StashKey[tuple[Place, ...]]()
+_PLACES = pytest.StashKey[tuple[BackendDevice, ...]]()
 
 
-def places(config: pytest.Config) -> tuple[Place, ...]:
+def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
     """Every place that the run asks for, in the order in which it asks.
 
     Parameters
@@ -98,7 +98,7 @@ def places(config: pytest.Config) -> tuple[Place, ...]:
     return config.stash[_PLACES]
 
 
-def place(word: str) -> Place:
+def place(word: str) -> BackendDevice:
     """The place that a word means.
 
     Parameters
@@ -123,17 +123,17 @@ def place(word: str) -> Place:
     Place(id='numpy', backend='numpy', device='cpu')
     """
     name, colon, kind = word.partition(":")
-    room = get(name)
-    here = room.devices()
+    module = get(name)
+    here = module.devices()
     if not colon:
-        return Place(word, name, (*here[1:], here[0])[0])
+        return BackendDevice(word, name, (*here[1:], here[0])[0])
     wanted = Device(kind)
     fit = [device for device in here if wanted in (device, device.kind)]
     if not fit:
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"test {word!r}", f"the devices of {name} here are {', '.join(here)}", f"{name}:{here[-1]}"
         )
-    return Place(word, name, fit[0])
+    return BackendDevice(word, name, fit[0])
 
 
 def params(function: pytest.Item) -> list[ParameterSet]:
@@ -158,8 +158,8 @@ def params(function: pytest.Item) -> list[ParameterSet]:
     found = []
     for here in everywhere:
         if all(rule.admits(here) for rule in rules):
-            lacks = [why for rule in rules for need in rule.needs if (why := _lack(here, need))]
-            marks = [pytest.mark.skip(reason=why) for why in lacks]
+            lacks = [reason for rule in rules for need in rule.needs if (reason := _lack(here, need))]
+            marks = [pytest.mark.skip(reason=reason) for reason in lacks]
             gaps = get(here.backend).gaps
             marks += [expected_failure(gaps[promise]) for promise in promises if promise in gaps]
             found.append(pytest.param(here, id=here.id, marks=marks))
@@ -178,16 +178,18 @@ def namespace(backend: str) -> ModuleType:
     >>> namespace("numpy").__name__
     'array_api_compat.numpy'
     """
-    room = get(backend)
-    if "namespace" in room.gaps:
-        pytest.skip(f"{backend} has no namespace: {room.gaps['namespace']}")
-    return room.namespace(asarray(0.0, backend=backend))
+    module = get(backend)
+    if "namespace" in module.gaps:
+        pytest.skip(f"{backend} has no namespace: {module.gaps['namespace']}")
+    return module.namespace(asarray(0.0, backend=backend))
 
 
 def header(config: pytest.Config) -> str:
     """One line: the backends of the run, their versions and devices; with `all`, what is missing too."""
-    rooms = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
-    shown = [f"{' '.join((room.name, *_version(room)))} ({', '.join(room.devices())})" for room in rooms]
+    modules = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
+    shown = [
+        f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
+    ]
     if _ALL in _asked(config):
         gone = [name for name in known_backends() if not is_available(name)]
         shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
@@ -208,7 +210,7 @@ def _asked(config: pytest.Config) -> tuple[str, ...]:
         return tuple(filter(is_available, known_backends()))
     words = [word.strip() for part in given for word in part.split(",") if word.strip()]
     if not words:
-        raise OptionError.because("choose backends", "no name is given", "--xbridge=all")
+        raise OptionError.build("choose backends", "no name is given", "--xbridge=all")
     return tuple(words)
 
 
@@ -221,7 +223,7 @@ def _pretend(word: str) -> None:
         import_module(path).install()
 
 
-def _places(word: str) -> Iterator[Place]:
+def _places(word: str) -> Iterator[BackendDevice]:
     if word != _ALL:
         yield place(word)
         return
@@ -230,7 +232,7 @@ def _places(word: str) -> Iterator[Place]:
         yield from map(place, [name] if len(kinds) == 1 else [f"{name}:{kind}" for kind in kinds])
 
 
-def _means(word: str, here: Place) -> bool:
+def _means(word: str, here: BackendDevice) -> bool:
     """Whether a word of a mark means a place: by its backend, or by its backend and device."""
     name, device = here.backend, here.device
     return word in (name, f"{name}:{device.kind}", f"{name}:{device}")
@@ -240,7 +242,7 @@ def _rule(mark: pytest.Mark) -> Rule:
     """Read a mark. What nobody knows in it is an error, for it would rule out nothing in silence."""
     strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
     if strange:
-        raise OptionError.because(
+        raise OptionError.build(
             "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip= or needs="
         )
     rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
@@ -248,7 +250,7 @@ def _rule(mark: pytest.Mark) -> Rule:
         _check(word)
     for word in rule.needs:
         if word not in _NEEDS:
-            raise OptionError.because(f"need {word!r}", "nobody has it", f"one of {', '.join(_NEEDS)}")
+            raise OptionError.build(f"need {word!r}", "nobody has it", f"one of {', '.join(_NEEDS)}")
     return rule
 
 
@@ -258,7 +260,7 @@ def _words(field: str, given: object) -> tuple[str, ...]:
     for word in listed:
         if not isinstance(word, str):
             example = "grad" if field == "needs" else "numpy"
-            raise OptionError.because(
+            raise OptionError.build(
                 f"read the mark xbridge with {field}={given!r}",
                 f"{word!r} is no word; it takes one or a list of them",
                 f"{field}={example!r}",
@@ -275,25 +277,25 @@ def _check(word: str) -> None:
     if colon and Device(device).kind not in _KINDS and is_available(name):
         kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
         if Device(device).kind not in kinds:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"read the mark xbridge with {word!r}",
                 f"the kinds of devices are {', '.join(kinds)}",
                 f"{name}:{next(iter(kinds))}",
             )
 
 
-def _lack(here: Place, need: str) -> str:
+def _lack(here: BackendDevice, need: str) -> str:
     """Why a test that needs something cannot run there; "" if it can."""
-    room = get(here.backend)
-    why = room.gaps.get(_NEEDS[need], "")
-    if not why and need in DTYPES and (refusal := room.lacks(need, here.device)):
-        why = refusal.why
-    if not why and need == "device" and here.device == room.devices()[0]:
-        why = f"it has no other here than {here.device}"
-    return why and f"{here.id} lacks {need}: {why}"
+    module = get(here.backend)
+    reason = module.gaps.get(_NEEDS[need], "")
+    if not reason and need in DTYPES and (unsupported := module.unsupported_dtype(need, here.device)):
+        reason = unsupported.reason
+    if not reason and need == "device" and here.device == module.devices()[0]:
+        reason = f"it has no other here than {here.device}"
+    return reason and f"{here.id} lacks {need}: {reason}"
 
 
-def _version(room: Backend) -> list[str]:
+def _version(module: Backend) -> list[str]:
     """The version of its library, if that tells."""
-    roots = [import_module(cls.__module__.partition(".")[0]) for cls in room.plain[:1]]
+    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.plain[:1]]
     return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

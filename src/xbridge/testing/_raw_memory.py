@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import Layout
+    from xbridge._core.protocol import MemoryLayout
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -25,9 +25,9 @@ class _Place:
         }
 
 
-def in_place(layout: Layout) -> Bytes:
+def in_place(layout: MemoryLayout) -> Bytes:
     """The bytes of each element on a last axis, where they are, writable; if they are nowhere, nobody's."""
     shape = (*layout.shape, layout.itemsize)
-    if layout.is_nowhere():
+    if layout.is_unallocated():
         return np.empty(shape, np.uint8)
     return np.asarray(_Place(layout.address, shape, (*layout.strides, 1)))

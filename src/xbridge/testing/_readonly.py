@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._host import freeze
+from xbridge._host import as_readonly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
     def __new__(cls, values: object) -> Self:
         """Look at an array's memory, or at new memory."""
         host = np.asarray(values)
-        return (host if host.dtype.hasobject else freeze(host)).view(cls)
+        return (host if host.dtype.hasobject else as_readonly(host)).view(cls)
 
     def __array_finalize__(self, source: object) -> None:
         """Freeze every view; what is no view is memory that NumPy has just made, and is about to fill."""

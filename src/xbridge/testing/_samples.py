@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend, HostArray
 
 
-class Way(NamedTuple):
+class LayoutCase(NamedTuple):
     """One way in which values can lie: a memory layout, a flag, a pending operation, a place in a graph."""
 
     lay: Callable[[HostArray], Array]
@@ -39,9 +39,9 @@ class Way(NamedTuple):
     """Whether the arrays require grad."""
     writable: bool = True
     """Whether the arrays can be written, and are the only thing that changes when they are."""
-    freeze: Callable[[Array], Array] | None = None
+    as_readonly: Callable[[Array], Array] | None = None
     """Makes such an array read-only, by the library's own means; None where it cannot, or need not, be."""
-    track: Callable[[Array], Array] | None = None
+    require_grad: Callable[[Array], Array] | None = None
     """A new leaf that requires grad over the memory of such an array; None where there is none."""
     on: Callable[[HostArray, Device], Array] | None = None
     """Values -> a new array on a device that lies this way there; None where this way is the host's alone."""
@@ -66,7 +66,7 @@ class Samples(Protocol):
     """What the test kit knows of one library."""
 
     @property
-    def ways(self) -> Mapping[str, Way]:
+    def ways(self) -> Mapping[str, LayoutCase]:
         """Every way in which its arrays on the host can lie, by name."""
 
     @property
@@ -85,18 +85,18 @@ def samples_of(name: str) -> Samples:
     return _known_to(get(name))  # type: ignore[arg-type] # a module is hashable
 
 
-def lay_on(room: Backend, way: Way, values: HostArray, device: Device) -> Array:
+def lay_on(backend: Backend, way: LayoutCase, values: HostArray, device: Device) -> Array:
     """A new array on a device, which lies that way where it can, and else was moved there."""
     if device != CPU and way.on:
         return way.on(values, device)
     array = way.lay(values)
-    return array if device == CPU else room.move(array, device)
+    return array if device == CPU else backend.to_device(array, device)
 
 
 @cache
-def _known_to(room: Backend) -> Samples:
-    if room.samples:
-        return cast("Samples", import_module(room.samples))
+def _known_to(backend: Backend) -> Samples:
+    if backend.samples:
+        return cast("Samples", import_module(backend.samples))
     from xbridge.testing.samples.anything import Anything  # noqa: PLC0415 -- only for backends without
 
-    return Anything(room)
+    return Anything(backend)

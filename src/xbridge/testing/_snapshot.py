@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_bits
-from xbridge.testing._diff import differences, enter, look_in
+from xbridge.testing._diff import differences, look_in, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +51,12 @@ class Unchanged(AbstractContextManager[None]):
     """Compares arrays at the end of a block with what they were at its beginning."""
 
     def __init__(self, arrays: tuple[Array, ...]) -> None:
-        self._entered = [enter(x, "watch") for x in arrays]
+        self._entered = [resolve(x, "watch") for x in arrays]
         self._before: list[_State] = []
         self._grads: list[Array | None] = []
 
     def __enter__(self) -> None:
-        self._before = [_state(room, x) for room, x in self._entered]
+        self._before = [_state(backend, x) for backend, x in self._entered]
         self._grads = [_grad(x) for _, x in self._entered]  # kept, so that no other is at their addresses
 
     def __exit__(
@@ -75,19 +75,19 @@ class Unchanged(AbstractContextManager[None]):
             raise AssertionError("\n".join(reports))
 
 
-def _state(room: Backend, x: Array) -> _State:
+def _state(backend: Backend, x: Array) -> _State:
     """What an array is now, and what else tells of a change."""
-    marks: dict[str, object] = {**room.layout(x)._asdict(), **room.describe(x)._asdict()}
+    marks: dict[str, object] = {**backend.memory_layout(x)._asdict(), **backend.array_info(x)._asdict()}
     for name, tell in _TELLTALES.items():
         with suppress(AttributeError, RuntimeError):
             marks[name] = tell(x)
-    return look_in(room, x), marks
+    return look_in(backend, x), marks
 
 
-def _changes(before: _State, room: Backend, x: Array) -> list[str]:
+def _changes(before: _State, backend: Backend, x: Array) -> list[str]:
     """What is different now, line by line."""
     try:
-        after = _state(room, x)
+        after = _state(backend, x)
     except XBridgeError as error:
         return [f"  {error}"]
     marks = {name: (mark, after[1].get(name)) for name, mark in before[1].items()}

@@ -79,9 +79,9 @@ def assert_same(
     """
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
-    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
-    facts += ["grad"] if check_grad else []
-    fail_if(differences(a, b, facts, same_bits if check_dtype else same_numbers))
+    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
+    info += ["grad"] if check_grad else []
+    fail_if(differences(a, b, info, same_bits if check_dtype else same_numbers))
 
 
 def assert_close(
@@ -142,8 +142,8 @@ def assert_close(
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
     near = Near.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
-    fail_if(differences(a, b, facts, near.agree, tell=near.tell))
+    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
+    fail_if(differences(a, b, info, near.agree, tell=near.tell))
 
 
 def assert_shares_memory(a: Array, b: Array, /) -> None:
@@ -286,12 +286,12 @@ def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None
 def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
     """One way of a round trip."""
     __tracebackhide__ = True
-    facts, names = ["backend", "dtype", "shape", *also], ("arrived", "wanted")
-    fail_if(differences(look(arrived), wanted, facts, same_bits, names=names), where)
+    info, names = ["backend", "dtype", "shape", *also], ("arrived", "wanted")
+    fail_if(differences(look(arrived), wanted, info, same_bits, names=names), where)
 
 
-def _asked(a: Look, b: Look, **facts: bool | None) -> list[str]:
+def _asked(a: Look, b: Look, **info: bool | None) -> list[str]:
     """The facts that must be equal; without a word on them, the devices of one library."""
-    if facts["device"] is None:
-        facts["device"] = a.backend == b.backend
-    return [fact for fact, asked in facts.items() if asked]
+    if info["device"] is None:
+        info["device"] = a.backend == b.backend
+    return [fact for fact, asked in info.items() if asked]

@@ -14,7 +14,7 @@ from xbridge.errors import MissingLibraryError
 try:
     import optree as _optree  # noqa: F401 -- to say here what is missing
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "convert trees", "optree is not installed", "pip install 'xbridge-array[tree]'"
     ) from _error
 

@@ -62,7 +62,7 @@ def _is_unknown(*_: object) -> bool:
     return True
 
 
-class Node(NamedTuple):
+class Container(NamedTuple):
     """A kind of container."""
 
     cls: type
@@ -76,7 +76,7 @@ class Node(NamedTuple):
     """Whether the container still holds the same objects in the same order, as far as that can be seen."""
 
 
-def find(x: object) -> Node | None:
+def find(x: object) -> Container | None:
     """How things of the class of `x` come apart; None if they are leaves."""
     cls: Any = type(x)
     if cls in PLAIN:
@@ -91,14 +91,14 @@ def _class(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, ())
 
 
-def _told(cls: type, x: object) -> Node | None:
+def _told(cls: type, x: object) -> Container | None:
     """As somebody registered it. What is registered from the start keeps less than can be seen."""
     if cls in _BASES or optree.is_structseq_class(cls):
         return None
     return _of_optree(cls) or _of_torch(cls) or _of_jax(cls, x)
 
 
-def _of_optree(cls: type) -> Node | None:
+def _of_optree(cls: type) -> Container | None:
     found = optree.register_pytree_node.get(cls)
     if found is None or found.type is not cls:  # it answers for all named tuples
         return None
@@ -110,18 +110,20 @@ def _of_optree(cls: type) -> Node | None:
         entries = range(len(list(children))) if known is None else known
         return [entry(name, cls, optree.PyTreeKind.CUSTOM).codify("") for name in entries]
 
-    return Node(cls, lambda x: flatten(x)[:2], found.unflatten_func, ways)
+    return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, ways)
 
 
-def _of_torch(cls: type) -> Node | None:
+def _of_torch(cls: type) -> Container | None:
     tree: Any = sys.modules.get("torch.utils._pytree")
     found = tree.SUPPORTED_NODES.get(cls) if tree else None
     if found is None:
         return None
-    return Node(cls, found.flatten_fn, lambda known, parts: found.unflatten_fn(parts, known), _ways(tree))
+    return Container(
+        cls, found.flatten_fn, lambda known, parts: found.unflatten_fn(parts, known), _ways(tree)
+    )
 
 
-def _of_jax(cls: type, x: object) -> Node | None:
+def _of_jax(cls: type, x: object) -> Container | None:
     """JAX is asked for one level, and by an object: not every version can tell of a class.
 
     It takes any tuple with `_fields` for its own.
@@ -130,7 +132,7 @@ def _of_jax(cls: type, x: object) -> Node | None:
     named = issubclass(cls, tuple) and hasattr(cls, "_fields")
     if tree is None or named or tree.all_leaves((x,)):
         return None
-    return Node(
+    return Container(
         cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _ways(tree)
     )
 
@@ -146,7 +148,7 @@ def _ways(tree: Any) -> Callable[[Any, object], list[str]]:
 
 
 @lru_cache
-def _seen(cls: type) -> Node | None:
+def _seen(cls: type) -> Container | None:
     """By its base and its fields; none if it has neither, or if its base holds what cannot be seen."""
     bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _OF_C)
     base = tuple if optree.is_structseq_class(cls) else next(bases)
@@ -205,7 +207,7 @@ class _Seen:
             for name, it in found.items()
             if self._dict and it is not _NOTHING and not _has_any(it, "__get__", "__set__", "__delete__")
         }
-        self.node = Node(cls, self.take, self.build, self.ways, self.is_same)
+        self.node = Container(cls, self.take, self.build, self.ways, self.is_same)
 
     def take(self, x: Any) -> tuple[list[Any], _Known]:
         """Its items, as its base holds them, and its fields."""
@@ -277,7 +279,7 @@ class _Seen:
             return found
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
             return others
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             f"take a {self._cls.__name__} apart",
             f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
             "attribute that stores its value",
@@ -351,15 +353,15 @@ def _in_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
     return known, known
 
 
-PLAIN: dict[type, Node] = {
-    dict: Node(
+PLAIN: dict[type, Container] = {
+    dict: Container(
         dict,
         _in_dict,
         lambda known, parts: dict(zip(known, parts, strict=True)),
         lambda _, known: [f"[{key!r}]" for key in known],
         lambda x, known: is_same(x, known) and all(map(is_, x.values(), known.values())),
     ),
-    list: Node(list, _in_list, lambda _, parts: list(parts), _by_number, is_same),
-    tuple: Node(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _by_number),
+    list: Container(list, _in_list, lambda _, parts: list(parts), _by_number, is_same),
+    tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _by_number),
 }
 """What nearly all trees are made of."""

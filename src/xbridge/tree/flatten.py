@@ -19,13 +19,13 @@ from xbridge.tree.containers import PLAIN, find
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from xbridge.tree.containers import Node
+    from xbridge.tree.containers import Container
 
 Tree: TypeAlias = Any
 """A container of containers, down to leaves; or a leaf."""
 
 _Rows: TypeAlias = "Collection[Any]"
-_Opened: TypeAlias = "tuple[Node, Any, Collection[Any], Any, _Rows, bool]"
+_Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
 """A container: its kind, the object, its children, what else is known of it, copies of its children if they
 are plain and hold only leaves, and whether all children are leaves."""
 
@@ -33,7 +33,7 @@ _LONGEST = 2000
 """How long a way is looked through for a container that stands in itself."""
 
 
-class Walk:
+class TreeSpec:
     """A tree taken apart, as it is at this moment: what is done to its containers later changes nothing here.
 
     Parameters
@@ -62,7 +62,7 @@ class Walk:
         except RecursionError:
             raise _endless(tree) from None
 
-    def rebuilt(self, leaves: list[Any]) -> Tree:
+    def unflatten(self, leaves: list[Any]) -> Tree:
         """A tree of the same form with other leaves."""
         if not self._opened:
             return leaves[0]
@@ -75,7 +75,7 @@ class Walk:
         """Raise an error if a container does not hold the same objects in the same order any more."""
         for node, x, children, known, rows, _ in self._opened:
             if not (node.is_same(x, known) and (not rows or _are_same(children, rows))):
-                raise OptionError.because(
+                raise OptionError.build(
                     "put a tree of the same form together",
                     "a container in it has been changed meanwhile",
                     "a function that leaves it alone",
@@ -153,7 +153,7 @@ def _are_same(rows: _Rows, noted: _Rows) -> bool:
     return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, noted))))
 
 
-def _build(nodes: dict[type, Node], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
+def _build(nodes: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
     """The next container, of the leaves that come next."""
     node, _, children, known, rows, are_leaves = next(opened)
     parts: Any
@@ -174,7 +174,7 @@ def _filled(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
     return [kind(islice(leaves, len(row))) for row in rows]
 
 
-def _together(node: Node, known: Any, parts: list[Any]) -> Any:
+def _together(node: Container, known: Any, parts: list[Any]) -> Any:
     with _chained(f"put a {node.cls.__name__} together"):
         return node.build(known, parts)
 
@@ -185,12 +185,14 @@ def _chained(what: str) -> Chained:
     def failed(error: Exception) -> UnsupportedArrayError:
         if isinstance(error, RecursionError):
             raise error
-        return UnsupportedArrayError.because(what, f"its class failed with {error!r}", "its parts one by one")
+        return UnsupportedArrayError.build(what, f"its class failed with {error!r}", "its parts one by one")
 
     return Chained(failed)
 
 
-def _named(node: Node, x: Any, children: Collection[Any], known: Any, name: str) -> list[tuple[str, Any]]:
+def _named(
+    node: Container, x: Any, children: Collection[Any], known: Any, name: str
+) -> list[tuple[str, Any]]:
     """The children of a container by their names, or by their places where its class cannot tell names."""
     ways: list[str] = []
     with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {node.cls.__name__}"):
@@ -219,7 +221,7 @@ def _endless(tree: Tree) -> OptionError:
                 del around[id(x)]
                 todo.pop()
             elif id(child) in around:
-                return OptionError.because(
+                return OptionError.build(
                     "walk this tree",
                     f"{name} is {around[id(child)]} again, so it has no end",
                     "a tree without it",
@@ -227,10 +229,10 @@ def _endless(tree: Tree) -> OptionError:
             elif id(child) not in done and find(child) is not None:
                 around[id(child)] = name
                 todo.append((child, iter(_named_children(child, name))))
-    return OptionError.because("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
+    return OptionError.build("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
 
 
-def _apart(node: Node, x: Any) -> tuple[list[Any], Any]:
+def _apart(node: Container, x: Any) -> tuple[list[Any], Any]:
     """The children of any container, and what else is known of it."""
     with _chained(f"take a {node.cls.__name__} apart"):
         children, known = node.take(x)

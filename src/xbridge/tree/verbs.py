@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from xbridge._engine import verbs
 from xbridge._inspect import are_arrays
 from xbridge._leaves import converted, crosses, direct, each, is_text, together
-from xbridge._plan.options import read_request
+from xbridge._plan.options import read_options
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import OptionError
 from xbridge.tree.containers import NUMBERS
-from xbridge.tree.flatten import Walk
+from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
     from xbridge.tree.flatten import Tree
 
-    Way: TypeAlias = Callable[[list[Any]], list[Any]]
+    LayoutCase: TypeAlias = Callable[[list[Any]], list[Any]]
     """From all leaves of one type to what becomes of them."""
     Bulk: TypeAlias = Callable[[list[Any]], list[Any] | None]
     """The same, or None in doubt."""
@@ -79,8 +79,8 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _converted(Walk(tree), get(backend), options, scalars=scalars)
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return _converted(TreeSpec(tree), get(backend), keywords, scalars=scalars)
 
 
 def to_numpy(
@@ -153,11 +153,13 @@ def align(
     >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
-    walk = Walk(trees)
+    walk = TreeSpec(trees)
     kinds = set(filter(are_arrays, walk.kinds))
     arrays = [x for x in walk.leaves if type(x) in kinds and not is_text(x)]
-    options = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    aligned: tuple[Tree, ...] = _converted(walk, verbs.meet(arrays, like, backend, options), options)
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    aligned: tuple[Tree, ...] = _converted(
+        walk, verbs.choose_target(arrays, like, backend, keywords), keywords
+    )
     return aligned
 
 
@@ -195,34 +197,34 @@ def map(  # noqa: A001 -- what others call it too
     [(2, 3), {'y': (4,)}, None]
     """
     if not callable(fn):
-        raise OptionError.because(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
-    walk = Walk(tree)
-    ways: dict[type, Way] = {
+        raise OptionError.build(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
+    walk = TreeSpec(tree)
+    ways: dict[type, LayoutCase] = {
         kind: partial(_once, partial(each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
     }
     if scalars:
         ways |= {kind: partial(each, walk, fn) for kind in walk.kinds.intersection(NUMBERS)}
     done = _all(walk, ways)
     walk.refuse_changes()
-    return walk.rebuilt(done)
+    return walk.unflatten(done)
 
 
-def _converted(walk: Walk, target: Backend, options: dict[str, Any], *, scalars: bool = False) -> Tree:
-    request = read_request((target,), **options)
-    ways: dict[type, Way] = {}
+def _converted(walk: TreeSpec, target: Backend, keywords: dict[str, Any], *, scalars: bool = False) -> Tree:
+    options = read_options((target,), **keywords)
+    ways: dict[type, LayoutCase] = {}
     for kind in walk.kinds:
         if crosses(kind):
-            plain = direct(kind, target, request) is target.adopt
-            many = getattr(target, "adopt_all", None) if plain else None
-            planned = partial(converted, name=target.name, **options)
+            plain = direct(kind, target, options) is target.fast_from_numpy
+            many = getattr(target, "fast_from_numpy_many", None) if plain else None
+            planned = partial(converted, name=target.name, **keywords)
             ways[kind] = partial(_once, partial(_arrays, walk, many, planned))
         elif scalars and kind in NUMBERS:
-            number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **options)
+            number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
             ways[kind] = partial(each, walk, number)
-    return walk.rebuilt(_all(walk, ways))
+    return walk.unflatten(_all(walk, ways))
 
 
-def _all(walk: Walk, ways: dict[type, Way]) -> list[Any]:
+def _all(walk: TreeSpec, ways: dict[type, LayoutCase]) -> list[Any]:
     """What becomes of all leaves."""
     leaves = done = walk.leaves
     if len(walk.kinds) == 1 == len(ways):
@@ -233,7 +235,7 @@ def _all(walk: Walk, ways: dict[type, Way]) -> list[Any]:
     return done
 
 
-def _once(way: Way, xs: list[Array]) -> list[Any]:
+def _once(way: LayoutCase, xs: list[Array]) -> list[Any]:
     """The same object for the same array, wherever it stands."""
     if len(set(_map(id, xs))) == len(xs):
         return way(xs)
@@ -242,7 +244,7 @@ def _once(way: Way, xs: list[Array]) -> list[Any]:
     return [done[id(x)] for x in xs]
 
 
-def _arrays(walk: Walk, many: Bulk | None, planned: Way, xs: list[Array]) -> list[Array]:
+def _arrays(walk: TreeSpec, many: Bulk | None, planned: LayoutCase, xs: list[Array]) -> list[Array]:
     """Arrays of one type, converted at once if all are plain; text stays."""
     done = many(xs) if many else None
     if done is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import Facts, Stored
+    from xbridge._cli.formats.stored import ArrayInfo, Stored
 
 _TORCH = ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'")
 
@@ -84,7 +84,7 @@ class Format(Protocol):
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
 
-    def reread(self, path: Path, /) -> Iterator[Facts]:
+    def reread(self, path: Path, /) -> Iterator[ArrayInfo]:
         """Yield what the format's own library finds in a file that was written."""
 
     def numbers(self, content: bytes, /) -> Mapping[str, Any]:
@@ -95,7 +95,7 @@ def format_of(path: Path) -> Format:
     """The format that the name of a file stands for."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise RefusedError.because(
+        raise RefusedError.build(
             f"tell the format of {path}",
             f"its name ends in {suffix!r}" if suffix else "its name has no suffix",
             f"a name that ends in {', '.join(SUFFIXES)}",
@@ -104,6 +104,6 @@ def format_of(path: Path) -> Format:
     try:
         return cast("Format", import_module(module))
     except ModuleNotFoundError as error:
-        raise MissingLibraryError.because(
+        raise MissingLibraryError.build(
             f"read or write {path}", f"{error.name} is not installed", install
         ) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import Facts, Stored
+    from xbridge._cli.formats.stored import ArrayInfo, Stored
 
 names = False
 unnamed = True
@@ -66,7 +66,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
     write_array(file, content.arrays[0])
 
 
-def reread(path: Path) -> Iterator[Facts]:
+def reread(path: Path) -> Iterator[ArrayInfo]:
     array = np.load(path, mmap_mode="r")
     yield None, array.dtype, array.shape
 
@@ -90,8 +90,8 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
             raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
     if dtype.hasobject:
-        why = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-        raise unreadable(path, why, "saving its numbers with a dtype")
+        reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
+        raise unreadable(path, reason, "saving its numbers with a dtype")
     if min(shape, default=0) < 0 or not dtype.itemsize:
         raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
     return Header(dtype, shape, order_of(shape, fortran=fortran))
@@ -101,7 +101,7 @@ def write_array(file: Any, stored: Stored) -> None:
     """One array as `numpy.save` would write it."""
     described = np.lib.format.dtype_to_descr(stored.dtype)
     header = {"descr": described, "fortran_order": stored.order == "F", "shape": stored.shape}
-    with Chained(lambda error: RefusedError.because(f"describe {stored.label}", str(error), "shorter names")):
+    with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error), "shorter names")):
         np.lib.format.write_array_header_1_0(file, header)
     for block in stored.blocks():
         file.write(block)

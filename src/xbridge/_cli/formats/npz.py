@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from xbridge._cli.errors import RefusedError
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import Facts
+    from xbridge._cli.formats.stored import ArrayInfo
 
 names = True
 unnamed = False
@@ -50,7 +50,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
                 npy.write_array(member, stored)
 
 
-def reread(path: Path) -> Iterator[Facts]:
+def reread(path: Path) -> Iterator[ArrayInfo]:
     with np.load(path) as arrays:
         for name in arrays.files:
             # To ask for the array would read its values.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from xbridge._cli.errors import RefusedError
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import Block, Facts
+    from xbridge._cli.formats.stored import ArrayInfo, Block
     from xbridge._core.protocol import HostArray
 
 names = True
@@ -56,8 +56,8 @@ swaps = False
 
 def lacks(dtype: np.dtype[Any]) -> str:
     name = name_of(dtype)
-    refusal = get("torch").lacks(name, CPU) if name in DTYPES else None
-    return refusal.why if refusal else "" if name in DTYPES else "torch has no such dtype"
+    unsupported = get("torch").unsupported_dtype(name, CPU) if name in DTYPES else None
+    return unsupported.reason if unsupported else "" if name in DTYPES else "torch has no such dtype"
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         if not isinstance(name, str):
             raise unreadable(path, f"the name {name!r} is no string", "saving the dict with strings as keys")
         if not isinstance(tensor, torch.Tensor):
-            why = f"{name!r} is of type {type(tensor).__name__}, and no tensor"
-            raise unreadable(path, why, "saving a flat dict of tensors alone")
+            reason = f"{name!r} is of type {type(tensor).__name__}, and no tensor"
+            raise unreadable(path, reason, "saving a flat dict of tensors alone")
     arrays = [_stored(path, name, tensor, sums) for name, tensor in loaded.items()]
     _refuse_overlaps(path, arrays)
     return Content(arrays, {})
@@ -138,7 +138,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
     torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
 
 
-def reread(path: Path) -> Iterator[Facts]:
+def reread(path: Path) -> Iterator[ArrayInfo]:
     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     for name, tensor in ({None: loaded} if isinstance(loaded, torch.Tensor) else loaded).items():
         yield name, native_dtype(xbridge.dtype_of(tensor)), tuple(tensor.shape)
@@ -155,8 +155,8 @@ def _load(path: Path, *, mapped: bool) -> Any:
     def ours(error: Exception) -> RefusedError:
         asked = re.search(r"GLOBAL (\S+)", str(error))
         if asked:
-            why = f"it asks for {asked[1]}, which is no tensor and could run code"
-            return unreadable(path, why, "saving a flat dict of tensors alone, such as a state_dict")
+            reason = f"it asks for {asked[1]}, which is no tensor and could run code"
+            return unreadable(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
         return unreadable(path, error)
 
     with warnings.catch_warnings(), Chained(ours):
@@ -174,8 +174,8 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
         mapped = all(member.compress_type == zipfile.ZIP_STORED for member in members)
         if not any(member.CRC for member in members):
             if checksums:
-                why = "torch wrote it without checksums, so damage to it would not be seen"
-                raise unreadable(path, why, "--no-checksum")
+                reason = "torch wrote it without checksums, so damage to it would not be seen"
+                raise unreadable(path, reason, "--no-checksum")
             return mapped, None
         storages = [member for member in members if re.fullmatch(r"[^/]+/data/[^/]+", member.filename)]
         orders = [member for member in members if member.filename.endswith("/byteorder")]
@@ -195,8 +195,10 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
         before = [(end, other) for end, other in before if end > low]
         for _, other in before:
             if xbridge.shares_memory(arrays[at].array, arrays[other].array):
-                why = f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
-                raise unreadable(path, why, "saving .clone() of one of them, or one of them alone")
+                reason = (
+                    f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
+                )
+                raise unreadable(path, reason, "saving .clone() of one of them, or one of them alone")
         before.append((high, at))
 
 
@@ -204,7 +206,7 @@ def _stored(path: Path, name: str | None, tensor: torch.Tensor, sums: _Sums | No
     try:
         array = xbridge.to_numpy(tensor)
     except XBridgeError as error:
-        why, _, do = str(error).rpartition("; try ")
-        raise unreadable(path, f"{name!r}: {why}", do) from error
+        reason, _, hint = str(error).rpartition("; try ")
+        raise unreadable(path, f"{name!r}: {reason}", hint) from error
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
     return _InRecord(name, array.dtype, array.shape, order, array, tensor, sums)

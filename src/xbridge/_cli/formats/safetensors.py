@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import Facts
+    from xbridge._cli.formats.stored import ArrayInfo
 
 names = True
 unnamed = False
@@ -78,7 +78,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         with Chained(partial(unreadable, path)):  # the library keeps the last of two, and says nothing
             header = json.loads(file.read(size), object_pairs_hook=_once)
     text = header.pop(_METADATA, None) or {}
-    return Content([_entry(path, name, facts, 8 + size) for name, facts in header.items()], text)
+    return Content([_entry(path, name, info, 8 + size) for name, info in header.items()], text)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -97,7 +97,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
             file.write(block)
 
 
-def reread(path: Path) -> Iterator[Facts]:
+def reread(path: Path) -> Iterator[ArrayInfo]:
     with safe_open(str(path), "numpy") as file:
         for name in file.keys():  # noqa: SIM118 -- it is no mapping
             found = file.get_slice(name)
@@ -121,11 +121,11 @@ def _dtype(code: str) -> np.dtype[Any]:
     return native_dtype(_DTYPES[code]).newbyteorder("<")
 
 
-def _entry(path: Path, name: str, facts: dict[str, Any], start: int) -> InFile:
-    if facts["dtype"] not in _DTYPES:
+def _entry(path: Path, name: str, info: dict[str, Any], start: int) -> InFile:
+    if info["dtype"] not in _DTYPES:
         raise unreadable(
-            path, f"the dtype {facts['dtype']} of {name!r} is not known here", "safetensors itself"
+            path, f"the dtype {info['dtype']} of {name!r} is not known here", "safetensors itself"
         )
     return InFile(
-        name, _dtype(facts["dtype"]), tuple(facts["shape"]), "C", path, start + facts["data_offsets"][0]
+        name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, start + info["data_offsets"][0]
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, unreadable
-from xbridge._host import thaw
+from xbridge._host import as_writable
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import Chained
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Block: TypeAlias = bytes | memoryview
     DType: TypeAlias = np.dtype[Any]
-    Facts: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
+    ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
     """The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
@@ -85,7 +85,7 @@ class Stored(ABC):
             return np.empty(self.shape, self.dtype, order)
         # Mapped to be written, even privately, a file larger than memory would be refused.
         raw: HostArray = np.memmap(file, np.uint8, "r", offset, (self.nbytes,)).view(np.ndarray)
-        return thaw(raw).view(self.dtype).reshape(self.shape, order=order)
+        return as_writable(raw).view(self.dtype).reshape(self.shape, order=order)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Cast(Stored):
             same &= in_range(values, there) & in_range(there, values)
             if not same.all():
                 at = int(np.argmin(same))
-                raise RefusedError.because(
+                raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
                     f"the value {values[at]} would become {there[at]}",
                     "a dtype that has all of its values",

@@ -16,7 +16,7 @@ from dask.array.core import normalize_chunks
 
 from xbridge import _host
 from xbridge._core.devices import CPU, no_exchange
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, computed, facts_of, gathered, joined, over, strange
@@ -24,7 +24,7 @@ from xbridge.errors import (
     DeviceError,
     DTypeError,
     GradientError,
-    counted,
+    index_errors,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Exporter, Facts, HostArray, Refusal
+    from xbridge._core.protocol import Array, ArrayInfo, Exporter, HostArray, Unsupported
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")
@@ -58,26 +58,26 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, da.Array)
 
 
-def describe(x: Array, /) -> Facts:
+def array_info(x: Array, /) -> ArrayInfo:
     return facts_of(x)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     return strange(x._meta) if leaving else None
 
 
-def layout(x: Array, /) -> Layout:
+def memory_layout(x: Array, /) -> MemoryLayout:
     if isinstance(x, Gathered):
         return layout_of(x.memory)
-    return Layout.nowhere(x.shape, x.dtype.itemsize, writable=False)
+    return MemoryLayout.unallocated(x.shape, x.dtype.itemsize, writable=False)
 
 
 def dtype_name(dtype: object, /) -> str | None:
     return _numpy.dtype_name(dtype)
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
-    return _numpy.lacks(dtype, device)
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
+    return _numpy.unsupported_dtype(dtype, device)
 
 
 def default_dtype(category: str, device: Device, /) -> str:
@@ -90,7 +90,7 @@ def device_name(device: object, /) -> Device | None:
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     if device != CPU:
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"put a Dask array on {device!r}", "Dask computes in host memory", "device='cpu'"
         )
     return CPU
@@ -106,55 +106,55 @@ def namespace(x: Array, /) -> ModuleType:
     return compat
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return False
 
 
-def peek(x: Array, /) -> HostArray | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     return None  # to compute it is a step
 
 
-def adopt(host: HostArray, /) -> Array | None:
+def fast_from_numpy(host: HostArray, /) -> Array | None:
     # Every host array is copied, however it lies.
-    return None if _numpy.refusal(host, leaving=True) else from_host(_host.copy(host))
+    return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 
 def detach(x: Array, /) -> Array:
     return x
 
 
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
+def require_grad(x: Array, /) -> Array:
+    raise GradientError.build(
         "make a Dask array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
     )
 
 
-def settle(x: Array, /) -> Array:
-    return x if isinstance(x, Gathered) else settle_all([x])[0]
+def materialize(x: Array, /) -> Array:
+    return x if isinstance(x, Gathered) else materialize_many([x])[0]
 
 
-def check(x: Array, dtype: str, /) -> Array:
+def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, Gathered):
-        _host.check(x.memory, dtype)
+        _host.check_cast(x.memory, dtype)
         return x
-    raise DTypeError.because(
-        f"turn a Dask array of {describe(x).dtype} into {dtype} unasked",
+    raise DTypeError.build(
+        f"turn a Dask array of {array_info(x).dtype} into {dtype} unasked",
         "whether a value is lost shows only when it is computed",
         f"naming it: dtype={dtype!r}",
     )
 
 
-def cast(x: Array, dtype: str, /) -> Array:
+def astype(x: Array, dtype: str, /) -> Array:
     if isinstance(x, Gathered):
-        return gathered(_host.cast(x.memory, dtype))
+        return gathered(_host.astype(x.memory, dtype))
     return x.astype(native_dtype(dtype))
 
 
@@ -162,7 +162,7 @@ def copy(x: Array, /) -> Array:
     return x.map_blocks(methodcaller("copy"), dtype=x.dtype, meta=x._meta)
 
 
-def move(x: Array, device: Device, /) -> Array:
+def to_device(x: Array, device: Device, /) -> Array:
     return x
 
 
@@ -172,27 +172,27 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     return arrays[0]
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     return True
 
 
-def to_host(x: Array, /) -> HostArray:
-    host: HostArray = settle(x).memory
+def to_numpy(x: Array, /) -> HostArray:
+    host: HostArray = materialize(x).memory
     return host
 
 
-def from_host(host: HostArray, /) -> Array:
+def from_numpy(host: HostArray, /) -> Array:
     return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
 
 
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     raise no_exchange(name)
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     raise no_exchange(name)
 
 
-def settle_all(xs: list[Array], /) -> list[Array]:
+def materialize_many(xs: list[Array], /) -> list[Array]:
     chunks = computed(xs)[::-1]  # each let go when it is joined
-    return list(counted(gathered(joined(x, chunks.pop())) for x in xs))
+    return list(index_errors(gathered(joined(x, chunks.pop())) for x in xs))

@@ -16,7 +16,7 @@ from dask.array.core import slices_from_chunks
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.protocol import Facts, Refusal
+from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
@@ -50,26 +50,26 @@ def computed(xs: list[Array]) -> list[list[Any]]:
     """The chunks of each, computed together. Nobody says of a task that fails whose it is."""
     one = len(xs) == 1
     whose = _asked(xs[0]) if one else f"compute {len(xs)} Dask arrays together"
-    do = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
+    hint = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
     try:
-        with Chained(lambda error: UnsupportedArrayError.because(whose, f"a task failed with {error!r}", do)):
+        with Chained(lambda error: UnsupportedArrayError.build(whose, f"a task failed with {error!r}", hint)):
             return list(dask.compute(*map(_Chunks, xs)))
     except XBridgeError as error:
-        error.which = 0 if one else None  # whatever it was of several in the task
+        error.index = 0 if one else None  # whatever it was of several in the task
         raise
 
 
 def joined(x: Array, chunks: Any) -> HostArray:
     """Lay the chunks of an array side by side in new memory."""
-    facts, lengths = facts_of(x), tuple(_lengths(x, chunks))
-    fresh = np.empty([*map(sum, lengths)], native_dtype(facts.dtype))
+    info, lengths = facts_of(x), tuple(_lengths(x, chunks))
+    fresh = np.empty([*map(sum, lengths)], native_dtype(info.dtype))
     for where, at in zip(slices_from_chunks(lengths), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
-        if strange(chunk) or (_numpy.describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
+        if strange(chunk) or (_numpy.array_info(chunk).dtype, chunk.shape) != (info.dtype, part.shape):
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
-            raise UnsupportedArrayError.because(
+            raise UnsupportedArrayError.build(
                 _asked(x),
-                f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
+                f"a chunk that was announced as numpy.ndarray {info.dtype} of shape {part.shape} came as "
                 f"{_kind(chunk)}{shape}",
                 "map_blocks with the dtype=, chunks= and meta= of what its function returns",
             )
@@ -87,13 +87,13 @@ def _lengths(x: Array, chunks: Any) -> Iterator[tuple[int, ...]]:
 
 
 def _asked(x: Array) -> str:
-    facts = facts_of(x)
-    return f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
+    info = facts_of(x)
+    return f"compute a Dask array of {info.dtype} and shape {info.shape}"
 
 
 def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
     """A graph of nothing but views of host memory, which nobody can write through it."""
-    shown = _host.freeze(host) if host.flags.writeable else host
+    shown = _host.as_readonly(host) if host.flags.writeable else host
     label = f"xbridge-{uuid4().hex}"
     keys = product((label,), *(range(len(sizes)) for sizes in chunks))
     parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
@@ -106,16 +106,18 @@ def gathered(host: HostArray) -> Array:
     return done
 
 
-def strange(chunk: object) -> Refusal | None:
+def strange(chunk: object) -> Unsupported | None:
     """Why chunks like this one cannot leave."""
     if not isinstance(chunk, (np.ndarray, np.generic)):
-        why, do = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
-        return Refusal(UnsupportedArrayError, why, do)
-    refused = _numpy.refusal(np.asanyarray(chunk), leaving=True)
+        reason, hint = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
+        return Unsupported(UnsupportedArrayError, reason, hint)
+    refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
         return refused
     masked = isinstance(chunk, np.ma.MaskedArray)
-    return refused._replace(do="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)")
+    return refused._replace(
+        hint="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)"
+    )
 
 
 def _kind(chunk: object) -> str:
@@ -123,8 +125,8 @@ def _kind(chunk: object) -> str:
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
-def facts_of(x: Array) -> Facts:
+def facts_of(x: Array) -> ArrayInfo:
     """What `describe` says."""
     if isinstance(x.dtype, np.dtype):
-        return _numpy.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
-    return Facts(str(x.dtype).rpartition(".")[2], CPU, x.shape)
+        return _numpy.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
+    return ArrayInfo(str(x.dtype).rpartition(".")[2], CPU, x.shape)

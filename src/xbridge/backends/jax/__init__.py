@@ -18,7 +18,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
-from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge.backends.jax._casts import ends
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places, rows, suits
 from xbridge.backends.jax._threads import aside as aside
@@ -76,40 +76,43 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, (jax.Array, _Tracer))
 
 
-def describe(x: Array, /) -> Facts:
+def array_info(x: Array, /) -> ArrayInfo:
     dtype = _NAMES.get(x.dtype) or str(x.dtype)
     if isinstance(x, _Tracer):
-        return Facts(dtype, default(), x.shape, history=is_inexact(dtype))
-    return Facts(dtype, place_of(x.sharding), x.shape)
+        return ArrayInfo(dtype, default(), x.shape, requires_grad=is_inexact(dtype))
+    return ArrayInfo(dtype, place_of(x.sharding), x.shape)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if isinstance(x, _Tracer):
-        why, do = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
+        reason, hint = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
-        why, do = f"{x.dtype} is no numeric dtype", "jax.random.key_data(x)"
+        reason, hint = f"{x.dtype} is no numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():
-        why, do = "its memory was deleted or donated", "a copy made before that, with x.copy()"
+        reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
     elif not x.is_fully_addressable:
-        why, do = "other processes hold parts of it", "jax.experimental.multihost_utils.process_allgather(x)"
+        reason, hint = (
+            "other processes hold parts of it",
+            "jax.experimental.multihost_utils.process_allgather(x)",
+        )
     elif x.dtype not in _NAMES:
-        return Refusal(
+        return Unsupported(
             DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8') or x.astype('float32')"
         )
     else:
         return None
-    return Refusal(UnsupportedArrayError, why, do)
+    return Unsupported(UnsupportedArrayError, reason, hint)
 
 
-def layout(x: Array, /) -> Layout:
-    refused = refusal(x, leaving=True)
+def memory_layout(x: Array, /) -> MemoryLayout:
+    refused = unsupported(x, leaving=True)
     if refused:
-        raise refused.error.because("look at the memory of a JAX array", refused.why, refused.do)
+        raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
     address, strides = part.unsafe_buffer_pointer(), rows(part.shape, size)
-    return Layout(address, part.shape, strides, size, writable=False, settled=in_rows(part))
+    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
 
 
 def dtype_name(dtype: object, /) -> str | None:
@@ -117,13 +120,13 @@ def dtype_name(dtype: object, /) -> str | None:
     return _NAMES.get(native) if isinstance(native, np.dtype) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        do = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
-        return Refusal(DTypeError, f"JAX has no {dtype}", do)
+        hint = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
+        return Unsupported(DTypeError, f"JAX has no {dtype}", hint)
     if dtype in _WIDE and not _has_wide():
-        do = "jax.config.update('jax_enable_x64', True)"
-        return Refusal(DTypeError, f"JAX has no {dtype} while its x64 mode is off", do)
+        hint = "jax.config.update('jax_enable_x64', True)"
+        return Unsupported(DTypeError, f"JAX has no {dtype} while its x64 mode is off", hint)
     return None
 
 
@@ -147,7 +150,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     alike = [place for place in (near, default(), *here) if place in here and suits(place, device)]
     if alike:
         return alike[0]
-    raise DeviceError.because(
+    raise DeviceError.build(
         f"put a JAX array on {device!r}", f"its devices are {', '.join(here)}", f"device={here[0]!r}"
     )
 
@@ -160,20 +163,20 @@ def namespace(x: Array, /) -> ModuleType:
     return jnp
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     # JAX traces what is done to tracers. It neither follows the code nor touches what is concrete.
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return True
 
 
-def peek(x: Array, /) -> HostArray | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     try:
         (device,) = x.sharding._device_assignment
         if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
@@ -184,7 +187,7 @@ def peek(x: Array, /) -> HostArray | None:
     return None if host.flags.owndata else host
 
 
-def adopt(host: HostArray, /) -> Array | None:
+def fast_from_numpy(host: HostArray, /) -> Array | None:
     dtype = host.dtype
     if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
         return _taken(_host.copy(host, "C"))
@@ -195,33 +198,33 @@ def detach(x: Array, /) -> Array:
     return jax.lax.stop_gradient(x) if isinstance(x, _Tracer) else x
 
 
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
+def require_grad(x: Array, /) -> Array:
+    raise GradientError.build(
         "make a JAX array require grad", gaps["history"].partition(": ")[2], "jax.grad(function)"
     )
 
 
-def settle(x: Array, /) -> Array:
-    if describe(x).device.kind != "cpu":
+def materialize(x: Array, /) -> Array:
+    if array_info(x).device.kind != "cpu":
         return copy(x)
     # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
     with _eager(x):
-        settled = from_host(_host.copy(np.asarray(x.addressable_data(0)), "C"))
-        return jax.device_put(settled, x.sharding)
+        materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
+        return jax.device_put(materialized, x.sharding)
 
 
-def check(x: Array, dtype: str, /) -> Array:
+def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, _Tracer):
-        raise DTypeError.because(
+        raise DTypeError.build(
             f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
         )
     if x.size:
         with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            _host.check(to_host(x if describe(x).device == CPU else ends(x)), dtype)
+            _host.check_cast(to_numpy(x if array_info(x).device == CPU else ends(x)), dtype)
     return x
 
 
-def cast(x: Array, dtype: str, /) -> Array:
+def astype(x: Array, dtype: str, /) -> Array:
     with _eager(x):
         return x.astype(_NATIVE[dtype])
 
@@ -231,12 +234,12 @@ def copy(x: Array, /) -> Array:
         return x.copy()
 
 
-def move(x: Array, device: Device, /) -> Array:
+def to_device(x: Array, device: Device, /) -> Array:
     with _eager(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
             x = x.addressable_data(0)  # or JAX would hand it out as it is
         if isinstance(x, _Array) and not in_rows(x):
-            x = settle(x)  # or JAX would compute with other numbers than those that arrived
+            x = materialize(x)  # or JAX would compute with other numbers than those that arrived
         place = host_device() if device == CPU else places()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
@@ -251,16 +254,16 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
         return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     in_rows = layout.strides == rows(layout.shape, layout.itemsize)
-    return facts.native and in_rows and layout.address % _host.ALIGNMENT == 0
+    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
 
 
-def to_host(x: Array, /) -> HostArray:
+def to_numpy(x: Array, /) -> HostArray:
     return np.asarray(x)
 
 
-def from_host(host: HostArray, /) -> Array:
+def from_numpy(host: HostArray, /) -> Array:
     taken = _taken(host)
     if taken is None:
         with _eager(), jax.default_device(host_device()):
@@ -268,12 +271,12 @@ def from_host(host: HostArray, /) -> Array:
     return taken
 
 
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     part: Exporter = x.addressable_data(0)
     return part
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     with _eager():
         return jax.dlpack.from_dlpack(shown)
 

@@ -26,7 +26,7 @@ def host_device() -> jax.Device:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
-        raise DeviceError.because(
+        raise DeviceError.build(
             "lay host memory in JAX",
             "it was started without its CPU",
             "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'",

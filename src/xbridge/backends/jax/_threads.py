@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
 
-    Work = Callable[[list[object]], list[object]]
+    ArrayFn = Callable[[list[object]], list[object]]
 
 _OPTIONS = (
     *("enable_x64", "default_device", "default_matmul_precision"),
@@ -22,7 +22,7 @@ _OPTIONS = (
 """Those that say what a program computes, and where."""
 
 
-def aside(fn: Work, device: Device, /) -> Work:
+def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     """`fn` for another thread, with the options of this one; complete on return."""
     options = _options()
 

@@ -17,20 +17,20 @@ from torch.utils import _python_dispatch
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._bulk import adopt_all as adopt_all
-from xbridge.backends.torch._bulk import stack_all as stack_all
+from xbridge.backends.torch._bulk import fast_from_numpy_many as fast_from_numpy_many
+from xbridge.backends.torch._bulk import stack_many as stack_many
 from xbridge.backends.torch._casts import agrees as agrees
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count, current, named, take
 from xbridge.backends.torch._threads import aside as aside
 from xbridge.backends.torch._threads import here as here
-from xbridge.backends.torch._transfer import move_all as move_all
-from xbridge.backends.torch._transfer import send as send
-from xbridge.backends.torch._transfer import sends as sends
+from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
+from xbridge.backends.torch._transfer import streams_to_device as streams_to_device
+from xbridge.backends.torch._transfer import to_device_many as to_device_many
 from xbridge.backends.torch._unsupported import (
     covers,
     has_history,
@@ -104,30 +104,30 @@ def owns(cls: type, /) -> bool:
 
 
 @_past_the_class
-def describe(x: torch.Tensor, /) -> Facts:
-    return Facts(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
+def array_info(x: torch.Tensor, /) -> ArrayInfo:
+    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
 
 
 @_past_the_class
-def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     found = not_memory(x) or not_values(x)
-    return Refusal(UnsupportedArrayError, *found) if found else None
+    return Unsupported(UnsupportedArrayError, *found) if found else None
 
 
 @_past_the_class
-def layout(x: torch.Tensor, /) -> Layout:
-    refused = refusal(x, leaving=True)
+def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
+    refused = unsupported(x, leaving=True)
     if refused:
-        raise refused.error.because("look at the memory of a torch tensor", refused.why, refused.do)
+        raise refused.error.build("look at the memory of a torch tensor", refused.reason, refused.hint)
     size = x.itemsize
-    return Layout(
+    return MemoryLayout(
         x.data_ptr(),
         tuple(x.shape),
         tuple(stride * size for stride in x.stride()),
         size,
-        settled=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
+        materialized=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
     )
 
 
@@ -135,11 +135,11 @@ def dtype_name(dtype: object, /) -> str | None:
     return _name(dtype) if isinstance(dtype, torch.dtype) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Refusal(DTypeError, f"torch has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"torch has no {dtype}", instead(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Refusal(DTypeError, f"MPS has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"MPS has no {dtype}", instead(dtype))
     return None
 
 
@@ -165,7 +165,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if kind == near.kind and index in (None, near.index):
         return near
     if near.kind == "meta":
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"move a torch tensor from 'meta' to {device!r}",
             "meta holds no data",
             f"torch.empty_like(x, device={device!r})",
@@ -185,25 +185,25 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
     return compat
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return _is_traced() or bool(_compiler())
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     def apart(*args: object) -> Array:
         with torch._C.DisableTorchFunctionSubclass():
             return fn(*args)
 
-    if tracing():
+    if is_tracing():
         return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
     return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return torch.is_grad_enabled()
 
 
-def peek(x: torch.Tensor, /) -> HostArray | None:
+def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
@@ -223,7 +223,7 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
     return None
 
 
-def adopt(host: HostArray, /) -> torch.Tensor | None:
+def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     flags = host.flags
     if not flags.forc or _is_traced() or torch.is_inference_mode_enabled():
         return None
@@ -237,23 +237,23 @@ def detach(x: torch.Tensor, /) -> torch.Tensor:
     return x.detach()
 
 
-def track(x: torch.Tensor, /) -> torch.Tensor:
+def require_grad(x: torch.Tensor, /) -> torch.Tensor:
     return x.detach().requires_grad_()
 
 
-def settle(x: torch.Tensor, /) -> torch.Tensor:
+def materialize(x: torch.Tensor, /) -> torch.Tensor:
     if x._is_zerotensor():
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     return x.resolve_conj().resolve_neg()
 
 
-def check(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
     if x.numel() and loses(readable(x).detach(), dtype):
         raise ValueLossError.narrowing(_name(x.dtype), dtype)
     return x
 
 
-def cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
     return readable(x).to(getattr(torch, dtype))
 
 
@@ -261,43 +261,43 @@ def copy(x: torch.Tensor, /) -> torch.Tensor:
     return readable(x).clone()
 
 
-def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return _transfer.move(x, device)
+def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
+    return _transfer.to_device(x, device)
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
     if any(x.is_quantized for x in arrays):
-        raise UnsupportedArrayError.because(
+        raise UnsupportedArrayError.build(
             "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
         )
     stacked = torch.stack([readable(x) for x in arrays])
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
-    return facts.native and layout.aligned and dense_items
+    return info.native_byteorder and layout.aligned and dense_items
 
 
-def to_host(x: torch.Tensor, /) -> HostArray:
+def to_numpy(x: torch.Tensor, /) -> HostArray:
     bits = _BITS.get(x.dtype)
     if bits is None:
         return x.numpy()
     return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
 
 
-def from_host(host: HostArray, /) -> torch.Tensor:
-    raw = host if host.flags.writeable else _host.thaw(host)
+def from_numpy(host: HostArray, /) -> torch.Tensor:
+    raw = host if host.flags.writeable else _host.as_writable(host)
     if host.dtype.type.__module__ == "ml_dtypes":
         return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
-def export(x: torch.Tensor, /) -> Exporter:
+def to_dlpack(x: torch.Tensor, /) -> Exporter:
     return Shown(x, current(x.device))
 
 
-def import_(shown: Exporter, /) -> torch.Tensor:
+def from_dlpack(shown: Exporter, /) -> torch.Tensor:
     return take(shown)
 
 

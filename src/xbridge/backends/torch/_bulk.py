@@ -18,7 +18,7 @@ _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 
 
-def adopt_all(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
+def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     """`adopt` for each of these arrays; None when in doubt about one."""
     if torch.is_inference_mode_enabled():
         return None
@@ -30,7 +30,7 @@ def adopt_all(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
         return None
 
 
-def stack_all(xs: list[torch.Tensor], /) -> torch.Tensor | None:
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     """`stack` in one row, for plain tensors that may be unlike; None if they are, or in doubt.
 
     torch makes one dtype of several, and reads storage that is gone, without a word.

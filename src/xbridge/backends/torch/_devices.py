@@ -64,9 +64,7 @@ def _over(interface: dict[str, Any], owner: object) -> torch.Tensor:
         if tensor.data_ptr() == interface["data"][0]:
             break
     else:
-        raise DeviceError.because(
-            "take over memory that lies on no CUDA device", "torch copied it", "x.copy()"
-        )
+        raise DeviceError.build("take over memory that lies on no CUDA device", "torch copied it", "x.copy()")
     if interface.get("stream") is not None:
         torch.cuda.ExternalStream(interface["stream"], tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
     return tensor

@@ -64,7 +64,7 @@ def sizes() -> Sizes:
     """What the setting makes of it, read when it is first needed; nothing is staged where it says 0."""
     said = os.environ.get(SETTING, "").strip() or "64"
     if not said.isdecimal():
-        raise OptionError.because(
+        raise OptionError.build(
             f"read {SETTING}={said!r}", "it is a whole number of MiB for each device", f"{SETTING}=64"
         )
     lanes = min(8, os.cpu_count() or 1)
@@ -75,7 +75,7 @@ def sizes() -> Sizes:
     return Sizes(1 << share.bit_length() - 1, lanes, LEAST)
 
 
-class Lane(NamedTuple):
+class PinnedBuffer(NamedTuple):
     """A pinned buffer, and the stream that copies out of it and into it."""
 
     buffer: torch.Tensor
@@ -83,7 +83,7 @@ class Lane(NamedTuple):
     """The same bytes."""
     stream: Any
 
-    def send(self, host: HostArray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+    def stream_to_device(self, host: HostArray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
         """Copy values of the host, cast, to bytes of the device; complete on return."""
         size = there.numel()
         fill(self.host[:size].view(dtype).reshape(host.shape), host)
@@ -97,7 +97,7 @@ class Lane(NamedTuple):
         np.copyto(host, self.host[: host.nbytes])
 
 
-class Ring:
+class PinnedPool:
     """The lanes of a device, each lent to one thread at a time.
 
     Parameters
@@ -111,23 +111,23 @@ class Ring:
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
         self.device, self.sizes = device, sizes
         self.api: Any = getattr(torch, device.type)
-        self._free: SimpleQueue[Lane] = SimpleQueue()
+        self._free: SimpleQueue[PinnedBuffer] = SimpleQueue()
         with torch.inference_mode(mode=False):
             for _ in range(sizes.lanes):
                 buffer = self._pinned(sizes)
-                self._free.put(Lane(buffer, buffer.numpy(), self.api.Stream(device)))
+                self._free.put(PinnedBuffer(buffer, buffer.numpy(), self.api.Stream(device)))
 
     def _pinned(self, sizes: Sizes) -> torch.Tensor:
         try:
             return torch.empty(sizes.chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"pin {sizes.lanes} buffers of {sizes.chunk >> 20} MiB for {self.device}",
                 str(error).partition("\n")[0],
                 f"a smaller {SETTING}, or {SETTING}=0",
             ) from error
 
-    def send(self, x: torch.Tensor) -> torch.Tensor:
+    def stream_to_device(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the host on the device; complete on return."""
         host = x.view(ITEMS[x.dtype]).numpy()
         return self.cast_into(torch.empty_like(x, device=self.device), host, host.dtype)
@@ -135,17 +135,19 @@ class Ring:
     def cast_into(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
         """Give a dense tensor of the device the values of the host, cast; complete on return."""
         order = sorted(range(out.dim()), key=lambda axis: (out.stride(axis), out.shape[axis]), reverse=True)
-        self._share_out(partial(Lane.send, dtype=dtype), host.transpose(order), bytes_of(out))
+        self._share_out(
+            partial(PinnedBuffer.stream_to_device, dtype=dtype), host.transpose(order), bytes_of(out)
+        )
         return out
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor of the device on the host, in NumPy's memory; complete on return."""
         dense = x if is_dense(x) else torch.empty_like(x).copy_(x)
         host = np.empty(x.nbytes, np.uint8)
-        self._share_out(Lane.fetch, host, bytes_of(dense))
+        self._share_out(PinnedBuffer.fetch, host, bytes_of(dense))
         return tensor_of(torch.from_numpy(host), 0, dense)
 
-    def use(self, work: Callable[[Lane], None]) -> None:
+    def use(self, work: Callable[[PinnedBuffer], None]) -> None:
         """Have a lane for a while: after what the current stream was asked for, and complete on return."""
         self._use(work, self._so_far())
 
@@ -153,13 +155,13 @@ class Ring:
         """What the current stream was asked for: memory that it still uses, or still makes."""
         return self.api.current_stream(self.device).record_event()
 
-    def _share_out(self, do: Callable[[Lane, HostArray, torch.Tensor], None], *ends: Any) -> None:
+    def _share_out(self, hint: Callable[[PinnedBuffer, HostArray, torch.Tensor], None], *ends: Any) -> None:
         """Do every piece, in as many threads as there are lanes; this one is one of them."""
         parts, asked = list(self._parts(*ends)), self._so_far()
 
-        def work(left: Iterator[Piece], lane: Lane) -> None:
+        def work(left: Iterator[Piece], lane: PinnedBuffer) -> None:
             for part in left:
-                do(lane, *part)
+                hint(lane, *part)
 
         left = iter(parts)
         with ThreadPoolExecutor(self.sizes.lanes) as pool:
@@ -183,7 +185,7 @@ class Ring:
             yield part, there[start:stop]
             start = stop
 
-    def _use(self, work: Callable[[Lane], None], asked: Any) -> None:
+    def _use(self, work: Callable[[PinnedBuffer], None], asked: Any) -> None:
         lane = self._free.get()
         try:
             with torch.inference_mode(), self.api.stream(lane.stream):

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
 
-    Work = Callable[[list[object]], list[object]]
+    ArrayFn = Callable[[list[object]], list[object]]
 
 _sides: dict[torch.device, Any] = {}
 
 
-def aside(fn: Work, device: Device, /) -> Work:
+def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     """`fn` for another thread: after what this one has asked for, complete, and for this one to use."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
     api = streams_of(place)
     if api is None:
         side = asked = None
     elif is_captured(api):
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"convert arrays to or from {device} in another thread",
             "a graph is being captured, and follows this one alone",
             "xbridge.tree.to_backend",

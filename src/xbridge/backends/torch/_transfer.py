@@ -17,7 +17,7 @@ from torch.utils import _python_dispatch
 
 from xbridge._core.locks import lock
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._pinned import ITEMS, Ring, is_dense, sizes
+from xbridge.backends.torch._pinned import ITEMS, PinnedPool, is_dense, sizes
 from xbridge.backends.torch._threads import is_captured, streams_of
 from xbridge.backends.torch._unsupported import not_there, readable
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
-    from xbridge.backends.torch._pinned import Lane
+    from xbridge.backends.torch._pinned import PinnedBuffer
 
 ALIGNMENT = 256
 """Where a tensor of a pack begins: at a multiple of so many bytes, as if it had been allocated."""
@@ -35,14 +35,14 @@ _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 """Without it what lies in the memory of a tensor is no view: it has a history of its own."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_rings: dict[tuple[int, torch.device], Ring] = {}
+_rings: dict[tuple[int, torch.device], PinnedPool] = {}
 """By process: in a child, the lanes that threads of its parent had would never come back. Not even a driver
 lets a child use or free what its parent has pinned, so those rings stay where they are."""
 
 _making = lock()
 
 
-def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
+def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     """New memory on another device, complete for whoever reads it next."""
     x, goal = readable(x), torch.device(device)
     if torch.compiler.is_dynamo_compiling() or x.numel() * x.itemsize < sizes().least:
@@ -52,10 +52,10 @@ def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
         return x.to(goal)
     if not _is_bare(x, _bare_keys(x.device.type)):
         return x.to(goal)
-    return _ring(place).send(x) if x.is_cpu else _ring(place).fetch(x)
+    return _ring(place).stream_to_device(x) if x.is_cpu else _ring(place).fetch(x)
 
 
-def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
+def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
     """The same for many small tensors, which cross in one piece; those that are alike are rows of it."""
     goal, limit = torch.device(device), sizes().chunk
     back = goal.type == "cpu"
@@ -68,14 +68,14 @@ def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
         if x.is_cpu is not back and place in keys and _is_bare(x, keys[place]) and not not_there(x):
             alike.setdefault((place, x.dtype, x.shape, x.stride()), []).append(i)
         else:
-            moved[i] = move(x, device)
+            moved[i] = to_device(x, device)
     together: dict[torch.device, list[list[int]]] = {}
     for chosen in alike.values():
         first = xs[chosen[0]]
         if first.nbytes <= limit and is_dense(first):
             together.setdefault(goal if first.is_cpu else first.device, []).append(chosen)
         else:
-            moved.update((i, move(xs[i], device)) for i in chosen)
+            moved.update((i, to_device(xs[i], device)) for i in chosen)
     carry = _fetch if back else _send
     for place, groups in together.items():
         for pack in _packs(xs, groups, limit):
@@ -84,12 +84,12 @@ def move_all(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
     return [moved[i] for i in range(len(xs))]
 
 
-def sends(nbytes: int, device: Device, /) -> bool:
+def streams_to_device(nbytes: int, device: Device, /) -> bool:
     """Whether so many bytes go through buffers now."""
     return nbytes >= sizes().least and _is_open(torch.device(device))
 
 
-def send(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
+def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
     """New memory on a device, laid out as NumPy would lay out the cast array."""
     goal, word = torch.device(device), dtype or host.dtype.name
     axes = list(range(host.ndim))
@@ -101,7 +101,7 @@ def send(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.
     return _ring(goal).cast_into(out, host, native_dtype(word))
 
 
-class Rows(NamedTuple):
+class PackSegment(NamedTuple):
     """Tensors of one dtype and layout in a pack."""
 
     xs: list[torch.Tensor]
@@ -131,9 +131,9 @@ class Rows(NamedTuple):
             yield torch.from_numpy(rows[i, ...]).view(like.dtype)
 
 
-def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[Rows]]:
+def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[PackSegment]]:
     """What crosses in one piece."""
-    pack: list[Rows] = []
+    pack: list[PackSegment] = []
     start = 0
     for chosen in groups:
         size = xs[chosen[0]].nbytes
@@ -143,7 +143,7 @@ def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Itera
             n = (limit - start - size) // pitch + 1
             if n > 0:
                 part = chosen[done : done + n]
-                pack.append(Rows([xs[i] for i in part], part, start, pitch))
+                pack.append(PackSegment([xs[i] for i in part], part, start, pitch))
                 start, done = start + pitch * len(part), done + len(part)
             else:
                 yield pack
@@ -151,11 +151,11 @@ def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Itera
     yield pack
 
 
-def _send(ring: Ring, pack: list[Rows]) -> list[torch.Tensor]:
+def _send(ring: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
     size = pack[-1].stop()
     there = torch.empty(size, dtype=torch.uint8, device=ring.device)
 
-    def work(lane: Lane) -> None:
+    def work(lane: PinnedBuffer) -> None:
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(lane.buffer))
         there.copy_(lane.buffer[:size], non_blocking=True)
@@ -165,11 +165,11 @@ def _send(ring: Ring, pack: list[Rows]) -> list[torch.Tensor]:
         return [x for rows in pack for x in rows.within(there).unbind()]
 
 
-def _fetch(ring: Ring, pack: list[Rows]) -> list[torch.Tensor]:
+def _fetch(ring: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
     size = pack[-1].stop()
     host = np.empty(size, np.uint8)
 
-    def work(lane: Lane) -> None:
+    def work(lane: PinnedBuffer) -> None:
         there = torch.empty(size, dtype=torch.uint8, device=ring.device)
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(there))
@@ -194,12 +194,12 @@ def _is_open(place: torch.device) -> bool:
     return api is not None and not is_captured(api)
 
 
-def _ring(place: torch.device) -> Ring:
+def _ring(place: torch.device) -> PinnedPool:
     """The buffers of a device, made when they are first needed."""
     key = getpid(), place
     with _making:
         if key not in _rings:
-            _rings[key] = Ring(place, sizes())
+            _rings[key] = PinnedPool(place, sizes())
         return _rings[key]
 
 

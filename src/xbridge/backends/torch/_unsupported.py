@@ -13,7 +13,7 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge.errors import UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def readable(x: torch.Tensor) -> torch.Tensor:
     if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
         missing = not_there(x)
         if missing:
-            raise UnsupportedArrayError.because("read a torch tensor", *missing)
+            raise UnsupportedArrayError.build("read a torch tensor", *missing)
     return x
 
 
@@ -107,8 +107,8 @@ def covers(x: torch.Tensor, host: HostArray) -> bool:
     start = x.storage_offset() * host.itemsize
     reach = host.nbytes
     if not host.flags.forc:
-        layout = Layout(0, host.shape, host.strides, host.itemsize)
-        if layout.repeats():
+        layout = MemoryLayout(0, host.shape, host.strides, host.itemsize)
+        if layout.may_overlap_itself():
             return False
         reach = layout.span()[1]
     return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach

@@ -16,7 +16,7 @@ try:
     import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
     import pytest  # noqa: F401 -- likewise
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "run the conformance suite", f"{_error.name} is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 

@@ -47,8 +47,10 @@ KINDS = ("float32", "complex128", "int16", "bool")
 
 def held(backend: str) -> tuple[str, ...]:
     """The canonical dtypes that both the library and the host have."""
-    rooms = get(backend), get(HOST)
-    return tuple(word for word in DTYPES if not any(room.lacks(word, CPU) for room in rooms))
+    modules = get(backend), get(HOST)
+    return tuple(
+        word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
+    )
 
 
 def telling(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
@@ -92,10 +94,10 @@ def variants(name: str, way: str, values: HostArray, device: Device = CPU) -> It
     """An array that lies that way, one that is read-only as well, one that is tracked as well."""
     known = samples_of(name).ways[way]
     yield (first := lay(name, way, values, device))
-    if known.freeze and known.writable and known.is_on(device):
-        yield first._replace(array=known.freeze(lay(name, way, values, device).array), writable=False)
-    if known.track and is_inexact(values.dtype.name):
-        array = known.track(lay(name, way, values, device).array)
+    if known.as_readonly and known.writable and known.is_on(device):
+        yield first._replace(array=known.as_readonly(lay(name, way, values, device).array), writable=False)
+    if known.require_grad and is_inexact(values.dtype.name):
+        array = known.require_grad(lay(name, way, values, device).array)
         yield first._replace(array=array, tracked=True, writable=False)
 
 
@@ -126,10 +128,10 @@ def sweep_away(name: str) -> Iterator[Sample]:
 
     Nobody has read such an array, nor waited for it.
     """
-    room = get(name)
-    for device in room.devices():
-        away = device != room.devices()[0]
-        here = [dtype for dtype in KINDS if away and not room.lacks(dtype, device)]
+    module = get(name)
+    for device in module.devices():
+        away = device != module.devices()[0]
+        here = [dtype for dtype in KINDS if away and not module.unsupported_dtype(dtype, device)]
         for turn, (way, known) in enumerate(samples_of(name).ways.items()):
             for dtype, shape in [*((dtype, WHOLE) for dtype in here), *((dtype, ()) for dtype in here[:1])]:
                 if known.takes(dtype, shape):

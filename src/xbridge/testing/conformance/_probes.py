@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._core.protocol import Layout
+from xbridge._core.protocol import MemoryLayout
 from xbridge.backends._registry import get
 from xbridge.errors import XBridgeError
 from xbridge.testing._raw_memory import in_place
@@ -36,20 +36,20 @@ def same_bits(found: HostArray, values: HostArray) -> bool:
     return alike and found.tobytes() == values.tobytes()
 
 
-def spot(backend: str, x: Array) -> Layout:
+def spot(backend: str, x: Array) -> MemoryLayout:
     """How an array lies in memory."""
     if isinstance(x, np.ndarray):
         address = int(x.__array_interface__["data"][0])
-        return Layout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
-    return get(backend).layout(x)
+        return MemoryLayout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
+    return get(backend).memory_layout(x)
 
 
-def reads_in(room: Backend) -> bool:
+def reads_in(module: Backend) -> bool:
     """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
-    return "sharing" in room.gaps and not room.immutable
+    return "sharing" in module.gaps and not module.immutable
 
 
-def within_reach(backend: str, x: Array) -> Layout:
+def within_reach(backend: str, x: Array) -> MemoryLayout:
     """The same, where its bytes can be looked at: on the host. Elsewhere an address leads nowhere."""
     if "host" in get(backend).gaps and not isinstance(x, np.ndarray):
         pytest.skip(f"nobody can look at the memory of {backend}: {get(backend).gaps['host']}")
@@ -61,15 +61,15 @@ def home(backend: str) -> Device:
     return get(backend).devices()[0]
 
 
-def is_aligned(layout: Layout, alignment: int) -> bool:
+def is_aligned(layout: MemoryLayout, alignment: int) -> bool:
     """Whether every element begins at a multiple of what its dtype asks for."""
     steps = [stride for stride, n in zip(layout.strides, layout.shape, strict=True) if n > 1]
     return all(place % alignment == 0 for place in (layout.address, *steps))
 
 
-def touched(layout: Layout) -> HostArray:
+def touched(layout: MemoryLayout) -> HostArray:
     """The address of every byte, sorted."""
-    if layout.is_nowhere():
+    if layout.is_unallocated():
         return np.empty(0, np.intp)
     addresses = np.asarray(layout.address)
     for n, stride in zip((*layout.shape, layout.itemsize), (*layout.strides, 1), strict=True):
@@ -77,17 +77,17 @@ def touched(layout: Layout) -> HostArray:
     return np.unique(addresses)
 
 
-def apart(a: Layout, b: Layout) -> bool:
+def apart(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays have no byte in common."""
     return not np.intersect1d(touched(a), touched(b)).size
 
 
-def together(a: Layout, b: Layout) -> bool:
+def together(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays lie on the same bytes."""
     return np.array_equal(touched(a), touched(b))
 
 
-def poke(layout: Layout, dtype: str) -> None:
+def poke(layout: MemoryLayout, dtype: str) -> None:
     """Change every element where it lies, whatever the library would say."""
     place = in_place(layout)
     place[...] = place.copy() ^ np.uint8(1 if dtype == "bool" else 0x55)

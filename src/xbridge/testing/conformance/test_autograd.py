@@ -44,7 +44,7 @@ def _everywhere(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
 def follows(backend: str, result: Array, source: Array) -> bool:
     """Whether a gradient of the result reaches the source, as far as anybody can tell."""
     reaches = getattr(samples_of(backend), "reaches", lambda *_: True)
-    return get(backend).describe(result).history and (result is source or reaches(result, source))
+    return get(backend).array_info(result).requires_grad and (result is source or reaches(result, source))
 
 
 # -- where history goes on -----------------------------------------------------------------------
@@ -52,19 +52,21 @@ def follows(backend: str, result: Array, source: Array) -> bool:
 
 @promise("history")
 def test_history_goes_on_through_every_step_within_the_library(backend: str) -> None:
-    room = get(backend)
-    assert room.autograd
-    assert room.recording(), "nothing is recorded, so no history can go on"
+    module = get(backend)
+    assert module.autograd
+    assert module.is_grad_enabled(), "nothing is recorded, so no history can go on"
     assert list(_tracked(backend)), "the kit knows of no array with a history"
     for sample in _tracked(backend):
         x = sample.array
-        here, kind = room.describe(x).device, sample.values.dtype.name[:3]
-        others = [word for word in held(backend) if word[:3] == kind and not room.lacks(word, here)]
-        made = [to_backend(x, backend, copy=True), room.copy(x), asarray([x, x]), room.stack([x], (1,))]
+        here, kind = module.array_info(x).device, sample.values.dtype.name[:3]
+        others = [
+            word for word in held(backend) if word[:3] == kind and not module.unsupported_dtype(word, here)
+        ]
+        made = [to_backend(x, backend, copy=True), module.copy(x), asarray([x, x]), module.stack([x], (1,))]
         made += [to_backend(x, backend, dtype=word, grad=grad) for word in others for grad in (None, "keep")]
-        made += [to_backend(x, backend, copy=True, grad="keep"), room.cast(x, others[0])]
-        for device in room.devices():
-            if room.lacks(sample.values.dtype.name, device):
+        made += [to_backend(x, backend, copy=True, grad="keep"), module.astype(x, others[0])]
+        for device in module.devices():
+            if module.unsupported_dtype(sample.values.dtype.name, device):
                 continue
             made += [
                 to_backend(x, backend, device=device),
@@ -75,19 +77,23 @@ def test_history_goes_on_through_every_step_within_the_library(backend: str) -> 
 
 @promise("history")
 def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
-    room = get(backend)
-    trackable = {way for way, known in samples_of(backend).ways.items() if known.track}
+    module = get(backend)
+    trackable = {way for way, known in samples_of(backend).ways.items() if known.require_grad}
     assert trackable, "the kit knows of no array that can be tracked"
     for sample in _everywhere(backend, tuple(filter(is_inexact, held(backend)))):
         dtype = sample.values.dtype.name
         if sample.tracked or sample.way not in trackable or not is_inexact(dtype):
             continue
         x = sample.array
-        made = [asarray(x, requires_grad=True), asarray(x, requires_grad=True, copy=True), room.track(x)]
+        made = [
+            asarray(x, requires_grad=True),
+            asarray(x, requires_grad=True, copy=True),
+            module.require_grad(x),
+        ]
         for leaf, shares in zip(made, (True, False, True), strict=True):
             assert leaf is not x
-            assert room.describe(leaf).history
-            assert not room.describe(x).history, "the array itself was changed"
+            assert module.array_info(leaf).requires_grad
+            assert not module.array_info(x).requires_grad, "the array itself was changed"
             assert together_or_apart(backend, leaf, x, shares=shares), sample.way
             assert same_bits(read(backend, leaf), sample.values)
             assert not reaches_back(backend, leaf, x)
@@ -109,7 +115,7 @@ def test_a_leaf_is_made_of_memory_of_the_host_too(backend: str) -> None:
     for dtype in filter(is_inexact, held(backend)):
         host = telling(dtype, WHOLE)
         leaf = asarray(host, backend=backend, requires_grad=True)
-        assert get(backend).describe(leaf).history
+        assert get(backend).array_info(leaf).requires_grad
         assert same_bits(read(backend, leaf), host)
 
 
@@ -118,7 +124,7 @@ def test_a_new_leaf_over_a_history_has_to_be_asked_for(backend: str) -> None:
         x = sample.array
         assert isinstance(refusal_of(asarray, x, requires_grad=True), GradientError)
         leaf = asarray(x, requires_grad=True, grad="detach")
-        assert get(backend).describe(leaf).history
+        assert get(backend).array_info(leaf).requires_grad
         assert not reaches_back(backend, leaf, x)
 
 
@@ -139,14 +145,14 @@ def test_history_that_would_end_is_not_lost_unnoticed(backend: str, sample: Samp
 
 @of_all_devices
 def test_detached_is_without_history_and_changes_nothing_that_has_one(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
+    module, x = get(backend), sample.array
     results = [to_backend(x, backend, grad="detach"), to_backend(x, backend, grad="detach", copy=True)]
     for result in results:
-        assert not room.describe(result).history
+        assert not module.array_info(result).requires_grad
         assert same_bits(read(backend, result), sample.values)
         if sample.tracked:
-            assert apart(spot(backend, result), spot(backend, x)) or not room.layout(result).writable
-            assert room.describe(x).history
+            assert apart(spot(backend, result), spot(backend, x)) or not module.memory_layout(result).writable
+            assert module.array_info(x).requires_grad
         assert not reaches_back(backend, result, x) or result is x
     if not sample.tracked:
         assert results[0] is x
@@ -154,12 +160,12 @@ def test_detached_is_without_history_and_changes_nothing_that_has_one(backend: s
 
 @of_all_devices
 def test_a_detached_step_is_the_same_memory_without_history(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    bare = room.detach(x)
-    assert room.describe(bare) == room.describe(x)._replace(history=False)
-    assert room.describe(x).history is sample.tracked
+    module, x = get(backend), sample.array
+    bare = module.detach(x)
+    assert module.array_info(bare) == module.array_info(x)._replace(requires_grad=False)
+    assert module.array_info(x).requires_grad is sample.tracked
     assert spot(backend, bare)[:4] == spot(backend, x)[:4]
-    if sample.tracked and sample.values.size and not (room.readonly or room.immutable):
+    if sample.tracked and sample.values.size and not (module.readonly or module.immutable):
         refused = refusal_of(to_backend, x, backend, grad="detach", copy=False)
         assert isinstance(refused, CopyError), "a write to the result would go past the history"
     else:
@@ -172,17 +178,17 @@ def test_a_detached_step_is_the_same_memory_without_history(backend: str, sample
 def test_what_comes_from_the_host_has_no_history(backend: str, sample: Sample) -> None:
     for options in ({}, {"copy": True}, {"grad": "keep"}, {"grad": "detach"}):
         x = to_backend(sample.array, backend, **options)
-        assert get(backend).describe(x).history is False
+        assert get(backend).array_info(x).requires_grad is False
         assert same_bits(read(backend, x), sample.values)
 
 
 def test_gradients_are_refused_where_there_are_none(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     whole = np.arange(3, dtype="int32" if "int32" in held(backend) else held(backend)[0])
     with pytest.raises(GradientError, match="try "):
         asarray(whole, backend=backend, requires_grad=True)
-    if not room.autograd:
+    if not module.autograd:
         x = to_backend(telling("float32", WHOLE), backend)
-        for track in (room.track, lambda x: asarray(x, requires_grad=True)):
+        for require_grad in (module.require_grad, lambda x: asarray(x, requires_grad=True)):
             with pytest.raises(GradientError, match="try "):
-                track(x)
+                require_grad(x)

@@ -108,7 +108,7 @@ def same_values(found: HostArray, values: HostArray) -> bool:
 def test_a_cast_within_the_library_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
     for dtype, other, values, there in casts(backend):
         x = plain(backend, values)
-        for cast in (to_backend(x, backend, dtype=other), get(backend).cast(x, other)):
+        for cast in (to_backend(x, backend, dtype=other), get(backend).astype(x, other)):
             assert dtype_of(cast) == other
             assert same_values(read(backend, cast), there), f"{dtype} to {other}"
         assert same_bits(read(backend, x), values), "the source was changed"
@@ -148,26 +148,26 @@ def test_a_cast_to_its_own_dtype_changes_nothing(backend: str, sample: Sample) -
 
 
 def test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
+    module = get(backend)
+    for device in module.devices():
         for dtype, other in _alike(backend, device):
             with np.errstate(all="ignore"):
                 small = telling(other if category(other) == category(dtype) else dtype, (40,)).astype(dtype)
                 close = np.array([tie + end for tie in _TIES for end in (2**-40, 0, -(2**-40))]).astype(dtype)
                 for values in (small, close, *(telling(dtype, (40,), turn) for turn in range(4))):
                     x = plain(backend, values)
-                    x = x if room.describe(x).device == device else room.move(x, device)
-                    own = read(backend, room.cast(x, other))
+                    x = x if module.array_info(x).device == device else module.to_device(x, device)
+                    own = read(backend, module.astype(x, other))
                     assert same_values(own, values.astype(other)), f"{dtype} to {other} on {device}"
 
 
 def _alike(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Casts on a device of which the library says that they give the host's numbers."""
-    room = get(backend)
-    agrees = getattr(room, "agrees", None)
+    module = get(backend)
+    agrees = getattr(module, "agrees", None)
     for dtype, other in permutations(held(backend), 2):
-        said = (dtype, other) in room.host_casts or (agrees and agrees(dtype, other, device))
-        if said and not (room.lacks(dtype, device) or room.lacks(other, device)):
+        said = (dtype, other) in module.host_casts or (agrees and agrees(dtype, other, device))
+        if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
             yield dtype, other
 
 
@@ -217,9 +217,9 @@ def _behind_many(number: complex) -> list[complex]:
 
 def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """For each kind of dtype that is there, a narrowing in which something can be lost."""
-    room, found = get(backend), {}
+    module, found = get(backend), {}
     for dtype, other in narrowings(backend):
-        there = not (room.lacks(dtype, device) or room.lacks(other, device))
+        there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
         if there and _kept_and_lost(dtype, other)[1]:
             found[DTYPES[dtype].kind] = dtype, other
     yield from found.values()
@@ -234,37 +234,37 @@ def _in_every_way(backend: str, device: Device, *several: HostArray) -> Iterator
 
 
 def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for dtype, other in narrowings(backend):
         kind = native_dtype(dtype)
         kept, lost = _kept_and_lost(dtype, other)
         for numbers in (kept, [], *kept):
-            x = room.settle(plain(backend, np.array(numbers, kind)))
-            assert room.check(x, other) is x, f"nothing is lost between {dtype} and {other}"
+            x = module.materialize(plain(backend, np.array(numbers, kind)))
+            assert module.check_cast(x, other) is x, f"nothing is lost between {dtype} and {other}"
         alone = [numbers[0] for numbers in lost[:1]]
         for numbers in (*lost, *alone, *map(_behind_many, alone)):
-            x = room.settle(plain(backend, np.array(numbers, kind)))
-            refused = refusal_of(room.check, x, other)
+            x = module.materialize(plain(backend, np.array(numbers, kind)))
+            refused = refusal_of(module.check_cast, x, other)
             assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
 
 
 def test_a_loss_is_noticed_however_an_array_lies_and_wherever_it_is(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
+    module = get(backend)
+    for device in module.devices():
         for dtype, other in _one_of_each_kind(backend, device):
             whole = np.zeros(WHOLE, native_dtype(dtype))
             whole[:, -1] = _kept_and_lost(dtype, other)[1][0][0]  # repeating elements keeps some of these
             for sample in _in_every_way(backend, device, whole, whole[0, -1, ...].copy()):
-                nowhere = room.layout(sample.array).is_nowhere()
-                x = room.settle(sample.array) if nowhere else sample.array
-                refused = refusal_of(room.check, x, other)
+                nowhere = module.memory_layout(sample.array).is_unallocated()
+                x = module.materialize(sample.array) if nowhere else sample.array
+                refused = refusal_of(module.check_cast, x, other)
                 assert isinstance(refused, ValueLossError), (sample.way, sample.values, device)
 
 
 def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for dtype in held(backend):
-        narrow = no_wider(dtype, room.default_dtype(category(dtype), CPU))
+        narrow = no_wider(dtype, module.default_dtype(category(dtype), CPU))
         values = np.array([0, 1, 100]).astype(native_dtype(dtype))
         for x in (plain(backend, values), values.copy()):
             cast = to_backend(x, backend, dtype="default")
@@ -278,9 +278,9 @@ def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: st
 
 
 def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
-        there = [word for word in DTYPES if room.lacks(word, device) is None]
+    module = get(backend)
+    for device in module.devices():
+        there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
         for dtype in held(HOST):
             alike = [word for word in there if category(word) == category(dtype)]
             values = np.array([1, 1, 1]).astype(native_dtype(dtype))
@@ -312,9 +312,9 @@ def test_a_cast_of_no_elements_is_new_memory_too(backend: str) -> None:
 
 @of_its_own
 def test_a_cast_makes_new_memory(backend: str, sample: Sample) -> None:
-    room, word = get(backend), sample.values.dtype.name
+    module, word = get(backend), sample.values.dtype.name
     wider = {"float32": "float64", "complex64": "complex128", "int32": "int64"}.get(word)
     if wider in held(backend):
-        for x in (room.cast(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
+        for x in (module.astype(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
             assert apart(spot(backend, x), spot(backend, sample.array))
         assert same_bits(read(backend, sample.array), sample.values)

@@ -61,7 +61,7 @@ def meant(backend: str, device: Device) -> Device:
 
 def dtypes_on(backend: str, device: Device) -> list[str]:
     """The dtypes that the library has there as well."""
-    return [word for word in held(backend) if not get(backend).lacks(word, device)]
+    return [word for word in held(backend) if not get(backend).unsupported_dtype(word, device)]
 
 
 def _sent(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
@@ -78,19 +78,19 @@ def _sent(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
 
 
 def test_every_device_has_one_name_and_leads_to_itself(backend: str) -> None:
-    room = get(backend)
-    devices = room.devices()
+    module = get(backend)
+    devices = module.devices()
     assert type(devices) is tuple
     assert {type(device) for device in devices} == {Device}
     assert len(set(devices)) == len(devices)
-    assert CPU in devices or "host" in room.gaps
-    assert room.host_only is False or devices == (CPU,)
+    assert CPU in devices or "host" in module.gaps
+    assert module.host_only is False or devices == (CPU,)
     for device in devices:
         for near in devices:
-            assert room.resolve_device(device, near) == device
-        assert room.resolve_device(Device(device.kind), device) == meant(backend, device)
-        assert room.resolve_device(Device(device.kind), CPU).kind == device.kind
-        assert room.resolve_device(Device(device.kind), CPU) in devices
+            assert module.resolve_device(device, near) == device
+        assert module.resolve_device(Device(device.kind), device) == meant(backend, device)
+        assert module.resolve_device(Device(device.kind), CPU).kind == device.kind
+        assert module.resolve_device(Device(device.kind), CPU) in devices
 
 
 @promise("host")
@@ -99,15 +99,15 @@ def test_arrays_live_on_the_host_too(backend: str) -> None:
 
 
 def test_a_device_object_of_the_library_has_the_name_of_its_device(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
+    module = get(backend)
+    for device in module.devices():
         x = to_backend(plain(backend, telling("float32", (2,))), backend, device=device)
         native = getattr(x, "device", None)
         if native is not None and not isinstance(native, str):
-            assert room.device_name(native) == device
+            assert module.device_name(native) == device
             assert device_of(to_backend(telling("float32", (2,)), backend, device=native)) == device
     for thing in (None, 3, object(), object, (), "float32"):
-        assert room.device_name(thing) is None
+        assert module.device_name(thing) is None
 
 
 def test_a_device_that_is_not_there_is_refused(backend: str) -> None:
@@ -132,12 +132,12 @@ def test_gpu_is_an_accelerator_or_refused(backend: str) -> None:
 
 @promise("device")
 def test_arrays_live_elsewhere_too(backend: str) -> None:
-    room = get(backend)
-    assert not room.host_only, "its arrays live in host memory and nowhere else"
+    module = get(backend)
+    assert not module.host_only, "its arrays live in host memory and nowhere else"
     if not elsewhere(backend):
         pytest.skip(f"{backend} may have other devices, but has none here")
     for x, moved, values, device in _sent(backend):
-        assert room.describe(moved)[:3] == (values.dtype.name, device, values.shape)
+        assert module.array_info(moved)[:3] == (values.dtype.name, device, values.shape)
         assert device_of(moved) == device
         assert same_bits(read(backend, moved), values), "other values arrived"
         assert same_bits(read(backend, x), values), "the source was changed"
@@ -148,7 +148,7 @@ def test_every_way_of_lying_can_be_sent(backend: str) -> None:
         for sample in sweep(backend, tuple(dtypes_on(backend, device))):
             for moved in (
                 to_backend(sample.array, backend, device=device),
-                get(backend).move(sample.array, device),
+                get(backend).to_device(sample.array, device),
             ):
                 assert device_of(moved) == device
                 assert same_bits(read(backend, moved), sample.values), sample.way
@@ -197,17 +197,17 @@ def test_between_devices_memory_is_not_shared(backend: str) -> None:
 
 
 def test_an_array_stays_where_it_is(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for _, moved, values, device in _sent(backend):
         assert to_backend(moved, backend) is moved
         near = to_backend(moved, backend, device=device.kind)
         assert device_of(near) == meant(backend, device)
         assert (near is moved) is (device_of(near) == device)
         word = next(word for word in dtypes_on(backend, device) if word != values.dtype.name)
-        made = [to_backend(moved, backend, copy=True), room.copy(moved), room.stack([moved], (1,))]
-        made += [asarray([moved, moved]), room.detach(moved), *align(moved, moved)]
+        made = [to_backend(moved, backend, copy=True), module.copy(moved), module.stack([moved], (1,))]
+        made += [asarray([moved, moved]), module.detach(moved), *align(moved, moved)]
         if not (values.dtype.kind == "c" and word[:3] != "com"):
-            made += [to_backend(moved, backend, dtype=word), room.cast(moved, word)]
+            made += [to_backend(moved, backend, dtype=word), module.astype(moved, word)]
         made += [
             align(values, moved, like=moved)[0],
             asarray(values, like=moved),
@@ -234,12 +234,12 @@ def test_arrays_are_made_elsewhere(backend: str) -> None:
 
 @of_other_devices
 def test_a_move_waits_for_what_is_under_way(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    home = room.move(x, CPU)
+    module, x = get(backend), sample.array
+    home = module.to_device(x, CPU)
     assert same_bits(read(backend, home), sample.values), "it was read before it had arrived"
-    for device in room.devices():
-        if device != device_of(x) and not room.lacks(sample.values.dtype.name, device):
-            moved = room.move(x, device)
+    for device in module.devices():
+        if device != device_of(x) and not module.unsupported_dtype(sample.values.dtype.name, device):
+            moved = module.to_device(x, device)
             assert device_of(moved) == device
             assert same_bits(read(backend, moved), sample.values), device
 
@@ -252,36 +252,36 @@ def test_every_way_of_lying_comes_home(backend: str, sample: Sample) -> None:
 
 @of_other_devices
 def test_every_way_of_lying_is_copied_where_it_is(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    for copied in (room.copy(x), to_backend(x, backend, copy=True)):
+    module, x = get(backend), sample.array
+    for copied in (module.copy(x), to_backend(x, backend, copy=True)):
         assert device_of(copied) == device_of(x)
         assert same_bits(read(backend, copied), sample.values)
         assert apart(spot(backend, copied), spot(backend, x))
     pair = np.stack([sample.values, sample.values])
     assert same_bits(read(backend, asarray([x, x])), pair)
-    assert same_bits(read(backend, room.stack([x, x], (2,))), pair)
+    assert same_bits(read(backend, module.stack([x, x], (2,))), pair)
 
 
 @of_other_devices
 def test_every_way_of_lying_is_settled_where_it_is(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    if not room.layout(x).settled:
-        settled = room.settle(x)
-        assert room.layout(settled).settled
-        assert device_of(settled) == device_of(x)
-        assert same_bits(read(backend, settled), sample.values)
-    assert same_bits(read(backend, room.detach(x)), sample.values)
+    module, x = get(backend), sample.array
+    if not module.memory_layout(x).materialized:
+        materialized = module.materialize(x)
+        assert module.memory_layout(materialized).materialized
+        assert device_of(materialized) == device_of(x)
+        assert same_bits(read(backend, materialized), sample.values)
+    assert same_bits(read(backend, module.detach(x)), sample.values)
     assert same_bits(read(backend, x), sample.values), "the source was changed"
 
 
 @of_other_devices
 def test_every_way_of_lying_is_cast_where_it_is(backend: str, sample: Sample) -> None:
-    room, x, values = get(backend), sample.array, sample.values
+    module, x, values = get(backend), sample.array, sample.values
     for target in CASTS[values.dtype.name]:
-        if not room.lacks(target, device_of(x)):
+        if not module.unsupported_dtype(target, device_of(x)):
             with np.errstate(all="ignore"):
                 known = values.astype(native_dtype(target))
-            for made in (room.cast(x, target), to_backend(x, backend, dtype=target)):
+            for made in (module.astype(x, target), to_backend(x, backend, dtype=target)):
                 assert device_of(made) == device_of(x)
                 found = read(backend, made)
                 assert found.dtype == known.dtype

@@ -10,7 +10,7 @@ import numpy as np
 from xbridge._api import asarray, to_backend
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, category, is_inexact
-from xbridge._core.protocol import Facts, Layout, Refusal
+from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import device_of, dtype_of
 from xbridge.backends._registry import get
@@ -37,39 +37,41 @@ NO_OBJECTS_OF_A_LIBRARY = (None, 3, "float32", "cpu", object(), object, int, (),
 
 @of_its_own
 def test_an_array_is_described_as_it_is(backend: str, sample: Sample) -> None:
-    facts = get(backend).describe(sample.array)
-    assert type(facts) is Facts
-    assert facts.dtype == sample.values.dtype.name
-    assert facts.shape == sample.values.shape
-    assert type(facts.shape) is tuple
-    assert {type(n) for n in facts.shape} <= {int}
-    assert facts.device == home(backend)
-    assert type(facts.device) is Device
-    assert facts.history is sample.tracked
-    assert type(facts.native) is bool
-    assert (dtype_of(sample.array), device_of(sample.array)) == (facts.dtype, facts.device)
+    info = get(backend).array_info(sample.array)
+    assert type(info) is ArrayInfo
+    assert info.dtype == sample.values.dtype.name
+    assert info.shape == sample.values.shape
+    assert type(info.shape) is tuple
+    assert {type(n) for n in info.shape} <= {int}
+    assert info.device == home(backend)
+    assert type(info.device) is Device
+    assert info.requires_grad is sample.tracked
+    assert type(info.native_byteorder) is bool
+    assert (dtype_of(sample.array), device_of(sample.array)) == (info.dtype, info.device)
 
 
 @of_its_own
 def test_its_bytes_lie_where_its_layout_says(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    facts, layout = room.describe(sample.array), room.layout(sample.array)
-    assert type(layout) is Layout
+    module = get(backend)
+    info, layout = module.array_info(sample.array), module.memory_layout(sample.array)
+    assert type(layout) is MemoryLayout
     assert (layout.shape, layout.itemsize) == (sample.values.shape, sample.values.itemsize)
     assert {type(n) for n in (layout.address, layout.itemsize, *layout.shape, *layout.strides)} <= {int}
     assert len(layout.strides) == len(layout.shape)
-    if layout.is_nowhere():
-        assert not (layout.settled and sample.values.size), "it is computed, and lies nowhere"
+    if layout.is_unallocated():
+        assert not (layout.materialized and sample.values.size), "it is computed, and lies nowhere"
         return
     within_reach(backend, sample.array)
-    lies = same_bits(_as_it_lies(layout, sample.values.dtype.name, native=facts.native), sample.values)
-    assert lies or not layout.settled, "other bytes lie there"
-    assert room.layout(plain(backend, sample.values)).settled, (
+    lies = same_bits(
+        _as_it_lies(layout, sample.values.dtype.name, native=info.native_byteorder), sample.values
+    )
+    assert lies or not layout.materialized, "other bytes lie there"
+    assert module.memory_layout(plain(backend, sample.values)).materialized, (
         "nothing is pending on the bytes of a plain array"
     )
 
 
-def _as_it_lies(layout: Layout, dtype: str, *, native: bool) -> HostArray:
+def _as_it_lies(layout: MemoryLayout, dtype: str, *, native: bool) -> HostArray:
     """The bytes in memory as values, whatever is still to be done to them."""
     kind = native_dtype(dtype)
     raw = np.ascontiguousarray(in_place(layout)).reshape((*layout.shape, layout.itemsize))
@@ -81,56 +83,56 @@ def _as_it_lies(layout: Layout, dtype: str, *, native: bool) -> HostArray:
 
 @of_its_own
 def test_its_layout_says_whether_it_is_aligned(backend: str, sample: Sample) -> None:
-    layout = get(backend).layout(sample.array)
+    layout = get(backend).memory_layout(sample.array)
     assert layout.aligned is is_aligned(layout, sample.values.dtype.alignment) or not sample.values.size
 
 
 @of_its_own
 def test_its_layout_says_whether_the_library_writes_it(backend: str, sample: Sample) -> None:
-    room, layout = get(backend), get(backend).layout(sample.array)
+    module, layout = get(backend), get(backend).memory_layout(sample.array)
     assert type(layout.writable) is bool
-    if not room.readonly:
+    if not module.readonly:
         assert layout.writable, "the library has no read-only arrays"
-    elif not (sample.tracked or layout.repeats()) and sample.values.size:
+    elif not (sample.tracked or layout.may_overlap_itself()) and sample.values.size:
         assert layout.writable is sample.writable
         assert refused_write(backend, sample.array) is not sample.writable
 
 
 @of_its_own
 def test_it_is_refused_nowhere(backend: str, sample: Sample) -> None:
-    assert get(backend).refusal(sample.array, leaving=True) is None
-    assert get(backend).refusal(sample.array, leaving=False) is None
+    assert get(backend).unsupported(sample.array, leaving=True) is None
+    assert get(backend).unsupported(sample.array, leaving=False) is None
 
 
 def test_an_array_that_must_not_leave_is_described_and_says_why(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
-        facts = room.describe(x)
-        assert type(facts) is Facts, what
-        assert (type(facts.dtype), type(facts.device), type(facts.shape)) == (str, Device, tuple), what
-        refused = room.refusal(x, leaving=True)
+        info = module.array_info(x)
+        assert type(info) is ArrayInfo, what
+        assert (type(info.dtype), type(info.device), type(info.shape)) == (str, Device, tuple), what
+        refused = module.unsupported(x, leaving=True)
         if refused is None:
-            assert facts.dtype not in DTYPES, f"{what}: nothing would keep it from leaving"
+            assert info.dtype not in DTYPES, f"{what}: nothing would keep it from leaving"
             continue
-        assert type(refused) is Refusal, what
+        assert type(refused) is Unsupported, what
         assert issubclass(refused.error, XBridgeError), what
-        assert refused.why.strip(), what
-        assert refused.do.strip(), what
-        assert room.refusal(x, leaving=False) in (None, refused), what
+        assert refused.reason.strip(), what
+        assert refused.hint.strip(), what
+        assert module.unsupported(x, leaving=False) in (None, refused), what
 
 
 # -- dtypes --------------------------------------------------------------------------------------
 
 
 def test_a_dtype_object_of_the_library_has_the_name_of_its_dtype(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for word in held(backend):
         x = plain(backend, telling(word, (2,)))
         if hasattr(x, "dtype"):
-            assert room.dtype_name(x.dtype) == word
+            assert module.dtype_name(x.dtype) == word
             assert dtype_of(to_backend(x, backend, dtype=x.dtype)) == word
-    assert [thing for thing in NO_OBJECTS_OF_A_LIBRARY if room.dtype_name(thing) is not None] == []
+    assert [thing for thing in NO_OBJECTS_OF_A_LIBRARY if module.dtype_name(thing) is not None] == []
 
 
 def test_a_dtype_object_of_numpy_has_its_name_or_none(backend: str) -> None:
@@ -141,37 +143,37 @@ def test_a_dtype_object_of_numpy_has_its_name_or_none(backend: str) -> None:
 
 
 def test_a_dtype_is_lacked_with_a_reason_or_had(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     assert held(backend), "it shares no dtype with the host"
     for word in (*DTYPES, "longdouble", "no such dtype"):
-        lacks = room.lacks(word, CPU)
-        assert lacks is None or type(lacks) is Refusal
+        lacks = module.unsupported_dtype(word, CPU)
+        assert lacks is None or type(lacks) is Unsupported
         if lacks:
             assert lacks.error is DTypeError
-            assert lacks.why
-            assert lacks.do
-    assert room.lacks("no such dtype", CPU)
+            assert lacks.reason
+            assert lacks.hint
+    assert module.unsupported_dtype("no such dtype", CPU)
 
 
 def test_the_library_has_no_dtype_that_it_is_said_to_lack(backend: str) -> None:
-    room = get(backend)
-    if "namespace" in room.gaps:
+    module = get(backend)
+    if "namespace" in module.gaps:
         return
-    xp = room.namespace(plain(backend, telling("bool", (2,))))
-    lacked = [word for word in DTYPES if room.lacks(word, CPU)]
-    named = [getattr(xp, word) for word in lacked if room.dtype_name(getattr(xp, word, None)) == word]
+    xp = module.namespace(plain(backend, telling("bool", (2,))))
+    lacked = [word for word in DTYPES if module.unsupported_dtype(word, CPU)]
+    named = [getattr(xp, word) for word in lacked if module.dtype_name(getattr(xp, word, None)) == word]
     with catch_warnings(action="ignore"):  # some say so when they make another one instead
         made = [dtype_of(xp.empty(0, dtype=dtype)) for dtype in named]
     assert set(made).isdisjoint(lacked)
 
 
 def test_numbers_become_a_dtype_of_their_category_that_the_library_has(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     numbers = {"bool": True, "int": 1, "float": 0.5, "complex": 0.5j}
     for kind in dict.fromkeys(map(category, held(backend))):
-        for device in room.devices():
-            default = room.default_dtype(kind, device)
+        for device in module.devices():
+            default = module.default_dtype(kind, device)
             assert category(default) == kind
             assert is_inexact(default) is (kind in ("float", "complex"))
-            assert room.lacks(default, device) is None
-        assert dtype_of(asarray(numbers[kind], backend=backend)) == room.default_dtype(kind, CPU)
+            assert module.unsupported_dtype(default, device) is None
+        assert dtype_of(asarray(numbers[kind], backend=backend)) == module.default_dtype(kind, CPU)

@@ -13,7 +13,7 @@ import numpy as np
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
-from xbridge.backends._registry import get, hot
+from xbridge.backends._registry import fast_converters, get
 from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, of_the_host, telling
 from xbridge.testing.conformance._probes import apart, home, poke, read, same_bits, spot, together
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 def alike(target: str, direct: Array, planned: Array, source: tuple[str, Array]) -> None:
     """Check that two results cannot be told apart."""
-    room, (name, x) = get(target), source
+    module, (name, x) = get(target), source
     assert type(direct) is type(planned)
-    assert room.describe(direct) == room.describe(planned)
+    assert module.array_info(direct) == module.array_info(planned)
     assert same_bits(read(target, direct), read(target, planned))
     assert spot(target, direct).writable is spot(target, planned).writable, "one may be written, one may not"
     shared = [together(spot(target, y), spot(name, x)) for y in (direct, planned)]
@@ -39,11 +39,11 @@ def alike(target: str, direct: Array, planned: Array, source: tuple[str, Array])
 
 @of_its_own
 def test_an_array_gets_to_the_host_as_it_would_with_a_plan(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
+    module, x = get(backend), sample.array
     planned = to_backend(x, HOST, device="cpu")
     alike(HOST, to_numpy(x), planned, (backend, x))
-    if type(x) in room.plain:
-        direct = room.peek(x)
+    if type(x) in module.plain:
+        direct = module.fast_to_numpy(x)
         if direct is not None:
             assert type(direct) is np.ndarray or backend == HOST
             alike(HOST, direct, planned, (backend, x))
@@ -52,36 +52,36 @@ def test_an_array_gets_to_the_host_as_it_would_with_a_plan(backend: str, sample:
 
 @of_the_host
 def test_an_array_of_the_host_gets_here_as_it_would_with_a_plan(backend: str, sample: Sample) -> None:
-    room, host = get(backend), sample.array
+    module, host = get(backend), sample.array
     planned = to_backend(host, backend, device=home(backend))
     alike(backend, to_backend(host, backend), planned, (HOST, host))
     if type(host) in get(HOST).plain:
-        direct = room.adopt(host)
+        direct = module.fast_from_numpy(host)
         if direct is not None:
             alike(backend, direct, planned, (HOST, host))
 
 
 def test_what_must_not_leave_is_left_to_the_plan(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
-        if backend != HOST and type(make()) in room.plain:
-            assert room.peek(make()) is None, what
+        if backend != HOST and type(make()) in module.plain:
+            assert module.fast_to_numpy(make()) is None, what
     for what, make in samples_of(HOST).refused.items():
         if backend != HOST and type(make()) in get(HOST).plain:
-            assert room.adopt(make()) is None, what
+            assert module.fast_from_numpy(make()) is None, what
 
 
 def test_every_plain_type_takes_the_hot_path(backend: str) -> None:
     to_numpy(lay(backend, next(iter(samples_of(backend).ways)), telling("float32", WHOLE)).array)
-    assert set(get(backend).plain) <= set(hot[HOST])
-    assert set(get(HOST).plain) <= set(hot[backend])
+    assert set(get(backend).plain) <= set(fast_converters[HOST])
+    assert set(get(HOST).plain) <= set(fast_converters[backend])
 
 
 # -- nothing is remembered -----------------------------------------------------------------------
 
 
 def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
-    room = get(backend)
+    module = get(backend)
     return [
         (HOST, to_numpy),
         (HOST, lambda x: to_numpy(x, copy=True)),
@@ -90,7 +90,7 @@ def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
         (backend, lambda x: to_backend(x, backend, copy=True)),
         (backend, lambda x: to_backend(x, backend, grad="detach")),
         (backend, lambda x: asarray([x])),
-        (backend, room.settle),
+        (backend, module.materialize),
     ]
 
 
@@ -135,18 +135,18 @@ def test_memory_of_the_host_that_was_written_is_converted_anew(backend: str, sam
 
 @of_its_own
 def test_asking_twice_gives_the_same_answers(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
+    module, x = get(backend), sample.array
     for ask in (
-        room.describe,
-        room.layout,
-        lambda x: room.refusal(x, leaving=True),
+        module.array_info,
+        module.memory_layout,
+        lambda x: module.unsupported(x, leaving=True),
         lambda x: type(to_numpy(x)),
     ):
         assert ask(x) == ask(x)
-    assert [room.owns(type(x)) for _ in range(2)] == [True, True]
+    assert [module.owns(type(x)) for _ in range(2)] == [True, True]
     assert same_bits(to_numpy(x, copy=True), to_numpy(x, copy=True))
-    assert room.devices() == room.devices()
-    assert [room.lacks(word, room.describe(x).device) for word in held(backend)] == [None] * len(
-        held(backend)
-    )
-    assert native_dtype(room.describe(x).dtype) == sample.values.dtype
+    assert module.devices() == module.devices()
+    assert [module.unsupported_dtype(word, module.array_info(x).device) for word in held(backend)] == [
+        None
+    ] * len(held(backend))
+    assert native_dtype(module.array_info(x).dtype) == sample.values.dtype

@@ -15,7 +15,7 @@ import pytest
 from xbridge import _host
 from xbridge._api import to_backend, to_numpy
 from xbridge._core.devices import CPU
-from xbridge._core.protocol import Facts
+from xbridge._core.protocol import ArrayInfo
 from xbridge._inspect import shares_memory
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
@@ -43,17 +43,21 @@ if TYPE_CHECKING:
     from xbridge.testing._samples import Sample
 
 
-def _host_facts(host: HostArray) -> Facts:
-    return Facts(host.dtype.newbyteorder("=").name, CPU, host.shape, native=host.dtype.isnative)
+def _host_facts(host: HostArray) -> ArrayInfo:
+    return ArrayInfo(host.dtype.newbyteorder("=").name, CPU, host.shape, native_byteorder=host.dtype.isnative)
 
 
 def _is_taken(backend: str, host: HostArray) -> bool:
     """Whether the library is to look at memory of the host as it is."""
-    room, layout = get(backend), get(HOST).layout(host)
-    if backend == HOST or reads_in(room):
+    module, layout = get(backend), get(HOST).memory_layout(host)
+    if backend == HOST or reads_in(module):
         return backend == HOST
-    guarded = not host.flags.writeable or layout.repeats()
-    return room.holds(_host_facts(host), layout) and not room.immutable and (room.readonly or not guarded)
+    guarded = not host.flags.writeable or layout.may_overlap_itself()
+    return (
+        module.accepts_layout(_host_facts(host), layout)
+        and not module.immutable
+        and (module.readonly or not guarded)
+    )
 
 
 # -- sharing -------------------------------------------------------------------------------------
@@ -64,16 +68,16 @@ def test_nothing_to_change_gives_the_array_itself(backend: str, sample: Sample) 
     x = sample.array
     assert to_backend(x, backend) is x
     assert to_backend(x, backend, device=home(backend), copy=False) is x
-    if get(backend).describe(x).native:
+    if get(backend).array_info(x).native_byteorder:
         assert to_backend(x, backend, dtype=sample.values.dtype.name) is x
 
 
 @promise("host")
 @of_its_own
 def test_numpy_looks_at_the_memory_unless_something_is_pending_on_it(backend: str, sample: Sample) -> None:
-    settled = get(backend).layout(sample.array).settled
+    materialized = get(backend).memory_layout(sample.array).materialized
     host = to_numpy(sample.array)
-    if settled:
+    if materialized:
         assert together(spot(HOST, host), spot(backend, sample.array))
         assert together(spot(HOST, to_numpy(sample.array, copy=False)), spot(backend, sample.array))
         return
@@ -101,7 +105,7 @@ def test_the_library_looks_at_memory_of_the_host_where_that_is_safe(backend: str
 @of_its_own
 def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: Sample) -> None:
     host = to_numpy(sample.array)
-    if get(backend).layout(sample.array).settled:
+    if get(backend).memory_layout(sample.array).materialized:
         poke(within_reach(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(HOST, host), read(backend, sample.array))
         assert same_bits(read(HOST, host), sample.values) == (sample.values.size == 0)
@@ -109,35 +113,35 @@ def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: 
 
 @promise("sharing")
 def test_dense_memory_of_the_host_is_taken_as_it_is(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for dtype in held(backend):
         for shape in (WHOLE, (), (5,)):
             host = telling(dtype, shape)
-            assert room.holds(_host_facts(host), get(HOST).layout(host))
-            assert together(spot(backend, room.from_host(host)), spot(HOST, host))
+            assert module.accepts_layout(_host_facts(host), get(HOST).memory_layout(host))
+            assert together(spot(backend, module.from_numpy(host)), spot(HOST, host))
 
 
 @promise("host")
 @of_the_host
 def test_what_it_says_that_it_holds_it_holds(backend: str, sample: Sample) -> None:
-    room, host = get(backend), sample.array
-    assert "host" not in room.gaps, "its arrays are nowhere in host memory"
-    if room.holds(_host_facts(host), get(HOST).layout(host)):
-        x = room.from_host(host.view(np.ndarray))
+    module, host = get(backend), sample.array
+    assert "host" not in module.gaps, "its arrays are nowhere in host memory"
+    if module.accepts_layout(_host_facts(host), get(HOST).memory_layout(host)):
+        x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
-        layout = room.layout(x)
-        assert together(layout, spot(HOST, host)) or layout.is_nowhere() or reads_in(room)
-        assert room.describe(x).dtype == sample.values.dtype.name
+        layout = module.memory_layout(x)
+        assert together(layout, spot(HOST, host)) or layout.is_unallocated() or reads_in(module)
+        assert module.array_info(x).dtype == sample.values.dtype.name
         assert layout.aligned is is_aligned(layout, host.dtype.alignment) or not host.size
 
 
 @promise("host")
 @of_its_own
 def test_a_view_on_the_host_is_a_view(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    x = room.detach(sample.array) if sample.tracked else sample.array
-    if room.layout(x).settled:
-        host = room.to_host(x)
+    module = get(backend)
+    x = module.detach(sample.array) if sample.tracked else sample.array
+    if module.memory_layout(x).materialized:
+        host = module.to_numpy(x)
         assert type(host) is np.ndarray
         assert together(spot(HOST, host), spot(backend, sample.array))
         assert same_bits(read(HOST, host), sample.values)
@@ -148,12 +152,12 @@ def test_a_view_on_the_host_is_a_view(backend: str, sample: Sample) -> None:
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
     """Everything that must be new memory."""
-    room, name = get(backend), get(backend).describe(x).dtype
+    module, name = get(backend), get(backend).array_info(x).dtype
     made = [(backend, to_backend(x, backend, copy=True)), (HOST, to_numpy(x, copy=True))]
-    made += [(backend, room.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
+    made += [(backend, module.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
     wider = "complex128" if name.startswith("complex") else "float64"
     if wider in held(backend) and wider != name:
-        made += [(backend, room.cast(x, wider)), (HOST, to_numpy(x, dtype=wider))]
+        made += [(backend, module.astype(x, wider)), (HOST, to_numpy(x, dtype=wider))]
     return made
 
 
@@ -165,7 +169,7 @@ def test_a_copy_shares_no_memory_and_no_fate(backend: str, sample: Sample) -> No
         poke(within_reach(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(name, copied), before)
         poke(within_reach(backend, sample.array), sample.values.dtype.name)
-        poke(within_reach(name, copied), get(name).describe(copied).dtype)
+        poke(within_reach(name, copied), get(name).array_info(copied).dtype)
         assert same_bits(read(backend, sample.array), sample.values)
 
 
@@ -198,13 +202,13 @@ def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
 def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
     for name in dict.fromkeys((backend, HOST)):
         for sample in sweep(name, held(backend)):
-            source = get(name).layout(sample.array)
-            if source.repeats() or not sample.values.size:
+            source = get(name).memory_layout(sample.array)
+            if source.may_overlap_itself() or not sample.values.size:
                 continue
             copies = [(target, to_backend(sample.array, target, copy=True)) for target in (backend, HOST)]
             for target, copied in [*copies, (name, get(name).copy(sample.array))]:
                 layout = spot(target, copied)
-                if layout.is_nowhere():
+                if layout.is_unallocated():
                     continue
                 low, high = layout.span()
                 assert high - low == sample.values.nbytes, "the copy has holes"
@@ -220,10 +224,10 @@ def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
 def test_numpy_may_write_what_the_library_writes_and_nobody_follows(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    room, host = get(backend), to_numpy(sample.array)
-    layout = room.layout(sample.array)
-    shut = sample.tracked or layout.repeats() or not layout.writable
-    if layout.settled:
+    module, host = get(backend), to_numpy(sample.array)
+    layout = module.memory_layout(sample.array)
+    shut = sample.tracked or layout.may_overlap_itself() or not layout.writable
+    if layout.materialized:
         assert host.flags.writeable is not shut
     if not host.flags.writeable and sample.values.size:
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -237,8 +241,8 @@ def test_numpy_may_write_what_the_library_writes_and_nobody_follows(backend: str
 def test_what_may_not_be_written_is_not_written_through_the_library(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    x, layout = to_backend(sample.array, backend), get(HOST).layout(sample.array)
-    if layout.repeats() or not layout.writable:
+    x, layout = to_backend(sample.array, backend), get(HOST).memory_layout(sample.array)
+    if layout.may_overlap_itself() or not layout.writable:
         assert apart(spot(backend, x), spot(HOST, sample.array)) or not spot(backend, x).writable
         refused_write(backend, x)
         assert same_bits(read(HOST, sample.array), sample.values)
@@ -247,13 +251,13 @@ def test_what_may_not_be_written_is_not_written_through_the_library(backend: str
 @promise("readonly")
 def test_memory_that_may_not_be_written_is_looked_at_read_only(backend: str) -> None:
     dtype = "float32" if "float32" in held(backend) else held(backend)[0]
-    room, host = get(backend), _host.copy(telling(dtype, (1 << 16,)), "C")  # where everybody takes it over
+    module, host = get(backend), _host.copy(telling(dtype, (1 << 16,)), "C")  # where everybody takes it over
     values = host.copy()
     host.flags.writeable = False
-    assert room.readonly
-    x = room.from_host(host) if room.immutable else to_backend(host, backend, copy=False)
+    assert module.readonly
+    x = module.from_numpy(host) if module.immutable else to_backend(host, backend, copy=False)
     assert together(spot(backend, x), spot(HOST, host))
-    assert not room.layout(x).writable
+    assert not module.memory_layout(x).writable
     assert refused_write(backend, x)
     assert same_bits(read(HOST, host), values)
 
@@ -282,7 +286,7 @@ def test_an_array_keeps_the_memory_of_the_host_that_it_looks_at(backend: str) ->
 def test_the_host_keeps_the_memory_of_an_array_that_it_looks_at(backend: str) -> None:
     dtype = "float32" if "float32" in held(backend) else held(backend)[0]
     values = telling(dtype, (1 << 14,))
-    views = [to_numpy(plain(backend, values)), get(backend).to_host(plain(backend, values))]
+    views = [to_numpy(plain(backend, values)), get(backend).to_numpy(plain(backend, values))]
     gc.collect()
     others = [np.full_like(values, 1) for _ in range(8)]
     assert all(same_bits(view, values) for view in views)
@@ -293,8 +297,8 @@ def test_the_host_keeps_the_memory_of_an_array_that_it_looks_at(backend: str) ->
 @of_its_own
 def test_shared_memory_is_told_from_memory_apart(backend: str, sample: Sample) -> None:
     if sample.values.size:
-        layout = get(backend).layout(sample.array)
-        assert shares_memory(sample.array, sample.array) is not layout.is_nowhere()
-        assert shares_memory(sample.array, to_numpy(sample.array)) is layout.settled
+        layout = get(backend).memory_layout(sample.array)
+        assert shares_memory(sample.array, sample.array) is not layout.is_unallocated()
+        assert shares_memory(sample.array, to_numpy(sample.array)) is layout.materialized
         assert not shares_memory(to_backend(sample.array, backend, copy=True), sample.array)
     assert not shares_memory(sample.array, plain(backend, sample.values))

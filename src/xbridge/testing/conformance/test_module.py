@@ -31,10 +31,10 @@ class Stranger:
 
 
 def test_the_module_has_every_fact_and_verb(backend: str) -> None:
-    room = get(backend)
-    assert room.name == backend
+    module = get(backend)
+    assert module.name == backend
     assert backend in known_backends()
-    assert [word for word in (*FACTS, *VERBS) if not hasattr(room, word)] == []
+    assert [word for word in (*FACTS, *VERBS) if not hasattr(module, word)] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -52,9 +52,9 @@ def test_a_verb_takes_what_the_protocol_says(backend: str, verb: str) -> None:
 
 
 def test_plain_types_are_named_and_so_are_casts(backend: str) -> None:
-    room = get(backend)
-    assert room.plain, "no exact type of array is named, so none could take the hot path"
-    assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in room.host_casts)
+    module = get(backend)
+    assert module.plain, "no exact type of array is named, so none could take the hot path"
+    assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in module.host_casts)
 
 
 def test_every_gap_is_one_of_the_promises_and_says_why(backend: str) -> None:
@@ -77,21 +77,21 @@ def test_what_the_kit_knows_of_the_library_is_of_some_use(backend: str) -> None:
 
 
 def test_its_types_are_its_own(backend: str) -> None:
-    room = get(backend)
-    for cls in (*room.plain, *room.scalars):
-        assert room.owns(cls) is True
-        assert backend_for(cls) is room
-    assert not set(room.plain) & set(room.scalars)
+    module = get(backend)
+    for cls in (*module.plain, *module.scalars):
+        assert module.owns(cls) is True
+        assert backend_for(cls) is module
+    assert not set(module.plain) & set(module.scalars)
 
 
 def test_what_is_no_array_of_it_is_not_its_own(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     others = {Stranger, Device, ModuleType, FunctionType, memoryview, array.array, object, type, type(None)}
     others |= {int, bool, float, complex, str, bytes, list, tuple, dict}
     others |= set() if backend == HOST else set(get(HOST).plain)
     x = plain(backend, telling("float32", (2,)))
     others |= {type(getattr(x, word, None)) for word in ("dtype", "device", "shape", "strides", "flags")}
-    assert [cls for cls in others if room.owns(cls) is not False] == []
+    assert [cls for cls in others if module.owns(cls) is not False] == []
 
 
 def test_an_array_that_must_not_leave_is_owned_all_the_same(backend: str) -> None:
@@ -102,18 +102,18 @@ def test_an_array_that_must_not_leave_is_owned_all_the_same(backend: str) -> Non
 
 @of_its_own
 def test_an_array_is_owned_and_is_no_scalar(backend: str, sample: Sample) -> None:
-    room, cls = get(backend), type(sample.array)
-    assert room.owns(cls) is True
-    assert backend_for(cls) is room
-    assert not issubclass(cls, room.scalars)
+    module, cls = get(backend), type(sample.array)
+    assert module.owns(cls) is True
+    assert backend_for(cls) is module
+    assert not issubclass(cls, module.scalars)
 
 
 @of_its_own
 def test_an_element_that_is_owned_stands_for_an_array_without_axes(backend: str, sample: Sample) -> None:
-    x, room = sample.array, get(backend)
+    x, module = sample.array, get(backend)
     if sample.values.shape == ():
         element = x[()] if hasattr(type(x), "__getitem__") else x
-        host = to_numpy(element if room.owns(type(element)) else x)
+        host = to_numpy(element if module.owns(type(element)) else x)
         assert type(host) is np.ndarray
         native = read(HOST, host)
         assert native.dtype == sample.values.dtype
@@ -125,28 +125,28 @@ def test_an_element_that_is_owned_stands_for_an_array_without_axes(backend: str,
 
 
 def test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself(backend: str) -> None:
-    room, x, seen = get(backend), object(), []
+    module, x, seen = get(backend), object(), []
 
     def told(*args: object) -> object:
         seen.append(args)
         return x
 
-    assert room.tracing() is False
-    assert room.outside(told)(1, x) is x
+    assert module.is_tracing() is False
+    assert module.untraced(told)(1, x) is x
     assert seen == [(1, x)]
-    assert type(room.recording()) is bool
+    assert type(module.is_grad_enabled()) is bool
 
 
 @promise("namespace")
 def test_the_namespace_makes_arrays_of_the_library(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     xp = array_namespace(plain(backend, telling("float32", (2,))))
     words = ("asarray", "ones", "zeros", "reshape", "sum", "astype", "permute_dims", "bool", "float32")
     assert [word for word in words if not hasattr(xp, word)] == [], "it is no array API namespace"
     made = {
         "bool": (xp.asarray([True, False]), [True, False]),
-        room.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),
-        room.default_dtype("float", CPU): (xp.asarray([0.5, -2.0]), [0.5, -2.0]),
+        module.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),
+        module.default_dtype("float", CPU): (xp.asarray([0.5, -2.0]), [0.5, -2.0]),
         "float32": (xp.ones((2,), dtype=xp.float32), [1.0, 1.0]),
     }
     for dtype, (x, values) in made.items():

@@ -53,32 +53,32 @@ ASKED: list[dict[str, Any]] = [
 
 @of_its_own
 def test_no_conversion_changes_its_source(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    before = room.describe(x), room.layout(x), type(x)
+    module, x = get(backend), sample.array
+    before = module.array_info(x), module.memory_layout(x), type(x)
     calls: list[Callable[[], object]] = [
         lambda: to_list(x),
         lambda: asarray([x, x]),
-        lambda: room.stack([x, x], (2,)),
+        lambda: module.stack([x, x], (2,)),
     ]
     calls += [
         lambda: asarray(x, requires_grad=True),
-        lambda: room.settle(x),
-        lambda: room.detach(x),
-        lambda: room.copy(x),
+        lambda: module.materialize(x),
+        lambda: module.detach(x),
+        lambda: module.copy(x),
     ]
-    calls += [lambda: room.peek(x), lambda: room.to_host(room.detach(room.settle(x)))]
+    calls += [lambda: module.fast_to_numpy(x), lambda: module.to_numpy(module.detach(module.materialize(x)))]
     for name in (backend, HOST):
         calls += [lambda name=name, asked=asked: to_backend(x, name, **asked) for asked in ASKED]  # type: ignore[misc] # their defaults
     for call in calls:
         refusal_of(call)
-        assert (room.describe(x), room.layout(x), type(x)) == before
+        assert (module.array_info(x), module.memory_layout(x), type(x)) == before
     assert same_bits(read(backend, x), sample.values)
 
 
 def test_what_must_not_leave_is_refused_with_a_way_out(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
-        refused = room.refusal(make(), leaving=True)
+        refused = module.unsupported(make(), leaving=True)
         errors = [refusal_of(to_list, make())]
         if backend != HOST:
             plainly = [asked for asked in ASKED if refused or not {"dtype", "device"} & set(asked)]
@@ -87,14 +87,14 @@ def test_what_must_not_leave_is_refused_with_a_way_out(backend: str) -> None:
             assert isinstance(error, (UnsupportedArrayError, DTypeError)), f"{what}: {error!r}"
             if refused is not None:
                 assert type(error) is refused.error, what
-                assert str(error).endswith(f"{refused.why}; try {refused.do}"), what
+                assert str(error).endswith(f"{refused.reason}; try {refused.hint}"), what
 
 
 def test_what_must_not_leave_stays_what_it_is_within_the_library(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
-        if room.refusal(x, leaving=False) is None:
+        if module.unsupported(x, leaving=False) is None:
             assert to_backend(x, backend) is x, what
             assert asarray(x) is x, what
         else:
@@ -145,33 +145,33 @@ def test_any_options_are_kept_to_or_refused(backend: str) -> None:
 
 def _check_options(conversion: Asked) -> None:
     source, target, sample, asked = conversion
-    x, before = sample.array, get(source).describe(sample.array)
+    x, before = sample.array, get(source).array_info(sample.array)
     try:
         result = to_backend(x, target, **asked)
     except XBridgeError as error:
-        _check_refusal(error, asked, tracked=before.history)
+        _check_refusal(error, asked, tracked=before.requires_grad)
     else:
         _check_result(conversion, result)
     assert same_bits(read(source, x), sample.values), "the source was changed"
-    assert get(source).describe(x) == before
+    assert get(source).array_info(x) == before
 
 
 def _check_result(conversion: Asked, result: Array) -> None:
     source, target, (x, values, *_), asked = conversion
-    facts, given = get(target).describe(result), get(source).describe(x)
+    info, given = get(target).array_info(result), get(source).array_info(x)
     near = home(target) if "host" in get(target).gaps and given.device == CPU else given.device
     near = CPU if get(target).host_only else near
-    assert facts.shape == values.shape
-    assert facts.device == (asked.get("device") or near)
+    assert info.shape == values.shape
+    assert info.device == (asked.get("device") or near)
     if asked.get("dtype") in (None, values.dtype.name):
         assert same_bits(read(target, result), values)
     elif asked["dtype"] not in UNNAMED:
-        assert facts.dtype == dtype_of(result) == asked["dtype"]
+        assert info.dtype == dtype_of(result) == asked["dtype"]
     if source != target or asked.get("grad") == "detach":
-        assert not facts.history
-    elif asked.get("grad") == "keep" and given.history:
-        assert facts.history
-    if facts.device == given.device == CPU:
+        assert not info.requires_grad
+    elif asked.get("grad") == "keep" and given.requires_grad:
+        assert info.requires_grad
+    if info.device == given.device == CPU:
         places = spot(target, result), spot(source, x)
         assert asked.get("copy") is not True or apart(*places)
         assert asked.get("copy") is not False or together(*places)

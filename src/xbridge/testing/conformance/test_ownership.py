@@ -35,30 +35,34 @@ if TYPE_CHECKING:
 
 def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
     """Everything that makes new memory of an array on the host: whose it is, what it is, and how."""
-    room = get(backend)
-    yield backend, "copy", room.copy
+    module = get(backend)
+    yield backend, "copy", module.copy
     yield backend, "copy=True", lambda x: to_backend(x, backend, copy=True)
-    yield backend, "stack", lambda x: room.stack([x], (1,))
+    yield backend, "stack", lambda x: module.stack([x], (1,))
     yield backend, "asarray of two", lambda x: asarray([x, x])
     yield HOST, "copy=True on the host", lambda x: to_numpy(x, copy=True)
     wider = "complex128" if dtype.startswith("complex") else "float64"
     if wider in held(backend) and wider != dtype:
-        yield backend, "cast", lambda x: room.cast(x, wider)
+        yield backend, "astype", lambda x: module.astype(x, wider)
         yield backend, "dtype=", lambda x: to_backend(x, backend, dtype=wider)
         yield HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider)
-    for device in room.devices():
-        if device != home(backend) and not room.lacks(dtype, device):
+    for device in module.devices():
+        if device != home(backend) and not module.unsupported_dtype(dtype, device):
             yield from _steps_away(backend, device)
 
 
 def _steps_away(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
     """The same for another device: there, within it, and back."""
-    room = get(backend)
-    yield backend, f"move to {device}", lambda x: room.move(x, device)
+    module = get(backend)
+    yield backend, f"move to {device}", lambda x: module.to_device(x, device)
     yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
-    yield backend, f"copy on {device}", lambda x: room.copy(room.move(x, device))
-    yield backend, f"move from {device}", lambda x: room.move(room.move(x, device), home(backend))
-    yield HOST, f"{device} to the host", lambda x: to_numpy(room.move(x, device))
+    yield backend, f"copy on {device}", lambda x: module.copy(module.to_device(x, device))
+    yield (
+        backend,
+        f"move from {device}",
+        lambda x: module.to_device(module.to_device(x, device), home(backend)),
+    )
+    yield HOST, f"{device} to the host", lambda x: to_numpy(module.to_device(x, device))
 
 
 def _writes(name: str) -> bool:
@@ -71,13 +75,13 @@ def _writes(name: str) -> bool:
 
 @of_its_own
 def test_what_is_made_of_an_array_may_be_written(backend: str, sample: Sample) -> None:
-    x, room = sample.array, get(backend)
+    x, module = sample.array, get(backend)
     steps = [*_steps(backend, sample.values.dtype.name)]
-    if not room.layout(x).settled:
-        steps += [(backend, "settle", room.settle), (HOST, "to_numpy", to_numpy)]
+    if not module.memory_layout(x).materialized:
+        steps += [(backend, "materialize", module.materialize), (HOST, "to_numpy", to_numpy)]
     for name, step, make in steps:
         made = make(x)
-        if _writes(name) and not get(name).describe(made).history:
+        if _writes(name) and not get(name).array_info(made).requires_grad:
             assert not refused_write(name, made), f"{step}: it is the caller's own"
     assert same_bits(read(backend, x), sample.values), "a write to what was made of it shows"
 
@@ -116,16 +120,19 @@ def test_what_is_made_of_an_array_keeps_no_hold_of_it(backend: str) -> None:
 
 
 def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
-    room, values = get(backend), telling(_dtype(backend), (64,))
+    module, values = get(backend), telling(_dtype(backend), (64,))
     views: list[tuple[str, str, Step]] = [
-        (backend, "to_host", room.to_host),
+        (backend, "to_numpy", module.to_numpy),
         (backend, "to_numpy", to_numpy),
-        (backend, "detach", room.detach),
+        (backend, "detach", module.detach),
         (HOST, "to_backend", lambda host: to_backend(host, backend)),
-        (HOST, "from_host", room.from_host),
+        (HOST, "from_numpy", module.from_numpy),
     ]
     if backend != HOST:
-        views += [(backend, "peek", room.peek), (HOST, "adopt", room.adopt)]
+        views += [
+            (backend, "fast_to_numpy", module.fast_to_numpy),
+            (HOST, "fast_from_numpy", module.fast_from_numpy),
+        ]
     sources = {}
     for name, step, look in views:
         x = plain(name, values)
@@ -140,10 +147,10 @@ def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
 
 
 def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
-    room, dtype = get(backend), _dtype(backend)
+    module, dtype = get(backend), _dtype(backend)
     both: list[HostArray] = [telling(dtype, (1 << 10,), turn) for turn in range(2)]
     steps = [*_steps(backend, dtype), (HOST, "to_numpy", to_numpy)]
-    steps += [] if "host" in room.gaps else [(HOST, "to_host", room.to_host)]
+    steps += [] if "host" in module.gaps else [(HOST, "to_numpy", module.to_numpy)]
     for name, step, make in steps:
         start = Barrier(2, timeout=60)
 

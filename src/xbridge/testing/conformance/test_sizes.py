@@ -24,7 +24,7 @@ from xbridge.testing.conformance.test_casts import same_values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.protocol import Array, Layout
+    from xbridge._core.protocol import Array, MemoryLayout
     from xbridge.testing._samples import Sample
 
 SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))
@@ -40,9 +40,9 @@ def _samples(backend: str, shape: tuple[int, ...]) -> Iterator[Sample]:
             yield lay(backend, way, telling(dtype, shape))
 
 
-def _disjoint(a: Layout, b: Layout) -> bool:
+def _disjoint(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays lie in stretches of memory that do not meet, or one of them nowhere."""
-    if a.is_nowhere() or b.is_nowhere():
+    if a.is_unallocated() or b.is_unallocated():
         return True
     (low, high), (other_low, other_high) = ([x.address + end for end in x.span()] for x in (a, b))
     return high <= other_low or other_high <= low
@@ -50,13 +50,13 @@ def _disjoint(a: Layout, b: Layout) -> bool:
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
     """Everything that must be new memory on the host."""
-    room = get(backend)
-    made = [(backend, room.copy(x)), (backend, to_backend(x, backend, copy=True))]
+    module = get(backend)
+    made = [(backend, module.copy(x)), (backend, to_backend(x, backend, copy=True))]
     made += [(HOST, to_numpy(x, copy=True))]
-    word = room.describe(x).dtype
-    for device in room.devices():
-        if device != home(backend) and not room.lacks(word, device):
-            made += [(backend, room.move(room.move(x, device), home(backend)))]
+    word = module.array_info(x).dtype
+    for device in module.devices():
+        if device != home(backend) and not module.unsupported_dtype(word, device):
+            made += [(backend, module.to_device(module.to_device(x, device), home(backend)))]
             made += [(HOST, to_numpy(to_backend(x, backend, device=device)))]
     return made
 
@@ -71,11 +71,13 @@ def test_a_copy_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
 
 @_each_shape
 def test_a_move_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
-    for device in room.devices():
+    module = get(backend)
+    for device in module.devices():
         for sample in _samples(backend, shape):
-            if device != home(backend) and not room.lacks(sample.values.dtype.name, device):
-                assert same_bits(read(backend, room.move(sample.array, device)), sample.values), sample.way
+            if device != home(backend) and not module.unsupported_dtype(sample.values.dtype.name, device):
+                assert same_bits(read(backend, module.to_device(sample.array, device)), sample.values), (
+                    sample.way
+                )
 
 
 @_each_shape
@@ -85,7 +87,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
         values = telling(dtype, shape)
         with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
             there, x = values.astype(other), plain(backend, values)
-        assert same_values(read(backend, get(backend).cast(x, other)), there)
+        assert same_values(read(backend, get(backend).astype(x, other)), there)
         assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
         assert same_values(to_numpy(x, dtype=other), there)
 
@@ -93,12 +95,12 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
 @promise("host")
 @_each_shape
 def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
+    module = get(backend)
     for sample in _samples(backend, shape):
         x = sample.array
         assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.way
-        views = [room.peek(x)] if type(x) in room.plain else []
-        views += [to_numpy(x)] if room.layout(x).settled else []
+        views = [module.fast_to_numpy(x)] if type(x) in module.plain else []
+        views += [to_numpy(x)] if module.memory_layout(x).materialized else []
         for host in [view for view in views if view is not None]:
             assert same_bits(read(HOST, host), sample.values), sample.way
             assert spot(HOST, host)[:3] == spot(backend, x)[:3], sample.way
@@ -106,14 +108,14 @@ def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ..
 
 @_each_shape
 def test_the_library_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
+    module = get(backend)
     for sample in _samples(HOST, shape):
         host = sample.array
-        if not room.lacks(sample.values.dtype.name, CPU):
+        if not module.unsupported_dtype(sample.values.dtype.name, CPU):
             planned = to_backend(host, backend, device=home(backend))
             for x in (planned, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.way
-            adopted = room.adopt(host) if type(host) in get(HOST).plain else None
+            adopted = module.fast_from_numpy(host) if type(host) in get(HOST).plain else None
             if adopted is not None:
                 assert same_bits(read(backend, adopted), sample.values), sample.way
                 here, there, plan = spot(HOST, host), spot(backend, adopted), spot(backend, planned)

@@ -9,7 +9,7 @@ import numpy as np
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, is_inexact
-from xbridge._core.protocol import Facts
+from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.verbs import to_list
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import backend_of, dtype_of
@@ -45,8 +45,8 @@ def test_the_library_gets_every_value_of_the_host(backend: str, sample: Sample) 
     x = to_backend(sample.array, backend)
     assert backend_of(x) == backend
     assert same_bits(read(backend, x), sample.values)
-    facts = get(backend).describe(x)
-    assert facts[:4] == Facts(sample.values.dtype.name, home(backend), sample.values.shape)[:4]
+    info = get(backend).array_info(x)
+    assert info[:4] == ArrayInfo(sample.values.dtype.name, home(backend), sample.values.shape)[:4]
 
 
 @of_the_host
@@ -61,20 +61,20 @@ def test_what_came_to_the_host_goes_back_unchanged(backend: str, sample: Sample)
 
 @of_its_own
 def test_a_copy_has_every_value(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    for copied in (to_backend(sample.array, backend, copy=True), room.copy(sample.array)):
-        assert room.describe(copied)[:3] == room.describe(sample.array)[:3]
+    module = get(backend)
+    for copied in (to_backend(sample.array, backend, copy=True), module.copy(sample.array)):
+        assert module.array_info(copied)[:3] == module.array_info(sample.array)[:3]
         assert same_bits(read(backend, copied), sample.values)
     assert same_bits(read(HOST, to_numpy(sample.array, copy=True)), sample.values)
 
 
 @of_its_own
 def test_what_is_pending_is_done_and_nothing_else(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    done = room.settle(sample.array)
-    assert room.layout(done).settled
+    module = get(backend)
+    done = module.materialize(sample.array)
+    assert module.memory_layout(done).materialized
     assert same_bits(read(backend, done), sample.values)
-    assert room.describe(done)[:3] == room.describe(sample.array)[:3]
+    assert module.array_info(done)[:3] == module.array_info(sample.array)[:3]
 
 
 @of_its_own
@@ -94,9 +94,9 @@ def test_every_pattern_of_small_dtypes_crosses_both_ways(backend: str) -> None:
 
 
 def test_a_dtype_that_the_library_lacks_is_refused(backend: str) -> None:
-    room, host = get(backend), get(HOST)
-    lacked = [word for word in DTYPES if room.lacks(word, CPU)]
-    for word in [word for word in lacked if not host.lacks(word, CPU)]:
+    module, host = get(backend), get(HOST)
+    lacked = [word for word in DTYPES if module.unsupported_dtype(word, CPU)]
+    for word in [word for word in lacked if not host.unsupported_dtype(word, CPU)]:
         values = np.zeros(3, native_dtype(word))
         assert isinstance(refusal_of(to_backend, values, backend), DTypeError), word
     x = plain(backend, telling("float32", (3,)))
@@ -117,13 +117,13 @@ def _three(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[object],
 
 
 def test_arrays_are_stacked_in_order(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     for dtype in held(backend):
         for shape in (WHOLE, (), (2, 0)):
             arrays, values = _three(backend, dtype, shape)
             a, b, c = arrays
-            flat = [asarray(arrays), asarray([a, (b), c], backend=backend), room.stack(arrays, (3,))]
-            nested = [asarray([[a, b], [c, a]]), room.stack([a, b, c, a], (2, 2))]
+            flat = [asarray(arrays), asarray([a, (b), c], backend=backend), module.stack(arrays, (3,))]
+            nested = [asarray([[a, b], [c, a]]), module.stack([a, b, c, a], (2, 2))]
             tall = np.stack(values)
             for stacked in flat:
                 assert same_bits(read(backend, stacked), tall), (dtype, shape)
@@ -153,16 +153,16 @@ def test_any_number_of_arrays_is_stacked(backend: str) -> None:
 
 @promise("history")
 def test_the_history_of_every_array_in_a_stack_goes_on(backend: str) -> None:
-    room = get(backend)
-    assert room.autograd
+    module = get(backend)
+    assert module.autograd
     dtype = next(word for word in ("float32", *filter(is_inexact, held(backend))) if word in held(backend))
     for count in (1, 2, 3, 17):
-        leaves = [room.track(plain(backend, telling(dtype, WHOLE, turn))) for turn in range(count)]
+        leaves = [module.require_grad(plain(backend, telling(dtype, WHOLE, turn))) for turn in range(count)]
         bare = plain(backend, telling(dtype, WHOLE))
         for arrays in (leaves, [bare, *leaves], [*leaves, bare]):
-            for stacked in (asarray(arrays), room.stack(arrays, (len(arrays),))):
+            for stacked in (asarray(arrays), module.stack(arrays, (len(arrays),))):
                 assert all(follows(backend, stacked, leaf) for leaf in leaves), count
-                assert not room.describe(bare).history
+                assert not module.array_info(bare).requires_grad
 
 
 def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:
@@ -175,7 +175,7 @@ def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:
 
 
 def test_numbers_become_arrays_of_the_default_dtypes(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     numbers: dict[str, list[complex]] = {
         "bool": [True, False],
         "int": [1, -2, 100],
@@ -183,7 +183,7 @@ def test_numbers_become_arrays_of_the_default_dtypes(backend: str) -> None:
         "complex": [1 + 2j, -3j],
     }
     for kind in dict.fromkeys(map(category, held(backend))):
-        default = room.default_dtype(kind, CPU)
+        default = module.default_dtype(kind, CPU)
         x = asarray(numbers[kind], backend=backend)
         assert dtype_of(x) == default
         assert same_bits(read(backend, x), np.array(numbers[kind], native_dtype(default)))

@@ -58,7 +58,7 @@ try:
     import torch
     from torch.utils import backend_registration
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "pretend an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 

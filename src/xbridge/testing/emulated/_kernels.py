@@ -19,7 +19,7 @@ import torch
 from torch._decomp import decompositions
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from xbridge.testing.emulated._memory import CPU, Place, is_pinned, lay, make, pin, place_of, share
+from xbridge.testing.emulated._memory import CPU, BackendDevice, is_pinned, lay, make, pin, place_of, share
 from xbridge.testing.emulated._streams import current_stream
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
 
     def land(results: list[object]) -> None:
         for goal, result in zip(goals, results, strict=True):
-            if isinstance(goal, Place):
+            if isinstance(goal, BackendDevice):
                 goal.open().copy_(result)  # type: ignore[arg-type] # where a tensor goes, a tensor came
 
     if known:
@@ -221,7 +221,7 @@ def _there(given: object) -> object:
 
 
 def _open(lent: object) -> object:
-    return lent.open() if isinstance(lent, Place) else lent
+    return lent.open() if isinstance(lent, BackendDevice) else lent
 
 
 def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:

@@ -56,7 +56,7 @@ class _Block:
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class BackendDevice:
     """Where a tensor of the device lies: what work has to know of it, without keeping it alive."""
 
     data: torch.Tensor
@@ -75,11 +75,11 @@ class Place:
         return view._neg_view() if self.neg else view  # type: ignore[no-any-return]
 
 
-def place_of(x: torch.Tensor) -> Place:
+def place_of(x: torch.Tensor) -> BackendDevice:
     """Where a tensor of the device lies now."""
     block = _blocks[x.untyped_storage().data_ptr()]
     offset = int(x.storage_offset())
-    return Place(block.data, x.dtype, offset, x.shape, x.stride(), x.is_conj(), x.is_neg())
+    return BackendDevice(block.data, x.dtype, offset, x.shape, x.stride(), x.is_conj(), x.is_neg())
 
 
 def make(outline: torch.Tensor) -> torch.Tensor:

@@ -13,10 +13,10 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.protocol import Facts
+from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.testing import _raw_memory
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
@@ -37,60 +37,60 @@ class Anything:
         Its backend.
     """
 
-    def __init__(self, room: Backend) -> None:
-        self._room = room
+    def __init__(self, backend: Backend) -> None:
+        self._room = backend
         self.refused: Mapping[str, Callable[[], Array]] = {}
         known = {name: self._way(way) for name, way in host.ways.items()}
-        self.ways: Mapping[str, Way] = {name: way for name, way in known.items() if way is not None}
+        self.ways: Mapping[str, LayoutCase] = {name: way for name, way in known.items() if way is not None}
 
-    def _way(self, way: Way) -> Way | None:
+    def _way(self, way: LayoutCase) -> LayoutCase | None:
         """The same way, where the library allows it; only read-only memory may repeat, as everywhere."""
-        room = self._room
+        backend = self._room
         fixed = way.fold is not None or not way.writable
-        if fixed and not room.readonly:
+        if fixed and not backend.readonly:
             return None
 
         def lay(values: HostArray) -> Array:
             memory = way.lay(values)
-            return room.from_host((host.freeze(memory) if fixed else memory).view(np.ndarray))
+            return backend.from_numpy((host.as_readonly(memory) if fixed else memory).view(np.ndarray))
 
         @cache
         def takes(dtype: str, shape: Shape) -> bool:
-            if room.lacks(dtype, CPU) or not way.takes(dtype, shape):
+            if backend.unsupported_dtype(dtype, CPU) or not way.takes(dtype, shape):
                 return False
             memory = way.lay(np.zeros(shape, native_dtype(dtype)))
-            facts = Facts(dtype, CPU, shape, native=memory.dtype.isnative)
-            return room.holds(facts, layout_of(memory))
+            info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
+            return backend.accepts_layout(info, layout_of(memory))
 
-        writable = not fixed and not room.immutable
-        return Way(
+        writable = not fixed and not backend.immutable
+        return LayoutCase(
             lay,
             fold=way.fold,
             takes=takes,
             writable=writable,
-            freeze=self._freeze if writable and room.readonly else None,
-            track=room.track if room.autograd else None,
+            as_readonly=self._freeze if writable and backend.readonly else None,
+            require_grad=backend.require_grad if backend.autograd else None,
         )
 
     def _freeze(self, x: Array) -> Array:
-        return self._room.from_host(_host.freeze(self._room.to_host(x)))
+        return self._room.from_numpy(_host.as_readonly(self._room.to_numpy(x)))
 
     def read(self, x: Array, /) -> HostArray:
         """The bytes where the backend says that they lie, once nothing is pending on them."""
-        room = self._room
-        facts = room.describe(x)
-        plain = room.detach(x) if facts.history else x
-        plain = plain if room.layout(plain).settled else room.settle(plain)
-        plain = plain if facts.device == CPU else room.move(plain, CPU)
-        raw, dtype = _raw_memory.in_place(room.layout(plain)).copy(), native_dtype(facts.dtype)
-        memory = raw.view(f"V{dtype.itemsize}").reshape(facts.shape)
-        return memory.view(dtype) if facts.native else host.read(memory.view(dtype.newbyteorder()))
+        backend = self._room
+        info = backend.array_info(x)
+        plain = backend.detach(x) if info.requires_grad else x
+        plain = plain if backend.memory_layout(plain).materialized else backend.materialize(plain)
+        plain = plain if info.device == CPU else backend.to_device(plain, CPU)
+        raw, dtype = _raw_memory.in_place(backend.memory_layout(plain)).copy(), native_dtype(info.dtype)
+        memory = raw.view(f"V{dtype.itemsize}").reshape(info.shape)
+        return memory.view(dtype) if info.native_byteorder else host.read(memory.view(dtype.newbyteorder()))
 
     def write(self, x: Array, /) -> None:
         """Invert every bit where the backend says that it lies, if that is host memory it may write."""
-        facts, layout = self._room.describe(x), self._room.layout(x)
-        if facts.device != CPU or facts.history or self._room.immutable or not layout.writable:
-            message = f"nobody may write a {type(x).__name__} on {facts.device}"
+        info, layout = self._room.array_info(x), self._room.memory_layout(x)
+        if info.device != CPU or info.requires_grad or self._room.immutable or not layout.writable:
+            message = f"nobody may write a {type(x).__name__} on {info.device}"
             raise ValueError(message)
         raw = _raw_memory.in_place(layout)
-        raw[...] = raw.copy() ^ np.uint8(1 if facts.dtype == "bool" else 0xFF)
+        raw[...] = raw.copy() ^ np.uint8(1 if info.dtype == "bool" else 0xFF)

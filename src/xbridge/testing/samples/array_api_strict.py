@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, HostArray
-    from xbridge.testing._samples import Way
+    from xbridge.testing._samples import LayoutCase
 
 
-def _wrapped(way: Way) -> Way:
+def _wrapped(way: LayoutCase) -> LayoutCase:
     """The same way, of the dtypes that the library has."""
 
     def lay(values: HostArray, device: Device = CPU) -> Array:
@@ -32,15 +32,17 @@ def _wrapped(way: Way) -> Way:
     def takes(dtype: str, shape: tuple[int, ...]) -> bool:
         return hasattr(array_api_strict, dtype) and way.takes(dtype, shape)
 
-    return way._replace(lay=lay, takes=takes, freeze=_freeze, on=lay)
+    return way._replace(lay=lay, takes=takes, as_readonly=_freeze, on=lay)
 
 
 def _freeze(x: Array) -> Array:
     """A second array over the same memory, which may not be written."""
-    return array_api_strict.asarray(host.freeze(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
+    return array_api_strict.asarray(host.as_readonly(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
 
 
-ways: Mapping[str, Way] = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}
+ways: Mapping[str, LayoutCase] = {
+    name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"
+}
 
 refused: Mapping[str, Callable[[], Array]] = {}
 

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
@@ -80,18 +80,18 @@ def _repeated(values: HostArray, device: Device = CPU) -> Array:
         return cupy.broadcast_to(line, values.shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, on=lay)
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(lay, takes=takes, on=lay)
 
 
-ways: dict[str, Way] = {
+ways: dict[str, LayoutCase] = {
     "contiguous": _way(dense),
     "transposed": _way(_transposed, host.stretched),
     "last axis first": _way(_last_axis_first, lambda _, shape: len(shape) > 2),
     "strided": _way(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
     "offset": _way(_part(slice(1, None), lambda n: n + 1)),
     "backwards": _way(_part(slice(None, None, -1), lambda n: n), host.stretched),
-    "repeated": Way(
+    "repeated": LayoutCase(
         _repeated, lambda values: read(_repeated(values)), host.repeated, writable=False, on=_repeated
     ),
 }

@@ -13,7 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
@@ -70,17 +70,17 @@ def _is_cut(_dtype: str, shape: Shape) -> bool:
     return any(n > 1 for n in shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, writable=False)
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(lay, takes=takes, writable=False)
 
 
-def _laid(name: str) -> Way:
+def _laid(name: str) -> LayoutCase:
     """One chunk that lies as NumPy's arrays can."""
     known = host.ways[name]
     return _way(lambda values: _whole(known.lay(values)), known.takes)
 
 
-ways: dict[str, Way] = {
+ways: dict[str, LayoutCase] = {
     "one chunk": _way(partial(da.from_array, chunks=-1)),
     "several chunks": _way(_halves, _is_cut),
     "uneven chunks": _way(_uneven, _is_cut),

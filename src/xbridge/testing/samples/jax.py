@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from xbridge._core.devices import CPU
 from xbridge.backends._registry import get
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def _first() -> jax.Device:
 
 def _at(values: HostArray, offset: int) -> HostArray:
     """A copy of the values so many bytes behind a boundary where JAX takes memory over."""
-    room = np.empty(values.nbytes + _ALIGNMENT + offset, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT + offset
-    fresh: HostArray = np.ndarray(values.shape, values.dtype, room, start)
+    backend = np.empty(values.nbytes + _ALIGNMENT + offset, np.uint8)
+    start = -backend.ctypes.data % _ALIGNMENT + offset
+    fresh: HostArray = np.ndarray(values.shape, values.dtype, backend, start)
     host.opaque(fresh)[...] = host.opaque(values)
     return fresh
 
@@ -78,14 +78,14 @@ def _computed(values: HostArray) -> jax.Array:
 
 
 def _has(dtype: str) -> bool:
-    return get("jax").lacks(dtype, CPU) is None
+    return get("jax").unsupported_dtype(dtype, CPU) is None
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
 
 
-ways: dict[str, Way] = {
+ways: dict[str, LayoutCase] = {
     "its own": _way(_copied),
     "taken over": _way(_taken_over),
     "computed": _way(_computed),

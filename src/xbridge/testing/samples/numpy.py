@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from xbridge._core.dtypes import DTYPES
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +143,7 @@ def _second_name(values: HostArray) -> HostArray:
     return _in(space)(values).view("q" if values.dtype.kind == "i" else "Q")
 
 
-def freeze(x: HostArray) -> HostArray:
+def as_readonly(x: HostArray) -> HostArray:
     """Take the leave to write away."""
     x.flags.writeable = False
     return x
@@ -176,11 +176,13 @@ def _several_bytes(dtype: str, shape: Shape) -> bool:
     return DTYPES[dtype].bits > 8 and 0 not in shape
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> Way:
-    return Way(lay, fold=(lambda values: lay(values).copy()) if folds else None, takes=takes, freeze=freeze)
+def _way(lay: Lay, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> LayoutCase:
+    return LayoutCase(
+        lay, fold=(lambda values: lay(values).copy()) if folds else None, takes=takes, as_readonly=as_readonly
+    )
 
 
-ways: dict[str, Way] = {
+ways: dict[str, LayoutCase] = {
     "C": _way(_in(space)),
     "Fortran": _way(_in(_fortran), stretched),
     "transposed": _way(_in(_transposed), stretched),
@@ -192,7 +194,7 @@ ways: dict[str, Way] = {
     "odd strides": _way(_in(_beside_padding), stretched),
     "unaligned": _way(_in(_unaligned), _several_bytes),
     "byte-swapped": _way(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
-    "read-only": Way(lambda values: freeze(_in(space)(values)), writable=False),
+    "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
     "memmap": _way(_in(_mapped), lambda _, shape: 0 not in shape),
     "wild": _way(_in(_wild), lambda _, shape: 0 in shape),
     "longlong": _way(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),

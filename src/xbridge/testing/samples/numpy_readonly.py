@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._samples import Way
+    from xbridge.testing._samples import LayoutCase
 
 
-def _read_only(way: Way) -> Way:
+def _read_only(way: LayoutCase) -> LayoutCase:
     """The same way, without leave to write."""
-    return way._replace(lay=lambda values: ReadOnlyArray(way.lay(values)), writable=False, freeze=None)
+    return way._replace(lay=lambda values: ReadOnlyArray(way.lay(values)), writable=False, as_readonly=None)
 
 
 def _of(make: Callable[[], HostArray]) -> Callable[[], ReadOnlyArray]:
     return lambda: ReadOnlyArray(make())
 
 
-ways: Mapping[str, Way] = {
+ways: Mapping[str, LayoutCase] = {
     name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"
 }
 

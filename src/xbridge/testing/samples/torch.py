@@ -17,7 +17,7 @@ from torch.autograd.graph import get_gradient_edge
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import category, is_inexact
 from xbridge._host.memory import native_dtype
-from xbridge.testing._samples import Way
+from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples._torch_refused import refused
 
@@ -188,19 +188,21 @@ def _complex(dtype: str, _shape: Shape) -> bool:
     return category(dtype) == "complex"
 
 
-def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, track=_leaf, on=lay)
+def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(lay, takes=takes, require_grad=_leaf, on=lay)
 
 
-def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> Way:
-    return Way(lay, lambda values: read(lay(values)), takes, writable=writable, track=_leaf, on=lay)
+def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> LayoutCase:
+    return LayoutCase(
+        lay, lambda values: read(lay(values)), takes, writable=writable, require_grad=_leaf, on=lay
+    )
 
 
-def _tracked(lay: Lay) -> Way:
-    return Way(lay, takes=_inexact, tracked=True, writable=False, on=lay)
+def _tracked(lay: Lay) -> LayoutCase:
+    return LayoutCase(lay, takes=_inexact, tracked=True, writable=False, on=lay)
 
 
-ways: dict[str, Way] = {
+ways: dict[str, LayoutCase] = {
     "contiguous": _plain(dense),
     "transposed": _plain(_transposed, host.stretched),
     "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
@@ -210,8 +212,8 @@ ways: dict[str, Way] = {
     "unfolded": _folded(_unfolded, host.slanted, writable=True),
     "conj": _plain(_conj, _complex),
     "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
-    "shared memory": Way(_shared, takes=host.anywhere, track=_leaf),
-    "inference": Way(_inference, writable=False, on=_inference),
+    "shared memory": LayoutCase(_shared, takes=host.anywhere, require_grad=_leaf),
+    "inference": LayoutCase(_inference, writable=False, on=_inference),
     "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
     "Parameter": _tracked(lambda values, device=CPU: torch.nn.Parameter(dense(values, device))),
     "non-leaf": _tracked(_non_leaf)._replace(writable=True),

@@ -9,7 +9,7 @@ from xbridge.errors import MissingLibraryError
 try:
     import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 

@@ -190,7 +190,7 @@ def refusals(backend: str) -> st.SearchStrategy[Array]:
     """
     refused = samples_of(backend).refused
     if not refused:
-        raise OptionError.because(
+        raise OptionError.build(
             f"draw {backend} arrays that must be refused",
             "the test kit knows of none",
             f"arrays({backend!r}), or a module of samples in its backend",
@@ -224,12 +224,12 @@ def _arrays_of(backends: Backends, shapes: Shapes) -> st.SearchStrategy[Array]:
 
 @cache
 def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
-    room = get(target)
+    backend = get(target)
     return st.fixed_dictionaries(
         {},
         optional={
-            "device": st.sampled_from([None, *room.devices()]),
-            "dtype": st.sampled_from([None, *UNNAMED, *dtypes_of(room, CPU)]),
+            "device": st.sampled_from([None, *backend.devices()]),
+            "dtype": st.sampled_from([None, *UNNAMED, *dtypes_of(backend, CPU)]),
             "copy": st.sampled_from([None, True, False]),
             "grad": st.sampled_from([None, "keep", "detach"]),
         },

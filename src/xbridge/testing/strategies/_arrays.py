@@ -15,7 +15,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge.backends import HOST
 from xbridge.testing._samples import Sample, lay_on
 from xbridge.testing.strategies._bounds import draw_elements
-from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, Wanted
+from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import draw_contents, numbers
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def arrays(
            [ 0.,  0.]], dtype=float32)
     """
     return _arrays(
-        Wanted(
+        ArraySpec(
             backend,
             dtypes=dtypes,
             shapes=shapes,
@@ -139,27 +139,27 @@ def host_arrays(
 
 def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
     """Strategy of arrays together with what is known of them; the options are those of `arrays`."""
-    return _samples(Wanted(backend, **asked))
+    return _samples(ArraySpec(backend, **asked))
 
 
 @st.composite
-def _arrays(draw: st.DrawFn, wanted: Wanted) -> Array:
+def _arrays(draw: st.DrawFn, wanted: ArraySpec) -> Array:
     return _draw(draw, wanted).array
 
 
 @st.composite
-def _samples(draw: st.DrawFn, wanted: Wanted) -> Sample:
+def _samples(draw: st.DrawFn, wanted: ArraySpec) -> Sample:
     return _draw(draw, wanted)
 
 
-def _draw(draw: st.DrawFn, wanted: Wanted) -> Sample:
+def _draw(draw: st.DrawFn, wanted: ArraySpec) -> Sample:
     def given(option: Any) -> Any:
         return draw(option) if isinstance(option, st.SearchStrategy) else option
 
     def pick(options: list[T], most: int) -> T:
         return options[draw(numbers(most)) % len(options)] if most > 1 else options[0]
 
-    places = wanted.room.devices()
+    places = wanted.backend.devices()
     device = given(wanted.devices) or pick(list(places), len(places))
     dtype, layout = given(wanted.dtypes), given(wanted.layouts)
     if isinstance(wanted.shapes, st.SearchStrategy):
@@ -177,24 +177,24 @@ def _draw(draw: st.DrawFn, wanted: Wanted) -> Sample:
         values = draw_contents(draw, word, shape, wanted.elements)
     way = wanted.ways[name]
     values = way.fold(values) if way.fold else values
-    array = lay_on(wanted.room, way, values, device)
+    array = lay_on(wanted.backend, way, values, device)
     array = state.make(array) if state.make else array
     sample = Sample(array, values, name, state.tracked, state.writable)
-    note(_Told(wanted.room, sample))
+    note(_Told(wanted.backend, sample))
     return sample
 
 
 class _Told:
     """A sample in words, which are put together only where somebody reads them."""
 
-    def __init__(self, room: Backend, sample: Sample) -> None:
-        self._room, self._sample = room, sample
+    def __init__(self, backend: Backend, sample: Sample) -> None:
+        self._room, self._sample = backend, sample
 
     def __repr__(self) -> str:
         """What the printed elements do not show."""
-        room, sample = self._room, self._sample
-        facts, layout = room.describe(sample.array), room.layout(sample.array)
+        backend, sample = self._room, self._sample
+        info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
         flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
-        words = [f"{facts.dtype} {facts.shape} on {facts.device}", sample.way]
+        words = [f"{info.dtype} {info.shape} on {info.device}", sample.way]
         words += [word for word, is_so in flags.items() if is_so]
-        return f"{room.name} array: {', '.join(words)}, strides {layout.strides} bytes"
+        return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"

@@ -53,7 +53,7 @@ def read_elements(elements: object) -> Checked:
         low, high = (bound.item() if isinstance(bound, np.generic) else bound for bound in elements)
         if _is_finite(low) and _is_finite(high) and low <= high:
             return low, high
-    raise OptionError.because(
+    raise OptionError.build(
         f"draw arrays with elements={elements!r}",
         "elements are a strategy of numbers, or a tuple of two finite bounds in order",
         "elements=(-1, 1)",
@@ -93,7 +93,7 @@ def exactly(number: Any, dtype: str) -> Any:
 
 
 def _rounded(number: object, dtype: str) -> DTypeError:
-    return DTypeError.because(
+    return DTypeError.build(
         f"put the element {number!r} into an array of {dtype}",
         f"no {dtype} is equal to it",
         f"dtypes= of those that have it, elements=(-1, 1), or a strategy of numbers that {dtype} has",

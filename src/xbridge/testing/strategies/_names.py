@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category
-from xbridge._plan.options import read_request
+from xbridge._plan.options import read_options
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
-    from xbridge._plan.steps import Request
+    from xbridge._plan.steps import Options
 
 _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
@@ -68,12 +68,12 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     wanted = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
     for kind in wanted:
         if kind not in _KINDS:
-            raise OptionError.because(
+            raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
     names = [name for name in dtypes_of(get(backend), CPU) if category(name) in wanted]
     if not names:
-        raise OptionError.because(
+        raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
         )
     return st.sampled_from(names)
@@ -133,30 +133,36 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     return st.sampled_from(tuple(samples_of(backend).ways))
 
 
-def dtypes_of(room: Backend, device: Device) -> list[str]:
+def dtypes_of(backend: Backend, device: Device) -> list[str]:
     """The names of what a backend has on a device and the host can hold, the most readable first."""
     host = get(HOST)
-    return [name for name in ORDER if room.lacks(name, device) is None and host.lacks(name, CPU) is None]
+    return [
+        name
+        for name in ORDER
+        if backend.unsupported_dtype(name, device) is None and host.unsupported_dtype(name, CPU) is None
+    ]
 
 
-def read_dtype(room: Backend, dtype: object) -> str:
+def read_dtype(backend: Backend, dtype: object) -> str:
     """The canonical name of a dtype that a backend has."""
-    name = _read(room, dtype=dtype).dtype
-    lack = room.lacks(name, CPU) if name in DTYPES else None
+    name = _read(backend, dtype=dtype).dtype
+    lack = backend.unsupported_dtype(name, CPU) if name in DTYPES else None
     if lack:
         with _Plural():
-            raise lack.error.because(f"draw {room.name} arrays of {dtype!r}", lack.why, lack.do)
-    if name not in dtypes_of(room, CPU):
-        raise DTypeError.because(
-            f"draw {room.name} arrays of {dtype!r}", "that is no dtype to hold numbers in", "dtypes='float32'"
+            raise lack.error.build(f"draw {backend.name} arrays of {dtype!r}", lack.reason, lack.hint)
+    if name not in dtypes_of(backend, CPU):
+        raise DTypeError.build(
+            f"draw {backend.name} arrays of {dtype!r}",
+            "that is no dtype to hold numbers in",
+            "dtypes='float32'",
         )
     return name
 
 
-def _read(room: Backend, *, device: object = None, dtype: object = None) -> Request:
+def _read(backend: Backend, *, device: object = None, dtype: object = None) -> Options:
     """An option as a conversion reads it."""
     with _Plural():
-        return read_request((room,), device=device, dtype=dtype, copy=None, grad=None)
+        return read_options((backend,), device=device, dtype=dtype, copy=None, grad=None)
 
 
 class _Plural:
@@ -173,27 +179,27 @@ class _Plural:
             raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
 
 
-def read_device(room: Backend, device: object) -> Device:
+def read_device(backend: Backend, device: object) -> Device:
     """A device of a backend that is here."""
-    asked = _read(room, device=device).device
-    home = room.devices()[0]
+    asked = _read(backend, device=device).device
+    home = backend.devices()[0]
     with _Plural():
-        found = room.resolve_device(home if asked in (None, CPU) else asked, home)
-    if found not in room.devices():
-        raise DeviceError.because(
-            f"draw {room.name} arrays on {found!r}",
-            f"the devices here are {', '.join(room.devices())}",
+        found = backend.resolve_device(home if asked in (None, CPU) else asked, home)
+    if found not in backend.devices():
+        raise DeviceError.build(
+            f"draw {backend.name} arrays on {found!r}",
+            f"the devices here are {', '.join(backend.devices())}",
             "devices='cpu'",
         )
     return found
 
 
-def read_layout(room: Backend, layout: object) -> str:
+def read_layout(backend: Backend, layout: object) -> str:
     """The name of a way in which a backend's arrays can lie."""
-    names = tuple(samples_of(room.name).ways)
+    names = tuple(samples_of(backend.name).ways)
     if not isinstance(layout, str) or layout not in names:
-        raise OptionError.because(
-            f"draw {room.name} arrays with layout {layout!r}",
+        raise OptionError.build(
+            f"draw {backend.name} arrays with layout {layout!r}",
             f"the layouts are {', '.join(names)}",
             f"layouts={_nearest(layout, names)!r}",
         )
@@ -204,7 +210,7 @@ def read_shape(_room: Backend, shape: object) -> tuple[int, ...]:
     """A shape; a number is that of one axis."""
     sides: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     if not all(type(side) is int and side >= 0 for side in sides):
-        raise OptionError.because(
+        raise OptionError.build(
             f"draw arrays of shape {shape!r}", "a side is an integer from 0 on", "shapes=(2, 3)"
         )
     return sides

@@ -68,11 +68,11 @@ MOST_STATES = 3
 """As it was laid, frozen, tracked."""
 
 
-class Wanted:
+class ArraySpec:
     """Everything that was asked of an array, checked: strategies, values, or None for what was left open."""
 
     def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
-        self.room: Backend = get(backend)
+        self.backend: Backend = get(backend)
         self.ways = samples_of(backend).ways
         self._asked = {word: value for word, value in asked.items() if value is not None}
         self.elements = read_elements(asked.get("elements"))
@@ -90,31 +90,31 @@ class Wanted:
     def __repr__(self) -> str:
         """As it was written."""
         return ", ".join(
-            [repr(self.room.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
+            [repr(self.backend.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
         )
 
     def _option(self, word: str, read: Callable[[Backend, object], Any]) -> Any:
         asked = self._asked.get(word)
         if isinstance(asked, st.SearchStrategy):
-            return asked.map(lambda value: read(self.room, value))
-        return None if asked is None else read(self.room, asked)
+            return asked.map(lambda value: read(self.backend, value))
+        return None if asked is None else read(self.backend, asked)
 
     def _refuse_flags(self) -> None:
-        name = self.room.name
+        name = self.backend.name
         for word in ("writable", "requires_grad"):
             flag = self._asked.get(word)
             if flag is not None and not isinstance(flag, bool):
-                why = "it is None, True or False"
-                raise OptionError.because(f"take {word}={flag!r}", why, f"{word}=None")
-        if self._asked.get("writable") is False and not (self.room.readonly or self.room.immutable):
-            raise OptionError.because(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
+                reason = "it is None, True or False"
+                raise OptionError.build(f"take {word}={flag!r}", reason, f"{word}=None")
+        if self._asked.get("writable") is False and not (self.backend.readonly or self.backend.immutable):
+            raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
         if self._asked.get("requires_grad"):
-            if not self.room.autograd:
-                raise GradientError.because(
+            if not self.backend.autograd:
+                raise GradientError.build(
                     f"draw {name} arrays that require grad", f"{name} has no gradients", "requires_grad=None"
                 )
             if isinstance(self.dtypes, str) and not is_inexact(self.dtypes):
-                raise GradientError.because(
+                raise GradientError.build(
                     f"draw {name} arrays of {self.dtypes} that require grad",
                     f"no gradient flows through {self.dtypes}",
                     "dtypes='float32'",
@@ -122,7 +122,7 @@ class Wanted:
 
     def _refuse_elements(self) -> None:
         if isinstance(self.dtypes, str) and not admits(self.dtypes, self.elements):
-            raise DTypeError.because(
+            raise DTypeError.build(
                 f"draw {self!r}", f"{self.dtypes} does not have both bounds", "bounds that it has"
             )
 
@@ -132,7 +132,7 @@ class Wanted:
             for option in (self.dtypes, self.layouts, self.devices)
         )
         if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
-            raise OptionError.because(
+            raise OptionError.build(
                 f"draw arrays({self!r})", "no array is all of that", "leaving one of these open"
             )
 
@@ -168,7 +168,7 @@ class Wanted:
 
     def _dtypes_on(self, device: Device) -> list[str]:
         if device not in self._here:
-            self._here[device] = [w for w in dtypes_of(self.room, device) if admits(w, self.elements)]
+            self._here[device] = [w for w in dtypes_of(self.backend, device) if admits(w, self.elements)]
         return self._here[device]
 
     def states(self, layout: str, dtype: str, device: Device) -> list[State]:
@@ -179,8 +179,8 @@ class Wanted:
         states = [
             State(way.tracked, way.writable if is_laid else any(w.writable for w in self.ways.values()))
         ]
-        if is_laid and way.freeze and way.writable:
-            states.append(State(way.tracked, writable=False, make=way.freeze))
-        if way.track and not way.tracked and is_inexact(dtype):
-            states.append(State(tracked=True, writable=False, make=way.track))
+        if is_laid and way.as_readonly and way.writable:
+            states.append(State(way.tracked, writable=False, make=way.as_readonly))
+        if way.require_grad and not way.tracked and is_inexact(dtype):
+            states.append(State(tracked=True, writable=False, make=way.require_grad))
         return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]

@@ -16,14 +16,14 @@ import sparse
 
 from xbridge import DeviceError, DTypeError, GradientError
 from xbridge.backends import numpy as host
-from xbridge.protocol import Layout, Refusal
+from xbridge.protocol import MemoryLayout, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
     from xbridge import Device
-    from xbridge.protocol import Array, Exporter, Facts, HostArray
+    from xbridge.protocol import Array, ArrayInfo, Exporter, HostArray
 
 # -- facts ---------------------------------------------------------------------------------------
 
@@ -50,27 +50,27 @@ def owns(cls: type, /) -> bool:
     return issubclass(cls, sparse.SparseArray)
 
 
-def describe(x: Array, /) -> Facts:
-    return host.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
+def array_info(x: Array, /) -> ArrayInfo:
+    return host.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
-    return host.refusal(np.empty(0, x.dtype), leaving=leaving)
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
+    return host.unsupported(np.empty(0, x.dtype), leaving=leaving)
 
 
-def layout(x: Array, /) -> Layout:
-    return host.layout(x) if _is_dense(x) else Layout.nowhere(x.shape, x.dtype.itemsize)
+def memory_layout(x: Array, /) -> MemoryLayout:
+    return host.memory_layout(x) if _is_dense(x) else MemoryLayout.unallocated(x.shape, x.dtype.itemsize)
 
 
 def dtype_name(dtype: object, /) -> str | None:
     return host.dtype_name(dtype)
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     # NumPy may know more of them, such as bfloat16, but sparse could not compute with those.
     if hasattr(sparse, dtype):
-        return host.lacks(dtype, device)
-    return Refusal(DTypeError, f"sparse has no {dtype}", "dtype='float32'")
+        return host.unsupported_dtype(dtype, device)
+    return Unsupported(DTypeError, f"sparse has no {dtype}", "dtype='float32'")
 
 
 def default_dtype(category: str, device: Device, /) -> str:
@@ -83,8 +83,8 @@ def device_name(device: object, /) -> Device | None:
 
 def resolve_device(device: Device, near: Device, /) -> Device:
     if device != "cpu":
-        why = gaps["device"].partition(": ")[2]
-        raise DeviceError.because(f"put a sparse array on {device!r}", why, "device='cpu'")
+        reason = gaps["device"].partition(": ")[2]
+        raise DeviceError.build(f"put a sparse array on {device!r}", reason, "device='cpu'")
     return device
 
 
@@ -97,26 +97,26 @@ def namespace(x: Array, /) -> ModuleType:
     return module
 
 
-def tracing() -> bool:
+def is_tracing() -> bool:
     return False
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return fn
 
 
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return False
 
 
 # -- hot: never, for to lay an array out is a step, and so is to store one ---------------------------
 
 
-def peek(x: Array, /) -> HostArray | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     return None
 
 
-def adopt(array: HostArray, /) -> Array | None:
+def fast_from_numpy(array: HostArray, /) -> Array | None:
     return None
 
 
@@ -127,21 +127,21 @@ def detach(x: Array, /) -> Array:
     return x
 
 
-def track(x: Array, /) -> Array:
-    why = gaps["history"].partition(": ")[2]
-    raise GradientError.because("make a sparse array require grad", why, "backend='torch'")
+def require_grad(x: Array, /) -> Array:
+    reason = gaps["history"].partition(": ")[2]
+    raise GradientError.build("make a sparse array require grad", reason, "backend='torch'")
 
 
-def settle(x: Array, /) -> Array:
+def materialize(x: Array, /) -> Array:
     return x if _is_dense(x) else np.asarray(x.todense(), order="C")
 
 
-def check(x: Array, dtype: str, /) -> Array:
-    host.check(x if _is_dense(x) else _values(x), dtype)
+def check_cast(x: Array, dtype: str, /) -> Array:
+    host.check_cast(x if _is_dense(x) else _values(x), dtype)
     return x
 
 
-def cast(x: Array, dtype: str, /) -> Array:
+def astype(x: Array, dtype: str, /) -> Array:
     with np.errstate(all="ignore"):
         return x.astype(dtype)
 
@@ -150,37 +150,37 @@ def copy(x: Array, /) -> Array:
     return x.copy()
 
 
-def move(x: Array, device: Device, /) -> Array:
+def to_device(x: Array, device: Device, /) -> Array:
     return x
 
 
 def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     # What is left out has to be the same, to the last bit; else all of it is laid out, and stored anew.
     if len({x.fill_value.tobytes() for x in arrays}) > 1:
-        return from_host(host.stack([settle(x) for x in arrays], shape))
+        return from_numpy(host.stack([materialize(x) for x in arrays], shape))
     return sparse.stack([sparse.COO(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 
-def holds(facts: Facts, layout: Layout, /) -> bool:
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     return True
 
 
-def to_host(x: Array, /) -> HostArray:
-    dense: HostArray = settle(x)
+def to_numpy(x: Array, /) -> HostArray:
+    dense: HostArray = materialize(x)
     return dense
 
 
-def from_host(array: HostArray, /) -> Array:
+def from_numpy(array: HostArray, /) -> Array:
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     # Left to itself, sparse makes the element of an array without axes the fill value, and keeps hold of it.
     return sparse.COO.from_numpy(native, fill_value=native.dtype.type(0))
 
 
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     raise _no_devices()
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     raise _no_devices()
 
 
@@ -189,7 +189,7 @@ def import_(shown: Exporter, /) -> Array:
 
 def _no_devices() -> DeviceError:
     """There is no memory of devices to show, and none is looked at."""
-    return DeviceError.because("hand over memory of a device in sparse", gaps["device"], "device='cpu'")
+    return DeviceError.build("hand over memory of a device in sparse", gaps["device"], "device='cpu'")
 
 
 def _is_dense(x: Array) -> bool:

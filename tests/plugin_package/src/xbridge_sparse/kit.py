@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sparse
 
-from xbridge.testing.samples import Way
+from xbridge.testing.samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ def _has_axes(_dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 # Nobody writes them where they lie: a COO and a GCXS have no assignment, and the values of a DOK lie apart.
-ways: Mapping[str, Way] = {
-    "zeros left out": Way(_zeros_left_out, writable=False),
-    "all stored": Way(_all_stored, writable=False),
-    "another fill value": Way(_another_fill_value, writable=False),
-    "transposed": Way(_transposed, takes=host.stretched, writable=False),
-    "sliced": Way(_sliced, takes=host.stretched, writable=False),
-    "by rows": Way(_by_rows, takes=_is_compressed, writable=False),
-    "by columns": Way(_by_columns, takes=_is_compressed, writable=False),
-    "by keys": Way(_by_keys, takes=_has_axes, writable=False),
-    "byte-swapped": Way(_byte_swapped, takes=host.ways["byte-swapped"].takes, writable=False),
+ways: Mapping[str, LayoutCase] = {
+    "zeros left out": LayoutCase(_zeros_left_out, writable=False),
+    "all stored": LayoutCase(_all_stored, writable=False),
+    "another fill value": LayoutCase(_another_fill_value, writable=False),
+    "transposed": LayoutCase(_transposed, takes=host.stretched, writable=False),
+    "sliced": LayoutCase(_sliced, takes=host.stretched, writable=False),
+    "by rows": LayoutCase(_by_rows, takes=_is_compressed, writable=False),
+    "by columns": LayoutCase(_by_columns, takes=_is_compressed, writable=False),
+    "by keys": LayoutCase(_by_keys, takes=_has_axes, writable=False),
+    "byte-swapped": LayoutCase(_byte_swapped, takes=host.ways["byte-swapped"].takes, writable=False),
 }
 
 
