@@ -209,7 +209,7 @@ def test_what_the_target_lacks_is_cast_where_cupy_has_arrays(cupy: ModuleType) -
     pytest.importorskip("array_api_strict")
     x = sent(np.array([0.5, 2.0], "f2"))
     plan = xbridge.explain(x, "array_api_strict", device="cpu", dtype="float32")
-    assert [step.action for step in plan.steps[:2]] == ["cast float32", "move cpu"]
+    assert [step.action for step in plan.steps[:2]] == ["astype float32", "to_device cpu"]
     assert xbridge.to_list(xbridge.to_backend(x, "array_api_strict", device="cpu", dtype="float32")) == [
         0.5,
         2.0,

@@ -23,10 +23,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as module  # noqa: E402
-from xbridge.backends.jax import (
-    _casts,
-    _devices,
-)
+from xbridge.backends.jax import _casts, _devices  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

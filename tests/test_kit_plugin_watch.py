@@ -42,7 +42,7 @@ def test_in_a_thread():
 def nobody_watches_afterwards() -> Iterator[None]:
     """What a run has begun, it ends."""
     yield
-    assert not _registry.watchers
+    assert not _registry.observers
     assert _policy.policy.now() == _policy.Rules()
 
 

@@ -150,7 +150,7 @@ def test_a_policy_can_be_used_again_within_itself_and_by_threads() -> None:
     assert policy.now().copies == "allow"
     ended.set()
     thread.join()
-    assert not _registry.watchers
+    assert not _registry.observers
 
 
 def test_a_policy_is_its_threads_own() -> None:
@@ -210,7 +210,7 @@ def test_a_block_that_is_left_in_another_context_ends_there() -> None:
     with policy(casts="raise"):
         next(begun, None)
         assert policy.now() == ("allow", "allow", "allow", "raise")
-    assert not _registry.watchers
+    assert not _registry.observers
 
 
 def test_a_function_can_be_held_to_a_policy() -> None:
@@ -396,10 +396,10 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
             copy_one()
         _policy.everywhere(_policy.rules_in("casts=allow"))
         assert policy.now() == ("raise", "allow", "allow", "allow")
-        assert _registry.watchers
+        assert _registry.observers
     finally:
         _policy.everywhere(before)
-    assert not _registry.watchers
+    assert not _registry.observers
     copy_one()
 
 
@@ -416,7 +416,7 @@ def test_the_environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.Mo
         assert policy.now().copies == "raise"
     finally:
         _policy.everywhere(_policy.Rules())
-    assert not _registry.watchers
+    assert not _registry.observers
 
 
 @pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("", "fine"), ("x", "Option")])

@@ -16,7 +16,7 @@ import xbridge
 from xbridge import explain, record
 from xbridge._core import text
 from xbridge._observe import record as _record
-from xbridge._observe import rows
+from xbridge._observe import record as record_module
 from xbridge.backends import _registry
 from xbridge.testing.strategies import conversions
 
@@ -93,7 +93,7 @@ def test_nothing_is_recorded_before_after_or_without() -> None:
     copy_one()
     assert seen.rows == ()
     assert seen.summary() == "nothing was converted"
-    assert not _registry.watchers
+    assert not _registry.observers
 
 
 def test_what_raises_is_not_counted() -> None:
@@ -116,9 +116,9 @@ def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
 
 def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, between = threading.Barrier(4), threading.Barrier(2)
-    replace = rows.RecordRow._replace
+    replace = record_module.RecordRow._replace
 
-    def together(row: rows.RecordRow, **changes: Any) -> rows.RecordRow:
+    def together(row: record_module.RecordRow, **changes: Any) -> record_module.RecordRow:
         """Two threads that get here at once have both looked at the row, and one change would be lost."""
         with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
             between.wait(0.2)
@@ -129,7 +129,7 @@ def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: py
         for _ in range(100):
             copy_one()
 
-    monkeypatch.setattr(rows.RecordRow, "_replace", together)
+    monkeypatch.setattr(record_module.RecordRow, "_replace", together)
     with record() as seen:
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -169,7 +169,9 @@ def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversi
     (row,) = seen.rows
     assert row.copied + row.moved == sum(step.nbytes or 0 for step in plan.steps)
     assert bool(row.avoid) is bool(row.copied + row.moved)
-    assert not {step.copies for step in plan.steps if step.copies} & set(row.avoid.split("; "))
+    assert not {step.copy_reason.message for step in plan.steps if step.copy_reason} & set(
+        row.avoid.split("; ")
+    )
     assert not [word for word in ("leave", "unsafe_share", "copy=None", "copy=False") if word in row.avoid]
     if call.options.get("copy"):
         assert row.avoid in ("", ASKED)
@@ -306,7 +308,7 @@ def test_amounts_are_written_for_people() -> None:
 
 
 def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = rows.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
     assert row.where == f"{tmp_path / 'a.py'}:7"
     monkeypatch.chdir(tmp_path)
     assert row.where == "a.py:7"
@@ -340,7 +342,7 @@ def test_a_file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
 def test_a_record_that_never_began_cannot_end() -> None:
     with pytest.raises(ValueError, match="not in"):
         record().__exit__()
-    assert not _registry.watchers
+    assert not _registry.observers
 
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
         warnings.simplefilter("ignore", xbridge.CastWarning)
         begin().result()
         list(ahead())
-    assert _registry.watchers == 0
+    assert _registry.observers == 0
     assert _registry.fast_converters["numpy"]
 
 

@@ -12,7 +12,7 @@
 from importlib import import_module
 from os import environ
 
-from xbridge._api import align, asarray, to_backend, to_list, to_numpy
+from xbridge._api import align, asarray, to_backend, to_list, to_numpy, unsafe_share
 from xbridge._core.devices import Device
 from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, shares_memory
 from xbridge.backends._registry import is_available, known_backends, register_backend
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from xbridge import tree as tree
     from xbridge._align_back import align_back, aligned
     from xbridge._explain import explain
-    from xbridge._observe.policy import policy, unsafe_share
+    from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
     from xbridge._transfer.api import Transfer, prefetch, transfer
@@ -67,7 +67,6 @@ _LATE = {
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",
     "transfer": "xbridge._transfer.api",
-    "unsafe_share": "xbridge._observe.policy",
 }
 
 __all__ = [

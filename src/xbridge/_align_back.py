@@ -7,6 +7,7 @@ never decide; neither does the order of the other arrays.
 from __future__ import annotations
 
 from xbridge._core.devices import SHARDED
+from xbridge._core.entry_points import entry_point
 from xbridge._inspect import are_arrays
 from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
 
@@ -33,6 +34,7 @@ class Restore:
         self._homes = homes
         self._first = first
 
+    @entry_point
     def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
         """Take an array, or a tree of arrays, back.
 
@@ -91,6 +93,7 @@ class Restore:
         return home
 
 
+@entry_point
 def align_back(
     *xs: Array,
     like: Array | None = None,
@@ -228,6 +231,7 @@ def _aligned(
     narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
 
     @wraps(fn)
+    @entry_point
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
         given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         keys = [key for key, x in given.items() if are_arrays(type(x))]

@@ -6,6 +6,7 @@ own zero-copy call. With any doubt or option it is planned from facts, and only 
 
 from __future__ import annotations
 
+from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
 from xbridge.backends._registry import fast_converters, identity_types
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _to_host = fast_converters[HOST]
 
 
+@entry_point
 def to_backend(
     x: Array,
     /,
@@ -104,6 +106,7 @@ def to_backend(
     return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
 
 
+@entry_point
 def to_numpy(
     x: Array,
     /,
@@ -156,6 +159,7 @@ def to_numpy(
     return result
 
 
+@entry_point
 def asarray(
     obj: Array,
     /,
@@ -232,6 +236,7 @@ def asarray(
     )
 
 
+@entry_point
 def align(
     *xs: Array,
     like: Array | None = None,
@@ -279,6 +284,7 @@ def align(
     return verbs.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
 
 
+@entry_point
 def to_list(x: Array, /) -> Any:
     """List the values of an array from any library, device or graph as Python numbers.
 
@@ -306,3 +312,43 @@ def to_list(x: Array, /) -> Any:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.to_list(x)
+
+
+@entry_point
+def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
+    """Convert an array without a copy, where the contract would copy to be safe.
+
+    What the contract guards against is the caller's from here on: a write to memory that was read-only
+    or that a graph needs, elements that share memory, an array that a library takes for immutable and
+    reads later.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`.
+    backend : str or module
+        The target library.
+
+    Returns
+    -------
+    array
+        The target's array over the memory of `x`. It is read-only where the target can say so.
+
+    Raises
+    ------
+    CopyError
+        The target cannot look at this memory at all: its strides, alignment or byte order, or a library
+        that has copied nevertheless.
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> ones = np.broadcast_to(1.0, 3)  # one element, three times
+    >>> unsafe_share(ones, "torch").data_ptr() == ones.ctypes.data
+    True
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.unsafe_share(x, backend)

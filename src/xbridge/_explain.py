@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
 
 
+@entry_point
 def explain(
     x: Array,
     /,

@@ -61,24 +61,41 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
 
 
 class XBridgeError(Exception):
-    """The base of every error that xbridge raises."""
+    """The base of every error that xbridge raises.
 
+    Attributes
+    ----------
+    action : str
+        What was asked of what, such as ``"read dtype 'f9'"``.
+    reason : str
+        Why it cannot be done.
+    hint : str
+        What to type instead.
+    """
+
+    action: str = ""
+    reason: str = ""
+    hint: str = ""
     index: int | None = None
-    """Of several inputs, the one at which it was raised, where that is known."""
+    """The position of the input at which it was raised, if there are several and that is known."""
 
     @classmethod
-    def build(cls, asked: str, reason: str, hint: str) -> Self:
-        """The one message form: what was asked of what, why not, what to type next."""
-        return cls(f"cannot {asked}: {reason}; try {hint}")
+    def build(cls, action: str, reason: str, hint: str) -> Self:
+        """Make an error, with the one form of a message."""
+        error = cls(f"cannot {action}: {reason}; try {hint}")
+        error.action, error.reason, error.hint = action, reason, hint
+        return error
 
-    def remap_index(self, places: Sequence[int]) -> None:
-        """Tell it which inputs it was raised among: those stand at these places of all."""
+    def remap_index(self, positions: Sequence[int]) -> None:
+        """Translate the index: the inputs so far are those at these positions of all."""
         if self.index is not None:
-            self.index = places[self.index]
+            self.index = positions[self.index]
 
     def at(self, place: str) -> Self:
-        """The same error, of one of several inputs."""
-        return type(self)(f"at {place}: {self}")
+        """Return the same error, of one of several inputs."""
+        error = type(self)(f"at {place}: {self}")
+        error.action, error.reason, error.hint = self.action, self.reason, self.hint
+        return error
 
 
 class UnknownBackendError(XBridgeError, LookupError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge import _host
-from xbridge._engine.execute import is_watched, perform, run, watched
+from xbridge._engine.execute import is_observed, observed, perform, run
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Options, Plan, in_words, nbytes_of
 from xbridge.backends import HOST
@@ -71,14 +71,14 @@ def convert(source: Source, target: Backend, options: Options) -> Array:
 
 def convert_all(sources: Iterable[Source], target: Backend, options: Options) -> list[Array]:
     """Each as `convert` would; what many can do together, such as to move if they are small, they do so."""
-    if not is_watched(target):
+    if not is_observed(target):
         return _together(index_errors(_begun(sources, target, options)))
     known = list(index_errors(sources))
     arrays, plans = (
         [source.array for source in known],
         list(index_errors(plan(x, target, options) for x in known)),
     )
-    return watched(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
+    return observed(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
 
 
 def _begun(

@@ -37,8 +37,8 @@ def import_device_array(
     importer = next(_importers(refused, target), None)
     if importer is None:
         missing = [_entry(name).install for name in DOORS if not is_available(name)]
-        message = ", or ".join([str(refused), *(f"{hint} where that device is" for hint in missing[:1])])
-        raise DeviceError(message) from refused.__cause__
+        hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
+        raise DeviceError.build(refused.action, refused.reason, ", or ".join(hints)) from refused.__cause__
     array, shown = _look(x, refused, importer)
     layout = shown.layout
     guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
@@ -62,8 +62,8 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
         raise _refused(
             x,
-            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {importer.name} sees "
-            f"{found.dtype} of shape {found.shape} on {found.device}",
+            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and "
+            f"{importer.name} sees {found.dtype} of shape {found.shape} on {found.device}",
         )
     return array, shown
 

@@ -1,20 +1,17 @@
-"""How a plan is run: the one place where every conversion passes, so those who watch stand here.
+"""Execute a plan, and notify observers such as a policy or a record.
 
-What a library raises on the way is chained to an error of ours. While nobody watches, that anybody could
-costs one look at a flag here, and nothing on the hot path. While somebody does, the tables of the hot path
-are empty, so that every conversion has a plan and comes by. What another thread does is told as done by the
-line that began it.
+An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
+one look at a counter more. With one, the tables of direct converters are empty, so that every conversion has
+a plan. A conversion in another thread counts as called by the line that began it.
 """
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from contextvars import ContextVar, copy_context
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from xbridge._core.locks import lock
+from xbridge._engine.caller import caller
 from xbridge.backends import _registry
 from xbridge.errors import (
     Chained,
@@ -28,13 +25,12 @@ from xbridge.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
     from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan, Step
     from xbridge.errors import XBridgeError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAILURES: dict[str, type[XBridgeError]] = {
@@ -48,44 +44,68 @@ _FAILURES: dict[str, type[XBridgeError]] = {
     "detach": GradientError,
     "require_grad": GradientError,
 }
-_ENTRANCES = (
-    *(
-        "xbridge._api",
-        "xbridge._align_back",
-        "xbridge._observe.policy",
-        "xbridge._transfer.api",
-        "xbridge.tree.verbs",
-    ),
-)
-"""The modules whose functions users call to convert."""
 
 
-class Caller(NamedTuple):
-    """A line that called for a conversion, named as a frame names it, without its variables."""
+class Observer(Protocol):
+    """What wants to know of conversions. While there is one, every conversion is planned."""
 
-    f_code: CodeType
-    f_lineno: int
-    f_globals: dict[str, Any]
+    def forbid(self, plan: Plan) -> None:
+        """Raise an error if the conversion may not run."""
+        ...
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Take note of a conversion that will run."""
+        ...
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Take note of a conversion that has run, and of the time that it took."""
+        ...
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Take note of a batch that `prefetch` was asked for, and of the wait for it."""
+        ...
 
 
-_called: ContextVar[Caller | None] = ContextVar("xbridge caller", default=None)
-"""Who called for what is done in this thread, where another one began it."""
+_observers: tuple[Observer, ...] = ()
+_changing = lock()
+
+
+def add_observer(observer: Observer) -> None:
+    """Notify an observer from here on; one that is added twice is notified twice."""
+    global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
+    with _changing:
+        _observers = (*_observers, observer)
+    _registry.count_observers(1)
+
+
+def remove_observer(observer: Observer) -> None:
+    """Undo one call of `add_observer`."""
+    global _observers  # noqa: PLW0603 -- as above
+    with _changing:
+        last = len(_observers) - 1 - _observers[::-1].index(observer)
+        _observers = _observers[:last] + _observers[last + 1 :]
+    _registry.count_observers(-1)
+
+
+def observers() -> tuple[Observer, ...]:
+    """Return the observers that are notified now."""
+    return _observers
 
 
 def run(x: Array, plan: Plan) -> Array:
-    """Do the steps, in sight of whoever watches. What a compiler traces, it runs without us."""
-    if is_watched(plan.conversion.target):
-        return watched([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
+    """Execute a plan and notify observers. A compiler runs what it has traced without us."""
+    if is_observed(plan.conversion.target):
+        return observed([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
     return perform(x, plan)
 
 
-def is_watched(target: Backend) -> bool:
-    """Whether somebody watches, and can see what is done for this target."""
-    return bool(_registry.watchers) and not target.is_tracing()
+def is_observed(target: Backend) -> bool:
+    """Return True if there is an observer, and conversions to the target can be observed."""
+    return bool(_registry.observers) and not target.is_tracing()
 
 
 def perform(x: Array, plan: Plan) -> Array:
-    """Do the steps, out of sight: for who has said what is done."""
+    """Execute the steps of a plan."""
     with Chained(lambda error: _failed(step, plan, error)):  # the step that was last begun
         try:
             for step in plan.steps:
@@ -104,55 +124,24 @@ def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     return failure.build(plan.conversion.asked(), reason, f"that step in {step.module.name} itself")
 
 
-def watched(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
-    """Do what is planned for some arrays: the policy is asked before, and the records are told afterwards.
+def observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
+    """Do what is planned for some arrays, and notify observers before and after.
 
-    Of a list that is stacked, one array stands for all. Those that are done together share the time by bytes.
+    One array stands for all of a list that is stacked. Arrays that are done together share the time by bytes.
     """
-    from xbridge._observe import policy as _policy  # noqa: PLC0415 -- only while somebody watches
-    from xbridge._observe import record as _record  # noqa: PLC0415 -- only while somebody watches
-
-    told, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
-    for _ in index_errors(map(_policy.forbid, told)):
-        pass
-    for plan in told:
-        _policy.warn(plan, by)
+    sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
+    notified = observers()
+    for observer in notified:
+        for _ in index_errors(map(observer.forbid, sized)):
+            pass
+    for observer in notified:
+        for plan in sized:
+            observer.before(plan, by)
     begin = perf_counter()
     made = do()
     seconds = perf_counter() - begin
-    shares = [1 + sum(step.nbytes or 0 for step in plan.steps) for plan in told]
-    for plan, share in zip(told, shares, strict=True):
-        _record.record_conversion(plan, by, seconds * share / sum(shares))
+    shares = [1 + sum(step.nbytes or 0 for step in plan.steps) for plan in sized]
+    for plan, share in zip(sized, shares, strict=True):
+        for observer in notified:
+            observer.after(plan, by, seconds * share / sum(shares))
     return made
-
-
-def caller() -> Caller:
-    """Where the user called us: outside of the innermost function of ours that users call."""
-    known = _called.get()
-    if known:
-        return known
-    frame = sys._getframe()  # noqa: SLF001 -- warnings and tracebacks use it likewise
-    while frame.f_back and frame.f_globals.get("__name__") not in _ENTRANCES:
-        frame = frame.f_back
-    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(("xbridge._", "xbridge.tree.")):
-        frame = frame.f_back
-    return Caller(frame.f_code, frame.f_lineno, frame.f_globals)
-
-
-def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
-    """`fn` for another thread: what it converts, `by` has called for, under the policy of this thread now.
-
-    The block of that policy may be left before the thread is done, or has begun.
-    """
-    context, rules = copy_context(), None
-    context.run(_called.set, by)
-    if _registry.watchers:
-        from xbridge._observe.policy import policy  # noqa: PLC0415 -- only while somebody watches
-
-        rules = policy(**policy.now()._asdict())
-
-    def begun(*args: P.args, **options: P.kwargs) -> T:
-        with rules or nullcontext():
-            return fn(*args, **options)
-
-    return partial(context.run, begun)

@@ -16,6 +16,7 @@ from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_i
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.convert import Source, convert, convert_all, resolve_source
 from xbridge._engine.execute import run
+from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
@@ -106,7 +107,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     tracked = any(element.info.requires_grad for element in elements)
     history = tracked and any(stacker.array_info(one).requires_grad for one in parts)
     info = _strong(elements)[0].info._replace(dtype=dtype, device=where, shape=shape, requires_grad=history)
-    stack = Step(stacker, "stack", (nest.shape,), "the arrays of a list lie apart in memory")
+    stack = Step(stacker, "stack", (nest.shape,), reason("stack", "the arrays of a list lie apart in memory"))
     plan = Plan(Conversion(stacker, stacker, info, part, dtype, where), (stack,))
     return Source(run(parts, plan), stacker)
 

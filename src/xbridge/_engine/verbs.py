@@ -14,12 +14,13 @@ from xbridge import _host
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._engine.convert import convert, convert_all, plan, resolve_source
+from xbridge._engine.execute import observers
 from xbridge._engine.stack import from_arrays, from_numbers
 from xbridge._inspect import is_number
 from xbridge._plan.options import read_options, with_requires_grad
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Conversion, Options, Plan
-from xbridge.backends import HOST, _registry
+from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import (
     CopyError,
@@ -234,10 +235,8 @@ def _explain(x: object, target: Backend, source: Backend, keywords: dict[str, An
         if options.copy is False:
             resolve_source(x, target, must_share=True)
         found = plan(given, target, options).with_sizes(given.array)
-        if _registry.watchers:
-            from xbridge._observe import policy as _policy  # noqa: PLC0415 -- only while somebody watches
-
-            _policy.forbid(found)
+        for observer in observers():
+            observer.forbid(found)
     except XBridgeError as error:
         info = given.info()
         conversion = Conversion(backend, target, info, options, info.dtype, info.device)

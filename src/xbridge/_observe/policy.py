@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 from warnings import warn_explicit
 
 from xbridge._core.locks import lock
-from xbridge.backends import _registry
+from xbridge._engine.execute import add_observer, remove_observer
 from xbridge.errors import (
     CastWarning,
     CopyWarning,
@@ -30,11 +30,9 @@ from xbridge.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
-    from types import ModuleType
     from typing import Self
 
-    from xbridge._core.protocol import Array
-    from xbridge._engine.execute import Caller
+    from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan, Step
     from xbridge.errors import CrossingWarning
 
@@ -58,16 +56,63 @@ class Rules(NamedTuple):
 
 
 class _Block:
-    """One block that runs. A task that was begun in it and lives on is not held to it any longer."""
+    """The rules of one block, which observes the conversions that it is in force for.
+
+    A task that was begun in a block and outlives it is not held to its rules any longer.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.runs = True
 
+    def forbid(self, plan: Plan) -> None:
+        """Raise an error if the plan does what the policy forbids."""
+        for word, reason in self._crossings(plan, "raise"):
+            raise PolicyError.build(
+                plan.conversion.asked(),
+                f"{reason}, and policy({word}='raise') forbids {word}",
+                f"policy({word}='allow') around it",
+            )
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Warn of what the plan does, at the line that called for it."""
+        for word, reason in self._crossings(plan, "warn"):
+            warn_explicit(
+                f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
+                _CATEGORIES[word],
+                caller.f_code.co_filename,
+                caller.f_lineno,
+                module=caller.f_globals.get("__name__"),
+                registry=caller.f_globals.setdefault("__warningregistry__", {}),
+            )
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Do nothing; a policy does not count."""
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Do nothing; a wait converts nothing."""
+
+    def _crossings(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Yield what the plan does that is under a rule, and why. A copy of an empty array copies nothing."""
+        if _in_force() is not self:
+            return
+        rules = self.rules._asdict()
+        found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
+        for step in plan.steps:
+            for word in _words(step):
+                if step.copy_reason and (word != "copies" or step.nbytes != 0):
+                    found.setdefault(word, step.copy_reason.message)
+        yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
+
 
 _here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
-_everywhere = Rules()
+_everywhere = _Block(Rules())
 _changing = lock()
+
+
+def _in_force() -> _Block:
+    """Return the innermost block that runs here, or that of the process."""
+    return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
 
 
 class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -127,12 +172,12 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     @staticmethod
     def now() -> Rules:
         """What holds for conversions here and now."""
-        return next((block.rules for block in reversed(_here.get()) if block.runs), _everywhere)
+        return _in_force().rules
 
     def __enter__(self) -> Self:
         """From here on."""
-        _registry.watch(1)
         block = _Block(policy.now()._replace(**self._said))
+        add_observer(block)
         self._blocks.append(block)
         _here.set((*_here.get(), block))
         return self
@@ -145,7 +190,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         block.runs = False
         self._blocks.remove(block)
         _here.set(tuple(block for block in blocks if block.runs))
-        _registry.watch(-1)
+        remove_observer(block)
 
     def __call__(self, fn: F, /) -> F:
         """The function, in a block of this policy for each call."""
@@ -173,45 +218,6 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return cast("F", awaited if late else called)
 
 
-def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
-    """Convert an array without a copy, where the contract would copy to be safe.
-
-    What the contract guards against is the caller's from here on: a write to memory that was read-only
-    or that a graph needs, elements that share memory, an array that a library takes for immutable and
-    reads later.
-
-    Parameters
-    ----------
-    x : array
-        As for `to_backend`.
-    backend : str or module
-        The target library.
-
-    Returns
-    -------
-    array
-        The target's array over the memory of `x`. It is read-only where the target can say so.
-
-    Raises
-    ------
-    CopyError
-        The target cannot look at this memory at all: its strides, alignment or byte order, or a library
-        that has copied nevertheless.
-    XBridgeError
-        As for `to_backend`.
-
-    Examples
-    --------
-    >>> import numpy as np, torch
-    >>> ones = np.broadcast_to(1.0, 3)  # one element, three times
-    >>> unsafe_share(ones, "torch").data_ptr() == ones.ctypes.data
-    True
-    """
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    return verbs.unsafe_share(x, backend)
-
-
 def rules_in(words: str) -> Rules:
     """What holds in the process, but for what is said here, as in `transfers=raise,copies=warn`."""
     said: dict[str, Rule] = {}
@@ -224,39 +230,20 @@ def rules_in(words: str) -> Rules:
                 "transfers=raise",
             )
         said[word] = _checked(word, rule)
-    return _everywhere._replace(**said)
+    return _everywhere.rules._replace(**said)
 
 
 def everywhere(rules: Rules) -> Rules:
     """Set what holds in the process where no block says otherwise; gives what held until now."""
     global _everywhere
+    block = _Block(rules)
     with _changing:
-        before, _everywhere = _everywhere, rules
-    _registry.watch((rules != Rules()) - (before != Rules()))
-    return before
-
-
-def forbid(plan: Plan) -> None:
-    """Raise where the plan does what may not be done here."""
-    for word, reason in _crossings(plan, "raise"):
-        raise PolicyError.build(
-            plan.conversion.asked(),
-            f"{reason}, and policy({word}='raise') forbids {word}",
-            f"policy({word}='allow') around it",
-        )
-
-
-def warn(plan: Plan, caller: Caller) -> None:
-    """Warn of what the plan does, in the name of who called for it."""
-    for word, reason in _crossings(plan, "warn"):
-        warn_explicit(
-            f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
-            _CATEGORIES[word],
-            caller.f_code.co_filename,
-            caller.f_lineno,
-            module=caller.f_globals.get("__name__"),
-            registry=caller.f_globals.setdefault("__warningregistry__", {}),
-        )
+        before, _everywhere = _everywhere, block
+    if before.rules != Rules():
+        remove_observer(before)
+    if rules != Rules():
+        add_observer(block)
+    return before.rules
 
 
 _CATEGORIES: dict[str, type[CrossingWarning]] = {
@@ -265,17 +252,6 @@ _CATEGORIES: dict[str, type[CrossingWarning]] = {
     "detaches": DetachWarning,
     "casts": CastWarning,
 }
-
-
-def _crossings(plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
-    """What the plan does that is under that rule here, and why. To copy an empty array copies nothing."""
-    rules = policy.now()._asdict()
-    found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
-    for step in plan.steps:
-        for word in _words(step):
-            if step.copies and (word != "copies" or step.nbytes != 0):
-                found.setdefault(word, step.copies)
-    yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
 
 
 def _words(step: Step) -> tuple[str, ...]:

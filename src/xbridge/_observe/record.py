@@ -7,18 +7,21 @@ there are too many of them. It sees all threads, because a hidden transfer is of
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._core.locks import lock
-from xbridge._observe.rows import QueueStats, RecordRow, table
-from xbridge.backends import _registry
+from xbridge._core.text import aligned, named_place, short, time
+from xbridge._engine.execute import add_observer, remove_observer
+from xbridge._plan.reasons import ONCE
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
     from typing import Self
 
-    from xbridge._engine.execute import Caller
+    from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan
 
 _MOST_ROWS = 10_000
@@ -30,6 +33,76 @@ _ELSEWHERE: dict[str, Any] = {
     "source": "anything",
     "target": "anything",
 }
+
+
+_IF_SAME = " (if it stays the same)"
+"""What is made once for many conversions shows nothing of what is written in between."""
+
+_ASKED = "nothing: copy=True asks for new memory"
+"""Of a snapshot. Its source will change, so that not even one conversion for all would do."""
+
+
+class RecordRow(NamedTuple):
+    """What one line of code had converted, on one route."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+    target: str
+    calls: int
+    copied: int
+    """Bytes of new memory on the same device."""
+    moved: int
+    """Bytes that came from another device."""
+    seconds: float
+    avoid: str
+    """What it would take to have none of these bytes, or what asks for them; empty if there are none."""
+
+    @property
+    def where(self) -> str:
+        """File and line, from here if the file is below here."""
+        return f"{named_place(self.file)}:{self.line}"
+
+    @classmethod
+    def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
+        """What one conversion adds."""
+        code, conversion = caller.f_code, plan.conversion
+        source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
+        target = f"{conversion.target.name} {conversion.dtype} on {conversion.device}"
+        place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
+        moved = sum(step.nbytes or 0 for step in plan.steps if step.op in ("to_device", "stream_to_device"))
+        copied = sum(step.nbytes or 0 for step in plan.steps) - moved
+        return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
+
+    def plus(self, other: RecordRow) -> RecordRow:
+        """Two rows of one line and route as one."""
+        return self._replace(
+            calls=self.calls + other.calls,
+            copied=self.copied + other.copied,
+            moved=self.moved + other.moved,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+class QueueStats(NamedTuple):
+    """How far ahead of its use a line of code had its batches, with `prefetch`."""
+
+    file: str
+    line: int
+    function: str
+    depth: int
+    batches: int
+    ready: int
+    """Batches that were ready when one was asked for, all such counts added up."""
+    waited: float
+    """Seconds in which the program waited for a batch that was not."""
+
+    def __str__(self) -> str:
+        """In one line: full on average means that the program is what takes time."""
+        where = f"{named_place(self.file)}:{self.line}"
+        full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
+        return f"{where}  prefetch  {self.batches:,} batches  {full}  waited {time(self.waited)}"
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -60,19 +133,22 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     def __enter__(self) -> Self:
         """Begin to collect."""
-        global _open  # noqa: PLW0603 -- one for the process
-        with _changing:
-            _open = (*_open, self)
-        _registry.watch(1)
+        add_observer(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Collect no more; what there is can be read."""
-        global _open  # noqa: PLW0603 -- one for the process
-        with _changing:
-            last = len(_open) - 1 - _open[::-1].index(self)
-            _open = _open[:last] + _open[last + 1 :]
-        _registry.watch(-1)
+        remove_observer(self)
+
+    def forbid(self, plan: Plan) -> None:
+        """Do nothing; a record forbids nothing."""
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Do nothing; a record counts what has run."""
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Count a conversion that has run."""
+        self._add(RecordRow.of(plan, caller, seconds))
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
@@ -185,7 +261,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
 
-    def _wait(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Count a batch that was asked for, those that were ready then, and the wait for it."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
@@ -196,24 +273,32 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
                 )
 
 
-_open: tuple[record, ...] = ()
-_changing = lock()
-
-
-def record_conversion(plan: Plan, caller: Caller, seconds: float) -> None:
-    """Tell every open record what was done."""
-    row = RecordRow.of(plan, caller, seconds)
-    for each in _open:
-        each._add(row)  # noqa: SLF001 -- within this module
-
-
 def merge(seen: record, rows: str) -> None:
     """Add what another process has collected: the JSON of its record."""
     for row in json.loads(rows):
         seen._add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
-def record_wait(caller: Caller, depth: int, ready: int, seconds: float) -> None:
-    """Tell every open record that a batch was asked for, and how many were there."""
-    for each in _open:
-        each._wait(caller, depth, ready, seconds)  # noqa: SLF001 -- within this module
+def table(rows: Sequence[RecordRow], most: int) -> list[str]:
+    """The first of some rows, and what all of them come to; at least one."""
+    head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
+    cells = [head, *map(_cells, rows[:most])]
+    total = (sum(row.calls for row in rows), sum(row.copied for row in rows))
+    moved, seconds = sum(row.moved for row in rows), sum(row.seconds for row in rows)
+    count = f"all {len(rows)}" if len(rows) > 1 else "all"
+    cells.append((count, "", "", f"{total[0]:,}", *map(short, (total[1], moved)), time(seconds), ""))
+    return aligned(cells)
+
+
+def _cells(row: RecordRow) -> tuple[str, ...]:
+    amounts = (f"{row.calls:,}", short(row.copied), short(row.moved), time(row.seconds))
+    return (row.where, row.source, row.target, *amounts, row.avoid)
+
+
+def _to_avoid(plan: Plan) -> str:
+    """Return what would spare the steps that make new memory, unless the caller asked for new memory."""
+    reasons = [step.copy_reason for step in plan.steps if step.copy_reason and step.nbytes != 0]
+    if reasons and plan.conversion.options.copy:
+        return _ASKED
+    advice = "; ".join(dict.fromkeys(chain.from_iterable(why.advice for why in reasons)))
+    return advice + _IF_SAME if any(why.kind in ONCE for why in reasons) else advice

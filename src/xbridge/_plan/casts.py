@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
+from xbridge._plan.reasons import reason
 from xbridge._plan.steps import Step, nbytes_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def order_cast_and_move(
     start, goal = start or conversion.info.device, goal or conversion.device
     if start == goal:
         return casts
-    move = Step(backend, "to_device", (goal,), f"it moves from {start} to {goal}")
+    move = Step(backend, "to_device", (goal,), reason("device", f"it moves from {start} to {goal}"))
     first = (
         casts
         and _has_both(conversion, backend, start)
@@ -76,10 +77,10 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     if not nbytes or not streams_to_device(nbytes, conversion.device):
         return steps
     args = (*move.args, conversion.dtype) if change.op == "astype" else move.args
-    stream_to_device = Step(
-        conversion.target, "stream_to_device", args, f"{change.copies}, and {move.copies}"
-    )
-    return [*steps[: at - 1], stream_to_device, *steps[at + 2 :]]
+    assert change.copy_reason is not None  # noqa: S101 -- it is a copy
+    assert move.copy_reason is not None  # noqa: S101 -- likewise
+    why = change.copy_reason.and_then(move.copy_reason)
+    return [*steps[: at - 1], Step(conversion.target, "stream_to_device", args, why), *steps[at + 2 :]]
 
 
 def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
@@ -95,9 +96,11 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     info, dtype = conversion.info, conversion.dtype
     args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
     if dtype != info.dtype:
-        return [Step(backend, "astype", args, f"{info.dtype} becomes {dtype}")]
+        return [Step(backend, "astype", args, reason("cast", f"{info.dtype} becomes {dtype}"))]
     if conversion.options.dtype is not None and not info.native_byteorder:
-        return [Step(backend, "astype", args, f"its bytes are not in the order of {dtype}")]
+        return [
+            Step(backend, "astype", args, reason("byte_order", f"its bytes are not in the order of {dtype}"))
+        ]
     return []
 
 

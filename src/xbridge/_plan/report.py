@@ -91,7 +91,7 @@ def bytes_of(number: int | None) -> str:
 def _rows(plan: Plan) -> Iterator[Cells]:
     yield "from", _what(plan.source), bytes_of(plan.source.nbytes), _state(plan.source)
     for number, step in enumerate(plan.steps, 1):
-        nbytes = bytes_of(step.nbytes) if step.copies else ""
+        nbytes = bytes_of(step.nbytes) if step.copy_reason else ""
         yield str(number), f"{step.backend} {step.action}", nbytes, step.reason
     if plan.target is None:
         yield "to", plan.conversion.target.name, "", "refused"

@@ -17,6 +17,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
+from xbridge._plan.reasons import ASKED, reason
 from xbridge._plan.steps import Conversion, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
+    from xbridge._plan.reasons import CopyReason
     from xbridge._plan.steps import Options
 
 
@@ -38,9 +40,10 @@ def plan_within(backend: Backend, x: Array, options: Options) -> Plan:
     detached = options.grad == "detach" and info.requires_grad
     if not changes:
         if detached and not backend.readonly:
-            changes = [Step(backend, "copy", copies=f"it requires grad, and {_has_no_readonly(backend)}")]
+            reason_to_copy = reason("requires_grad", f"it requires grad, and {_has_no_readonly(backend)}")
+            changes = [Step(backend, "copy", copy_reason=reason_to_copy)]
         elif options.copy:
-            changes = [Step(backend, "copy", copies="copy=True")]
+            changes = [Step(backend, "copy", copy_reason=ASKED)]
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         raise GradientError.build(
             conversion.asked(),
@@ -73,10 +76,10 @@ def plan_between(source: Backend, target: Backend, x: Array, options: Options) -
     layout = source.memory_layout(x)
     steps = [Step(source, "detach")] if info.requires_grad else []
     if not layout.materialized:
-        late = (
-            "it is still to be computed" if layout.is_unallocated() else "an operation is still pending on it"
-        )
-        steps.append(Step(source, "materialize", copies=late))
+        late = reason("pending", "an operation is still pending on it")
+        if layout.is_unallocated():
+            late = reason("lazy", "it is still to be computed")
+        steps.append(Step(source, "materialize", copy_reason=late))
     if CPU not in (info.device, device) and info.device in target.devices():
         return _plan(
             conversion,
@@ -86,14 +89,14 @@ def plan_between(source: Backend, target: Backend, x: Array, options: Options) -
     checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
     steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
     steps.append(Step(source, "to_numpy"))
-    taken = Step(target, "from_numpy", copies=_reads_in(target))
+    taken = Step(target, "from_numpy", copy_reason=_no_sharing(target))
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
-    if not any(step.copies for step in [*steps, *on_host]):
+    if not any(step.copy_reason for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
         once = device != CPU if target.immutable else later
-        on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copies or once))
-    elif source.readonly and not any(step.copies for step in on_host):
+        on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
+    elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, and nobody's but the caller's
     return _plan(
         conversion, [*fuse_transfer(conversion, [*steps, *on_host, taken, *later]), *_track(conversion)]
@@ -112,11 +115,11 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
         _refuse(conversion, source.unsupported_dtype(conversion.dtype, info.device))
         before, casts, copied = [*before, *cast(conversion, source)], [], True
     later = order_cast_and_move(conversion, target, casts)
-    reason = next(_obstacles(conversion, layout), "") or ("copy=True" if conversion.options.copy else "")
+    why = next(_obstacles(conversion, layout), None) or (ASKED if conversion.options.copy else None)
     if later:
-        reason = "" if source.immutable and target.accepts_layout(info, layout) else later[0].copies
-    if reason and not copied:
-        before.append(Step(source, "copy", (), reason))
+        why = None if source.immutable and target.accepts_layout(info, layout) else later[0].copy_reason
+    if why and not copied:
+        before.append(Step(source, "copy", (), why))
     return [*before, Step(source, "to_dlpack"), Step(target, "from_dlpack"), *later]
 
 
@@ -203,16 +206,16 @@ def _track(conversion: Conversion) -> list[Step]:
     if not conversion.options.requires_grad:
         return []
     target, info = conversion.target, conversion.info
-    reason = hint = ""
+    why = hint = ""
     if not target.autograd:
-        reason = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
+        why = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
         hint = "a backend that has gradients"
     elif not is_inexact(conversion.dtype):
-        reason, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
+        why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
     elif info.requires_grad and conversion.options.grad != "detach":
-        reason, hint = "a new leaf would cut the history that it has", "grad='detach' to cut it"
-    if reason:
-        raise GradientError.build(f"{conversion.asked()} with requires_grad=True", reason, hint)
+        why, hint = "a new leaf would cut the history that it has", "grad='detach' to cut it"
+    if why:
+        raise GradientError.build(f"{conversion.asked()} with requires_grad=True", why, hint)
     return [Step(target, "require_grad")]
 
 
@@ -223,24 +226,24 @@ def _is_leaf(backend: Backend, x: Array) -> bool:
 
 
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
-    """The sharing rules. Memory that a later step reads only once needs no more than a view of it."""
+    """Apply the sharing rules. A later step that reads the memory once needs no more than a view of it."""
     target, info = conversion.target, conversion.info
-    reason = next(_obstacles(conversion, layout), "")
+    why = next(_obstacles(conversion, layout), None)
     if will_copy:
-        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", order(target), reason)]
-    if conversion.options.copy and not reason:
-        reason = "copy=True"
-    if reason:
-        return [Step(_host, "copy", order(target), reason)]
+        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", order(target), why)]
+    why = why or (ASKED if conversion.options.copy else None)
+    if why:
+        return [Step(_host, "copy", order(target), why)]
     return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
 
 
-def _reads_in(target: Backend) -> str:
-    """Why the target's arrays never look at host memory, so that taking it over is a copy; "" if they do.
+def _no_sharing(target: Backend) -> CopyReason | None:
+    """Return why the target's arrays never use host memory, so that `from_numpy` copies; None if they do.
 
-    What relies on memory that does not change looks at it: it is only given other memory.
+    A library that assumes immutable memory uses it: it is given memory that does not change.
     """
-    return "" if target.immutable else target.gaps.get("sharing", "").partition(": ")[2]
+    said = "" if target.immutable else target.gaps.get("sharing", "").partition(": ")[2]
+    return reason("no_sharing", said) if said else None
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
@@ -248,28 +251,30 @@ def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
     return info.requires_grad or not layout.writable or layout.may_overlap_itself()
 
 
-def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[str]:
-    """Why the target cannot safely look at the same memory."""
+def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
+    """Yield the reasons that keep the target from sharing the memory safely."""
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.immutable and not source.immutable and not conversion.options.unsafe:
-        yield f"its memory can change, and {target.name} reads it later"
+        yield reason("mutable", f"its memory can change, and {target.name} reads it later")
     if not target.accepts_layout(info, layout):
         if not info.native_byteorder:
-            yield "its bytes are in foreign order"
+            yield reason("byte_order", "its bytes are in foreign order")
         elif not layout.aligned:
-            yield "its memory is not aligned"
-        yield f"{target.name} has no such strides"
+            yield reason("alignment", "its memory is not aligned")
+        else:
+            yield reason("strides", f"{target.name} has no such strides")
     if conversion.options.unsafe:
         return
     if not target.readonly:
-        reasons = {
-            "its memory is read-only": not layout.writable,
-            "its elements may share memory with each other": layout.may_overlap_itself(),
-            "it requires grad": info.requires_grad,
-        }
-        yield from (f"{reason}, and {_has_no_readonly(target)}" for reason, holds in reasons.items() if holds)
+        if not layout.writable:
+            yield reason("read_only", f"its memory is read-only, and {_has_no_readonly(target)}")
+        if layout.may_overlap_itself():
+            shared = "its elements may share memory with each other"
+            yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
+        if info.requires_grad:
+            yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
     elif conversion.options.traced and _is_guarded(info, layout):
-        yield "a compiler would make its read-only array writable"
+        yield reason("compiled", "a compiler would make its read-only array writable")
 
 
 def _has_no_readonly(backend: Backend) -> str:
@@ -277,18 +282,14 @@ def _has_no_readonly(backend: Backend) -> str:
 
 
 def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
-    """Hold `copy=False` against the steps; an empty array has no memory to share, and is cast like any."""
+    """Check `copy=False` against the steps. An empty array has no memory to share, and is cast like any."""
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape
-        reason = next(
-            (step.copies for step in steps if step.copies and (step.op == "astype" or not empty)), ""
-        )
-        if reason:
-            unsafe = conversion.options.unsafe
-            how, hint = (
-                ("without a copy", f"to_backend(x, {conversion.target.name!r})")
-                if unsafe
-                else ("with copy=False", "copy=None")
-            )
-            raise CopyError.build(f"{conversion.asked()} {how}", reason, hint)
+        copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)
+        why = next(filter(None, copies), None)
+        if why:
+            how, hint = "with copy=False", "copy=None"
+            if conversion.options.unsafe:
+                how, hint = "without a copy", f"to_backend(x, {conversion.target.name!r})"
+            raise CopyError.build(f"{conversion.asked()} {how}", why.message, hint)
     return Plan(conversion, tuple(steps))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
+    from xbridge._plan.reasons import CopyReason
     from xbridge.errors import XBridgeError
 
 
@@ -44,8 +45,8 @@ class Step(NamedTuple):
     module: Backend | ModuleType
     op: str
     args: tuple[object, ...] = ()
-    copies: str = ""
-    """Why it makes new memory; empty if it does not."""
+    copy_reason: CopyReason | None = None
+    """Why it makes new memory; None if it does not."""
     nbytes: int | None = None
     """Of new memory; None where nobody has asked, or the library alone knows."""
 
@@ -62,7 +63,7 @@ class Step(NamedTuple):
     @property
     def reason(self) -> str:
         """Why it makes new memory, or what it is for."""
-        return self.copies or _PURPOSES[self.op]
+        return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
 
 
 _PURPOSES = {
@@ -168,7 +169,7 @@ class Plan(NamedTuple):
     @property
     def copies(self) -> bool:
         """Whether a step makes new memory."""
-        return any(step.copies for step in self.steps)
+        return any(step.copy_reason for step in self.steps)
 
     @property
     def shares_memory(self) -> bool:
@@ -261,7 +262,7 @@ def _weighed(plan: Plan) -> Iterator[Step]:
             dtype = str(step.args[0])
         elif step.op == "stream_to_device":
             dtype = str(*step.args[1:] or (dtype,))
-        yield step._replace(nbytes=nbytes_of(plan.conversion.info.shape, dtype) if step.copies else 0)
+        yield step._replace(nbytes=nbytes_of(plan.conversion.info.shape, dtype) if step.copy_reason else 0)
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:

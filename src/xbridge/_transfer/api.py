@@ -19,11 +19,12 @@ from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
-from xbridge._engine.execute import begun_by, caller
+from xbridge._engine.caller import caller
+from xbridge._engine.execute import observers
 from xbridge._leaves import TreeArrays, converted
-from xbridge._transfer.threads import apart, as_here, beside, ends, goal, may_leave
-from xbridge.backends import _registry
+from xbridge._transfer.threads import apart, as_here, begun_by, beside, ends, goal, may_leave
 from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from xbridge._api import Grad
     from xbridge._core.protocol import Backend
-    from xbridge._engine.execute import Caller
+    from xbridge._engine.caller import Caller
     from xbridge._leaves import ArrayFn
 
 _END = object()
@@ -108,6 +109,7 @@ class Transfer:
         raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
 
 
+@entry_point
 def transfer(
     tree: Any,
     /,
@@ -173,6 +175,7 @@ def transfer(
     return Transfer(future)
 
 
+@entry_point
 def prefetch(
     iterable: Iterable[Any],
     /,
@@ -290,14 +293,13 @@ def _stay(process: int, what: str, hint: str) -> None:
 
 def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
     """The next batch, for who takes it out; nothing at the end. The records are told of the wait."""
-    if not _registry.watchers:
+    if not observers():
         return under_way.popleft().result()
-    from xbridge._observe import record as _record  # noqa: PLC0415 -- only while somebody watches
-
     ready, begin = sum(batch.done() for batch in under_way), perf_counter()
     given = under_way.popleft().result()
     if given:
-        _record.record_wait(by, depth, ready, perf_counter() - begin)
+        for observer in observers():
+            observer.waited(by, depth, ready, perf_counter() - begin)
     return given
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU
+from xbridge._engine import caller as _caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge.backends import INDEX, _registry
@@ -24,7 +28,11 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
+    from xbridge._engine.caller import Caller
     from xbridge._leaves import ArrayFn
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def goal(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
@@ -89,3 +97,22 @@ def beside(fn: Callable[[ArrayFn], Any], carry: ArrayFn) -> Future[Any] | None:
         return None
     finally:
         pool.shutdown(wait=False)
+
+
+def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
+    """Return `fn` for another thread, as called by `by` and under the policy of this thread now.
+
+    The block of that policy may be left before the thread is done, or has begun.
+    """
+    context, rules = copy_context(), None
+    context.run(_caller.begun_by.set, by)
+    if _registry.observers:
+        from xbridge._observe.policy import policy  # noqa: PLC0415 -- only if a policy may be in force
+
+        rules = policy(**policy.now()._asdict())
+
+    def begun(*args: P.args, **options: P.kwargs) -> T:
+        with rules or nullcontext():
+            return fn(*args, **options)
+
+    return partial(context.run, begun)

@@ -44,7 +44,7 @@ _current: set[str] = set()
 
 _Module: type[ModuleType] = type(sys)  # to import `types` for it would take longer
 
-watchers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
+observers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
 
 _entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -180,11 +180,11 @@ def is_available(name: str | ModuleType) -> bool:
     return True
 
 
-def watch(change: int) -> None:
+def count_observers(change: int) -> None:
     """One watcher more, or one less: the first empties the hot table, the last fills it again."""
-    global watchers  # noqa: PLW0603 -- changed under the lock
+    global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
-        watchers += change
+        observers += change
         _empty()
     _warm()
 
@@ -293,7 +293,7 @@ def _warm() -> None:
 def _rooms() -> list[Backend]:
     """The backends between which the hot table leads now."""
     with _lock:
-        return [] if watchers else [getattr(_Loaded, name) for name in sorted(_current)]
+        return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
 
 
 def _renew() -> None:

@@ -6,6 +6,7 @@ from builtins import map as _map
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._inspect import are_arrays
 from xbridge._leaves import converted, crosses, direct, each, is_text, together
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
     from xbridge.tree.flatten import Tree
 
-    LayoutCase: TypeAlias = Callable[[list[Any]], list[Any]]
+    LeafFn: TypeAlias = Callable[[list[Any]], list[Any]]
     """From all leaves of one type to what becomes of them."""
     Bulk: TypeAlias = Callable[[list[Any]], list[Any] | None]
     """The same, or None in doubt."""
 
 
+@entry_point
 def to_backend(
     tree: Tree,
     /,
@@ -83,6 +85,7 @@ def to_backend(
     return _converted(TreeSpec(tree), get(backend), keywords, scalars=scalars)
 
 
+@entry_point
 def to_numpy(
     tree: Tree,
     /,
@@ -118,6 +121,7 @@ def to_numpy(
     return to_backend(tree, HOST, dtype=dtype, copy=copy, grad=grad, scalars=scalars)
 
 
+@entry_point
 def align(
     *trees: Tree,
     like: Array | None = None,
@@ -163,6 +167,7 @@ def align(
     return aligned
 
 
+@entry_point
 def map(  # noqa: A001 -- what others call it too
     fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False
 ) -> Tree:
@@ -199,7 +204,7 @@ def map(  # noqa: A001 -- what others call it too
     if not callable(fn):
         raise OptionError.build(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
     walk = TreeSpec(tree)
-    ways: dict[type, LayoutCase] = {
+    ways: dict[type, LeafFn] = {
         kind: partial(_once, partial(each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
     }
     if scalars:
@@ -211,7 +216,7 @@ def map(  # noqa: A001 -- what others call it too
 
 def _converted(walk: TreeSpec, target: Backend, keywords: dict[str, Any], *, scalars: bool = False) -> Tree:
     options = read_options((target,), **keywords)
-    ways: dict[type, LayoutCase] = {}
+    ways: dict[type, LeafFn] = {}
     for kind in walk.kinds:
         if crosses(kind):
             plain = direct(kind, target, options) is target.fast_from_numpy
@@ -224,7 +229,7 @@ def _converted(walk: TreeSpec, target: Backend, keywords: dict[str, Any], *, sca
     return walk.unflatten(_all(walk, ways))
 
 
-def _all(walk: TreeSpec, ways: dict[type, LayoutCase]) -> list[Any]:
+def _all(walk: TreeSpec, ways: dict[type, LeafFn]) -> list[Any]:
     """What becomes of all leaves."""
     leaves = done = walk.leaves
     if len(walk.kinds) == 1 == len(ways):
@@ -235,7 +240,7 @@ def _all(walk: TreeSpec, ways: dict[type, LayoutCase]) -> list[Any]:
     return done
 
 
-def _once(way: LayoutCase, xs: list[Array]) -> list[Any]:
+def _once(way: LeafFn, xs: list[Array]) -> list[Any]:
     """The same object for the same array, wherever it stands."""
     if len(set(_map(id, xs))) == len(xs):
         return way(xs)
@@ -244,7 +249,7 @@ def _once(way: LayoutCase, xs: list[Array]) -> list[Any]:
     return [done[id(x)] for x in xs]
 
 
-def _arrays(walk: TreeSpec, many: Bulk | None, planned: LayoutCase, xs: list[Array]) -> list[Array]:
+def _arrays(walk: TreeSpec, many: Bulk | None, planned: LeafFn, xs: list[Array]) -> list[Array]:
     """Arrays of one type, converted at once if all are plain; text stays."""
     done = many(xs) if many else None
     if done is not None:
