@@ -51,14 +51,15 @@ def _is_read_only(backend: Declared) -> bool:
         _host.copy(np.zeros(1 << 16, "float32"), "C")
     )  # it begins where everybody takes it
     x = get(backend.name).from_numpy(host)
-    return xbridge.shares_memory(x, host) and not get(backend.name).memory_layout(x).writable
+    layout = get(backend.name).memory_layout(x)
+    return not layout.writable and (layout.is_unallocated() or xbridge.shares_memory(x, host))
 
 
 def _is_elsewhere(backend: Declared) -> bool:
     return backend.name in ACCELERATORS or len(get(backend.name).devices()) > 1
 
 
-def _has_history(backend: Declared) -> bool:
+def _has_autograd(backend: Declared) -> bool:
     try:
         xbridge.asarray(np.ones(2, "float32"), backend=backend.name, requires_grad=True)
     except xbridge.GradientError:
@@ -86,10 +87,10 @@ def _keeps_the_order(backend: Declared) -> bool:
 
 PROBES: dict[str, Callable[[Declared], bool]] = {
     "readonly": _is_read_only,
-    "device": _is_elsewhere,
-    "history": _has_history,
+    "devices": _is_elsewhere,
+    "autograd": _has_autograd,
     "namespace": _has_namespace,
     "sharing": _looks_at_the_host,
-    "order": _keeps_the_order,
+    "axis_order": _keeps_the_order,
 }
 """Whether a backend keeps what it may declare as a gap."""

@@ -1,10 +1,12 @@
 """What the backends declare of themselves, read from their source: a library need not be here for that."""
 
 import ast
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xbridge._core.protocol import Gap
 from xbridge.backends import INDEX
 
 ACCELERATORS = {"torch": ("cuda", "mps", "xpu"), "jax": ("cuda", "tpu"), "cupy": ("cuda",)}
@@ -15,11 +17,23 @@ class Declared(NamedTuple):
     """What a backend says of itself."""
 
     name: str
-    readonly: bool
-    immutable: bool
-    autograd: bool
-    host_only: bool
-    gaps: dict[str, str]
+    gaps: dict[str, Gap]
+    assumes_immutable: bool = False
+
+    @property
+    def readonly(self) -> bool:
+        """Whether its arrays can be read-only."""
+        return "readonly" not in self.gaps
+
+    @property
+    def autograd(self) -> bool:
+        """Whether its arrays can require grad."""
+        return "autograd" not in self.gaps
+
+    @property
+    def host_only(self) -> bool:
+        """Whether its arrays are in host memory only."""
+        return "devices" in self.gaps
 
     @property
     def is_measured(self) -> bool:
@@ -40,9 +54,20 @@ def _declared_in(module: str) -> Declared:
     for line in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         match line:
             case ast.Assign([ast.Name(word)], value) | ast.AnnAssign(ast.Name(word), _, ast.expr() as value):
-                if word in Declared._fields:
+                if word == "gaps":
+                    found[word] = dict(_gaps_in(value))
+                elif word in Declared._fields:
                     found[word] = ast.literal_eval(value)
     return Declared(**found)
+
+
+def _gaps_in(value: ast.expr) -> Iterator[tuple[str, Gap]]:
+    """The entries of a dictionary of `Gap(status, reason)`."""
+    assert isinstance(value, ast.Dict)
+    for key, call in zip(value.keys, value.values, strict=True):
+        assert isinstance(key, ast.Constant)
+        assert isinstance(call, ast.Call)
+        yield str(key.value), Gap(*map(ast.literal_eval, call.args))
 
 
 def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
@@ -51,9 +76,9 @@ def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
         return "itself"
     if source.name == "dask":
         return "computed"
-    if not _meet(source, target) or (target.immutable and not source.immutable):
+    if not _meet(source, target) or (target.assumes_immutable and not source.assumes_immutable):
         return "copied"
-    if not (guarded or source.immutable):
+    if not (guarded or source.assumes_immutable):
         return "shared"
     return "shared, read-only" if target.readonly else "copied"
 

@@ -25,7 +25,7 @@ from xbridge.backends._registry import get
 Table: TypeAlias = "list[list[str]]"
 Array: TypeAlias = Any
 
-FACTS = ("readonly", "immutable", "autograd", "host_only")
+FACTS = ("readonly", "assumes_immutable", "autograd", "host_only")
 NAMELESS = ("longdouble", "object", "str", "datetime64[s]")
 
 
@@ -33,9 +33,9 @@ def tables(backends: list[Declared]) -> dict[str, Table]:
     """Every table by its name, the head first."""
     info = [[backend.name, *(str(getattr(backend, fact)) for fact in FACTS)] for backend in backends]
     gaps = [
-        [backend.name, gap, *reason.split(": ", 1)]
+        [backend.name, feature, gap.status, gap.reason]
         for backend in backends
-        for gap, reason in backend.gaps.items()
+        for feature, gap in backend.gaps.items()
     ]
     return {
         "pairs": pairs(backends),
@@ -45,7 +45,7 @@ def tables(backends: list[Declared]) -> dict[str, Table]:
         "devices": devices(backends),
         "layouts": layouts(),
         "facts": [["backend", *FACTS], *info],
-        "gaps": [["backend", "what", "until", "why"], *gaps],
+        "gaps": [["backend", "feature", "status", "reason"], *gaps],
     }
 
 

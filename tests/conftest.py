@@ -22,6 +22,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_registry, "by_type", {})
     monkeypatch.setattr(_registry, "_failed", set())
     monkeypatch.setattr(_registry, "_current", set())
+    monkeypatch.setattr(_registry, "_Loaded", type("_Loaded", (), {}))
     monkeypatch.setattr(_registry, "_entries", dict(INDEX))
     monkeypatch.setattr(_registry, "_plugins", None)
     yield

@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 TOYS = """
+import array_api_compat.numpy
 import xbridge
 from toylib import make_backend
-from xbridge._core.protocol import Refusal
+from xbridge.protocol import Gap, Unsupported
 
 def lacks(dtype, device):
-    return Refusal(xbridge.DTypeError, "toys are real", "x.real") if dtype == "complex64" else None
+    return Unsupported(xbridge.DTypeError, "toys are real", "x.real") if dtype == "complex64" else None
 
 toylib = make_backend(
     devices=lambda: tuple(map(xbridge.Device, ("cpu", "chip:0", "chip:1"))),
-    gaps={"history": "never: toys do not differentiate"},
-    lacks=lacks,
+    gaps={"autograd": Gap("never", "toys do not differentiate")},
+    unsupported_dtype=lacks,
+    namespace=lambda x: array_api_compat.numpy,
 )
-barelib = make_backend("barelib", gaps={"namespace": "never: it is too small"})
+barelib = make_backend("barelib", gaps={"namespace": Gap("never", "it is too small")})
 xbridge.register_backend("toylib", toylib, replace=True)
 xbridge.register_backend("barelib", barelib, replace=True)
 xbridge.register_backend("nolib", "nolib_xbridge")

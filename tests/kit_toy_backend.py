@@ -9,27 +9,20 @@ from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
 from xbridge import _host
-from xbridge._core.devices import CPU, Device, no_exchange
+from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import instead
 from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Exporter, HostArray, MemoryLayout
+    from xbridge._core.protocol import HostArray, MemoryLayout
 
 name = "tiles"
-plain: tuple[type, ...] = (Tile,)
-scalars: tuple[type, ...] = ()
-readonly = True
-immutable = False
-autograd = True
-host_only = False
+array_types: tuple[type, ...] = (Tile,)
 host_casts: frozenset[tuple[str, str]] = frozenset({("float64", "float32")})
-gaps: dict[str, str] = {}
 samples = "kit_toy_samples"
 
 _DEVICES = {"host": CPU, "attic": Device("tile:0"), "cellar": Device("tile:1")}
@@ -37,8 +30,12 @@ _PLACES = {device: place for place, device in _DEVICES.items()}
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32", "complex": "complex64"}
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, Tile)
+def to_numpy(x: Tile, /) -> HostArray:
+    return x.memory.view()
+
+
+def from_numpy(host: HostArray, /) -> Tile:
+    return Tile(host)
 
 
 def array_info(x: Tile, /) -> ArrayInfo:
@@ -63,6 +60,28 @@ def memory_layout(x: Tile, /) -> MemoryLayout:
     return layout_of(x.memory)._replace(writable=x.writable, materialized=not (x.neg or x.conj))
 
 
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder and layout.aligned and all(stride >= 0 for stride in layout.strides)
+
+
+def namespace(x: Tile, /) -> ModuleType:
+    module: ModuleType = xp
+    return module
+
+
+def copy(x: Tile, /) -> Tile:
+    values = x.values()
+    axes = sorted(range(values.ndim), key=lambda axis: -abs(x.memory.strides[axis]))
+    dense = np.ascontiguousarray(values.transpose(axes)).reshape([values.shape[axis] for axis in axes])
+    copied = dense.transpose(np.argsort(axes)) if axes else dense
+    return x.like(copied)
+
+
+def stack(arrays: list[Tile], shape: tuple[int, ...], /) -> Tile:
+    values = np.stack([x.values() for x in arrays])
+    return arrays[0].like(values.reshape((*shape, *arrays[0].shape)), *arrays)
+
+
 def dtype_name(dtype: object, /) -> str | None:
     return dtype.name if isinstance(dtype, Stone) else None
 
@@ -75,6 +94,24 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 
 def default_dtype(category: str, device: Device, /) -> str:
     return _DEFAULTS[category]
+
+
+def astype(x: Tile, dtype: str, /) -> Tile:
+    with np.errstate(all="ignore"):
+        return x.like(x.values().astype(native_dtype(dtype)))
+
+
+def check_cast(x: Tile, dtype: str, /) -> Tile:
+    _host.check_cast(x.values(), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(_DEVICES.values())
+
+
+def to_device(x: Tile, device: Device, /) -> Tile:
+    return Tile(np.empty(0), place=_PLACES[device]).like(x.values(), x)
 
 
 def device_name(device: object, /) -> Device | None:
@@ -95,25 +132,16 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     return found
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(_DEVICES.values())
+def detach(x: Tile, /) -> Tile:
+    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=False)
 
 
-def namespace(x: Tile, /) -> ModuleType:
-    module: ModuleType = xp
-    return module
+def require_grad(x: Tile, /) -> Tile:
+    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=x.writable, parents=())
 
 
-def is_tracing() -> bool:
-    return False
-
-
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
-
-
-def is_grad_enabled() -> bool:
-    return True
+def materialize(x: Tile, /) -> Tile:
+    return x.like(x.values())
 
 
 def fast_to_numpy(x: Tile, /) -> HostArray | None:
@@ -129,62 +157,3 @@ def fast_from_numpy(host: HostArray, /) -> Tile | None:
     if not (flags.behaved and flags.forc and host.dtype.isnative) or host.dtype.name not in LIBRARY_DTYPES:
         return None
     return Tile(host)
-
-
-def detach(x: Tile, /) -> Tile:
-    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=False)
-
-
-def require_grad(x: Tile, /) -> Tile:
-    return Tile(x.memory, place=x.place, neg=x.neg, conj=x.conj, writable=x.writable, parents=())
-
-
-def materialize(x: Tile, /) -> Tile:
-    return x.like(x.values())
-
-
-def check_cast(x: Tile, dtype: str, /) -> Tile:
-    _host.check_cast(x.values(), dtype)
-    return x
-
-
-def astype(x: Tile, dtype: str, /) -> Tile:
-    with np.errstate(all="ignore"):
-        return x.like(x.values().astype(native_dtype(dtype)))
-
-
-def copy(x: Tile, /) -> Tile:
-    values = x.values()
-    axes = sorted(range(values.ndim), key=lambda axis: -abs(x.memory.strides[axis]))
-    dense = np.ascontiguousarray(values.transpose(axes)).reshape([values.shape[axis] for axis in axes])
-    copied = dense.transpose(np.argsort(axes)) if axes else dense
-    return x.like(copied)
-
-
-def to_device(x: Tile, device: Device, /) -> Tile:
-    return Tile(np.empty(0), place=_PLACES[device]).like(x.values(), x)
-
-
-def stack(arrays: list[Tile], shape: tuple[int, ...], /) -> Tile:
-    values = np.stack([x.values() for x in arrays])
-    return arrays[0].like(values.reshape((*shape, *arrays[0].shape)), *arrays)
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    return info.native_byteorder and layout.aligned and all(stride >= 0 for stride in layout.strides)
-
-
-def to_numpy(x: Tile, /) -> HostArray:
-    return x.memory.view()
-
-
-def from_numpy(host: HostArray, /) -> Tile:
-    return Tile(host)
-
-
-def to_dlpack(x: Tile, /) -> Exporter:
-    raise no_exchange(name)
-
-
-def from_dlpack(shown: Exporter, /) -> Tile:
-    raise no_exchange(name)

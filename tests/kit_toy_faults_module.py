@@ -10,7 +10,7 @@ import numpy as np
 from kit_toy import LIBRARY_DTYPES, Stone, Tile
 from kit_toy_planting import array_info, raise_
 
-from xbridge._core.protocol import Unsupported
+from xbridge._core.protocol import Gap, Unsupported
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ FAULTS: Faults = {
             "unsupported": lambda x, leaving, /: good.unsupported(x, leaving=leaving)
         },
     },
-    "test_plain_types_are_named_and_so_are_casts": {
-        "no type is plain": {"plain": ()},
+    "test_types_and_casts_are_named": {
+        "no type is named": {"array_types": ()},
+        "no type takes the fast path": {"fast_types": ()},
         "casts are named wrongly": {"host_casts": frozenset({("double", "float32")})},
     },
     "test_what_is_no_array_of_it_is_not_its_own": {
@@ -41,11 +42,11 @@ FAULTS: Faults = {
         "what inherits is not owned": {"owns": lambda cls: cls is Tile},
     },
     "test_its_types_are_its_own": {
-        "arrays are scalars": {"scalars": (Tile,)},
-        "arrays of the host are scalars": {"scalars": (np.ndarray,)},
+        "arrays are scalars": {"scalar_types": (Tile,)},
+        "arrays of the host are scalars": {"scalar_types": (np.ndarray,)},
     },
     "test_what_must_not_leave_is_left_to_the_plan": {
-        "a subclass takes the hot path": {"plain": (Tile, kit_toy_samples.Floor)},
+        "a subclass takes the hot path": {"fast_types": (Tile, kit_toy_samples.Floor)},
     },
     "test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself": {
         "it is always traced": {"is_tracing": lambda: True},
@@ -147,14 +148,11 @@ FAULTS: Faults = {
         },
     },
     "test_memory_that_may_not_be_written_is_looked_at_read_only": {
-        "an undeclared gap: nothing is read-only": {"readonly": False},
+        "an undeclared gap: nothing is read-only": {
+            "from_numpy": lambda host: Tile(host if host.flags.writeable else host.copy())
+        },
     },
     "test_arrays_live_elsewhere_too": {
-        "a stale gap": {"gaps": {"device": "notyet: tiles do not move"}},
-    },
-    "test_every_gap_is_one_of_the_promises_and_says_why": {
-        "a gap of another name": {"gaps": {"speed": "never: tiles are heavy"}},
-        "a gap without an excuse": {"gaps": {"order": "because tiles are heavy"}},
-        "a gap without a reason": {"gaps": {"order": "never: "}},
+        "a stale gap": {"gaps": {"devices": Gap("notyet", "tiles do not move")}},
     },
 }

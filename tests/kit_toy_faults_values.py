@@ -226,7 +226,7 @@ CASTS: Faults = {
         },
         "the library says it casts as the host does, and does not": {
             "astype": through(good.astype, flushed),
-            "agrees": lambda dtype, other, device: (dtype, other) == ("float32", "float16"),
+            "cast_matches_numpy": lambda dtype, other, device: (dtype, other) == ("float32", "float16"),
         },
     },
     "test_a_value_that_would_be_lost_unasked_is_noticed": {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import xbridge
-from xbridge._core.protocol import FACTS, VERBS
+from xbridge.backends._defaults import written
 from xbridge.testing import conformance
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def register(name: str, **changes: Any) -> None:
     Each needs a name of its own, for what the kit knows of a backend it keeps by name.
     """
     module = ModuleType(name)
-    words = {word: getattr(kit_toy_backend, word) for word in (*FACTS, *VERBS)} | {"name": name} | changes
+    own = {word: getattr(kit_toy_backend, word) for word in written(kit_toy_backend)}
+    words = own | {"name": name} | changes
     vars(module).update({word: thing for word, thing in words.items() if thing is not None})
     xbridge.register_backend(name, module, roots=("kit_toy",))

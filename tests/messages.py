@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from xbridge import is_available
-from xbridge.backends import DOORS, INDEX
+from xbridge._engine.device_import import INDEXED
+from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MISSING = [INDEX[name].install for name in DOORS if not is_available(name)]
-NO_DOOR = f", or {MISSING[0]} where that device is" if MISSING else ""
+MISSING = [INDEX[name].install for name in INDEXED if not is_available(name)]
+NO_IMPORTER = f", or {MISSING[0]} where that device is" if MISSING else ""
 """What else there is to try, where nobody can look at the memory of a device."""
 
 

@@ -100,7 +100,7 @@ def library(name: str) -> Library:
     """What a library is."""
     backend = get(name)
     return LIBRARIES.get(name) or Library(
-        backend.host_only, backend.readonly, backend.immutable, backend.autograd
+        backend.host_only, backend.readonly, backend.assumes_immutable, backend.autograd
     )
 
 

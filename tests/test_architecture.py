@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import xbridge
-from xbridge._core import optional, protocol
+from xbridge._core import protocol
 from xbridge.backends import INDEX
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from xbridge.backends._registry import get
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -84,34 +81,39 @@ def public_functions(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=short)
-def test_every_backend_has_the_same_verbs_in_the_same_order(path: Path) -> None:
-    present = [word for word in public_functions(path) if word in optional.OPTIONAL]
-    assert public_functions(path) == [*protocol.VERBS, *present]
+def test_every_backend_writes_its_verbs_in_the_order_of_the_protocol(path: Path) -> None:
+    names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
+    functions = public_functions(path)
+    assert [word for word in functions if word not in names] == []
+    assert functions == sorted(functions, key=names.index)
 
 
-def test_the_protocol_and_its_list_of_verbs_agree() -> None:
-    methods = methods_of("Backend", protocol)
-    info = [node.name for node in methods if node.decorator_list]
-    verbs = [node.name for node in methods if not node.decorator_list]
-    assert (info, verbs) == (list(protocol.FACTS), list(protocol.VERBS))
-    assert [node.name for node in methods_of("Extras", optional)] == list(optional.OPTIONAL)
+def test_the_protocol_lists_every_name_in_one_group() -> None:
+    names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
+    lists = [*protocol.FACTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
+    assert sorted(lists) == sorted(names)
+    assert set(protocol.REQUIRED) <= {*protocol.FACTS, *protocol.VERBS}
+    assert {word for group in protocol.TOGETHER for word in group} <= {*protocol.VERBS, *protocol.OPTIONAL}
 
 
-def methods_of(protocol: str, module: ModuleType) -> list[ast.FunctionDef]:
-    tree = ast.parse(inspect.getsource(module))
-    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == protocol)
-    return [node for node in found.body if isinstance(node, ast.FunctionDef)]
+def parameters(verb: str) -> list[str]:
+    """The names of the parameters of a verb; an optional one has them in its docstring."""
+    member = vars(protocol.Backend)[verb]
+    if not isinstance(member, property):
+        return list(inspect.signature(member).parameters)[1:]
+    found = re.match(rf"`{verb}\((.*?)\)`: ", member.__doc__ or "")
+    assert found, f"the docstring of {verb} does not begin with a call of it"
+    return [word for word in found[1].split(", ") if word]
 
 
-def test_no_backend_has_an_optional_verb_by_halves() -> None:
-    backends = [
-        import_module(str(entry.module)) for name, entry in INDEX.items() if xbridge.is_available(name)
-    ]
-    for backend in backends:
-        for verb in optional.OPTIONAL:
-            mine = getattr(backend, verb, None)
-            theirs = list(inspect.signature(getattr(optional.Extras, verb)).parameters)
-            assert mine is None or list(inspect.signature(mine).parameters) == theirs[1:]
+@pytest.mark.parametrize("name", [name for name in INDEX if xbridge.is_available(name)])
+def test_every_verb_of_a_backend_has_the_parameters_of_the_protocol(name: str) -> None:
+    backend = get(name)
+    for verb in (*protocol.VERBS, *protocol.OPTIONAL):
+        function = getattr(backend, verb)
+        if function is not None:
+            own = list(inspect.signature(function).parameters)
+            assert own == parameters(verb), verb
 
 
 @pytest.mark.parametrize("path", BACKENDS, ids=short)
@@ -129,7 +131,8 @@ def test_only_the_registry_reaches_a_backend_and_only_by_a_string() -> None:
     for path in CORE:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             module = node.module if isinstance(node, ast.ImportFrom) else None
-            assert not (module or "").startswith("xbridge.backends."), short(path)
+            private = (module or "").startswith("xbridge.backends._")
+            assert private or not (module or "").startswith("xbridge.backends."), short(path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)

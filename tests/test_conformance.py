@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from kit_toy_suite import few_examples, register, run
-from toylib import Toy, make_backend
+from toylib import Toy, gaps, make_backend
 
 import xbridge
+from xbridge._core.protocol import FEATURES
 from xbridge.testing import conformance
-from xbridge.testing._gaps import MARK, PROMISES, promise
+from xbridge.testing._gaps import MARK, promise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,13 +37,12 @@ def test_the_smallest_toy_keeps_every_promise_but_those_that_it_names() -> None:
 
 @pytest.mark.usefixtures("own_registry", "few_examples")
 def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> None:
-    words = ("device", "readonly", "history", "namespace", "sharing")
-    gaps = dict.fromkeys(words, "never: it is a toy")
-
-    def from_host(host: HostArray) -> Toy:
+    def from_numpy(host: HostArray) -> Toy:
         return Toy(np.array(host, host.dtype.newbyteorder("=")))
 
-    xbridge.register_backend("toylib", make_backend(gaps=gaps, immutable=False, from_host=from_host))
+    missing = gaps("readonly", "sharing")
+    module = make_backend(gaps=missing, assumes_immutable=False, from_numpy=from_numpy)
+    xbridge.register_backend("toylib", module)
     reports = run("toylib", "-k=memory")
     assert (reports.failed, reports.astray) == ({}, {})
     assert "test_dense_memory_of_the_host_is_taken_as_it_is" in reports.missed
@@ -50,16 +50,16 @@ def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> 
 
 @pytest.mark.usefixtures("own_registry")
 def test_a_backend_without_a_verb_is_not_run_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
-    register("tiles-misspelt", settle=None, setle=lambda x: x)
+    register("tiles-misspelt", materialize=None, materialise=lambda x: x)
     reports = run("tiles-misspelt")
     assert reports.ended == pytest.ExitCode.USAGE_ERROR
-    assert "has no settle" in capsys.readouterr().err
+    assert "defines materialise; try materialize" in capsys.readouterr().err
 
 
 def test_every_promise_that_may_be_broken_has_a_test() -> None:
     tests = [vars(conformance)[name] for name in conformance.__all__]
     marked = {mark.args[0] for test in tests for mark in getattr(test, "pytestmark", ()) if mark.name == MARK}
-    assert marked == set(PROMISES)
+    assert marked == set(FEATURES)
     assert len(tests) == len(set(conformance.__all__))
 
 

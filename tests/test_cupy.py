@@ -328,12 +328,8 @@ def test_on_amds_devices_the_kind_is_rocm(monkeypatch: pytest.MonkeyPatch) -> No
     assert xbridge.device_of(sent([1.0], device="rocm:1")) == "rocm:1"
 
 
-def test_libraries_that_hand_over_no_device_memory_say_so() -> None:
+def test_libraries_without_device_memory_exchange_none() -> None:
     for name in ("numpy", "dask", "array_api_strict"):
         if xbridge.is_available(name):
-            backend: Any = get(name)
-            for verb in (backend.to_dlpack, backend.from_dlpack):
-                with pytest.raises(
-                    xbridge.DeviceError, match=f"{name} shares no devices with other libraries"
-                ):
-                    verb(None)
+            assert get(name).to_dlpack is None
+            assert get(name).from_dlpack is None

@@ -16,6 +16,7 @@ import pytest
 
 import xbridge
 from xbridge.backends import INDEX
+from xbridge.protocol import Gap
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -77,14 +78,18 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a gap that is none": (
         "numpy",
-        {"gaps": {"sharing": ""}},
+        {"gaps": {"devices": Gap("never", "it is one"), "sharing": Gap("never", "it is one")}},
         "numpy declares a gap in 'sharing', which is kept",
     ),
-    "a gap not declared": ("jax", {"gaps": {}}, "jax declares no gap in 'order', which is broken"),
-    "a fact": ("dask", {"immutable": False}, "numpy to dask is shared by what they declare, and copied"),
+    "a gap not declared": ("jax", {"gaps": {}}, "jax declares no gap in 'axis_order', which is broken"),
+    "a fact": (
+        "dask",
+        {"assumes_immutable": False},
+        "numpy to dask is shared by what they declare, and copied",
+    ),
     "another fact": (
         "array_api_strict",
-        {"readonly": False},
+        {"gaps": {"readonly": Gap("never", "it is one")}},
         "torch, requires grad to array_api_strict is copied",
     ),
 }
@@ -122,7 +127,9 @@ def test_what_does_not_live_on_the_host_is_declared_in_italics(
     monkeypatch.setitem(scripts.declared.ACCELERATORS, "away", ("xpu",))
     backends = scripts.declared.declarations()
     numpy = next(backend for backend in backends if backend.name == "numpy")
-    away = numpy._replace(name="away", readonly=False, host_only=False, gaps={"host": "never: it is away"})
+    away = numpy._replace(
+        name="away", gaps={"host": Gap("never", "it is away"), "readonly": Gap("never", "too")}
+    )
     head, *rows = scripts.measured.pairs([*backends, away])
     last = {row[0]: row[-1] for row in rows}
     assert head[-1] == "to away"

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 from exporters import Exporter
-from messages import NO_DOOR, message_of
+from messages import NO_IMPORTER, message_of
 from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import errors
 from xbridge._core import dtypes
 from xbridge.backends import INDEX
-from xbridge.backends import numpy as backend
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         options(device="cuda"),
         xbridge.DeviceError,
-        "cannot put a NumPy array on 'cuda': NumPy lives in host memory; try device='cpu'",
+        "cannot put an array of numpy on 'cuda': NumPy arrays live in host memory; try device='cpu'",
     ),
     (
         options(dtype="float32", copy=False),
@@ -187,7 +187,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
-            "the step cast float64 failed with "
+            "the step astype float64 failed with "
             "ValueError(\"could not convert string to float: np.str_('x')\"); try that step in numpy itself"
         ),
     ),
@@ -216,9 +216,9 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         ),
     ),
     (
-        lambda: backend.require_grad(A),
+        lambda: get("numpy").require_grad(A),
         xbridge.GradientError,
-        "cannot make a NumPy array require grad: NumPy does not differentiate; try backend='torch'",
+        "cannot make an array of numpy require grad: NumPy does not differentiate; try backend='torch'",
     ),
     (
         lambda: xbridge.to_list(np.array("2020", "M8[D]")),
@@ -310,7 +310,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DeviceError,
         (
             "cannot read a Exporter through DLPack: its memory is on cuda:77; "
-            f"try moving it to the cpu first{NO_DOOR}"
+            f"try moving it to the cpu first{NO_IMPORTER}"
         ),
     ),
     (

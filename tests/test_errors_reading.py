@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from exporters import Exporter, capsule
-from messages import NO_DOOR, message_of
+from messages import NO_IMPORTER, message_of
 
 import xbridge
 
@@ -61,7 +61,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         dlpack(device=(2, 77)),
         xbridge.DeviceError,
         DLPACK,
-        f"its memory is on cuda:77; try moving it to the cpu first{NO_DOOR}",
+        f"its memory is on cuda:77; try moving it to the cpu first{NO_IMPORTER}",
     ),
     (
         dlpack(device=(2, 77), announced=(1, 0)),

@@ -177,7 +177,7 @@ def test_managed_memory_is_on_the_device_that_says_so(cupy: ModuleType) -> None:
 
 
 def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
-    backend = get("cupy")
+    backend: Any = get("cupy")
     later: dict[str, Any] = {
         "array_info": lambda x: backend.array_info(x.data),
         "devices": backend.devices,
@@ -192,6 +192,29 @@ def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
     assert xbridge.to_list(toy.data) == memory().tolist()
     with pytest.raises(xbridge.CopyError, match="toylib reads it later"):
         xbridge.to_backend(shown(a), "toylib", copy=False)
+
+
+def test_any_backend_with_the_flag_imports_device_memory_and_no_other_does(
+    cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())
+    backend: Any = get("cupy")
+    importing: dict[str, Any] = {
+        "array_info": lambda x: backend.array_info(x.data),
+        "memory_layout": lambda x: backend.memory_layout(x.data),
+        "devices": backend.devices,
+        "unsupported_dtype": backend.unsupported_dtype,
+        "accepts_layout": backend.accepts_layout,
+        "from_dlpack": lambda given: Toy(backend.from_dlpack(given)),
+    }
+    a = memory()
+    for flag in (False, True, False):
+        xbridge.register_backend("toylib", make_backend(imports_dlpack=flag, **importing), replace=True)
+        if flag:
+            assert xbridge.shares_memory(shown(a), shown(a))
+        else:
+            with pytest.raises(xbridge.DeviceError, match="on cuda:0"):
+                xbridge.shares_memory(shown(a), shown(a))
 
 
 # -- refused -------------------------------------------------------------------------------------
@@ -373,7 +396,7 @@ def test_where_nobody_can_look_the_error_says_what_to_install(monkeypatch: pytes
                 xbridge.DeviceError, match=r"pip install 'xbridge-array\[cupy\]' where that device is"
             ):
                 call(export(memory()))
-    xbridge.register_backend("toylib", make_backend())
+    xbridge.register_backend("toylib", make_backend(devices=lambda: (xbridge.Device("cpu"),)))
     with pytest.raises(xbridge.DeviceError, match="on cuda:0; try device='cpu', or pip install"):
         xbridge.to_backend(shown(memory()), "toylib")
     with pytest.raises(xbridge.DeviceError, match="or pip install"):

@@ -581,7 +581,7 @@ def test_who_cannot_copy_to_the_host_is_refused(export: Callable[..., object]) -
 
 
 def test_the_cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xbridge._engine.device_import.DOORS", ())  # as where there is no GPU
+    monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())  # as where there is no GPU
     interface = {"version": 3, "typestr": "<f8", "shape": (6,), "data": (1 << 40, False)}
     for words in ({}, {"__array__": lambda: A}):
         x = Exporter(__cuda_array_interface__=interface, **words)

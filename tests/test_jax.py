@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 
 from xbridge.backends import jax as backend  # noqa: E402
+from xbridge.backends._registry import get  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,8 +280,8 @@ def test_a_step_of_jax_that_fails_is_told_as_ours() -> None:
 def test_gradients_are_asked_of_functions() -> None:
     with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
         xbridge.asarray([1.0, 2.0], backend="jax", requires_grad=True)
-    with pytest.raises(xbridge.GradientError, match=r"try jax.grad\(function\)"):
-        backend.require_grad(jnp.ones(2))
+    with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
+        get("jax").require_grad(jnp.ones(2))
     x = jnp.ones(2)
     assert xbridge.asarray(x, grad="keep") is x
     assert xbridge.asarray(x, requires_grad=False) is x

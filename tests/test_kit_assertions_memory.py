@@ -180,14 +180,17 @@ def test_a_host_library_may_have_an_array_of_a_device_for_a_while(own_registry: 
 
 
 def test_a_device_lost_on_the_way_back_is_told(own_registry: None) -> None:
-    toy = placed(move=lambda x, device: Toy(x.data.copy()))
+    toy = placed(to_device=lambda x, device: Toy(x.data.copy()))
     with pytest.raises(AssertionError, match=r"^on the way back from numpy:\nthe arrays differ in device:"):
         assert_roundtrip(toy, "numpy")
 
 
 def test_a_device_lost_on_the_way_there_is_told(own_registry: None) -> None:
     xbridge.register_backend(
-        "toylib", make_backend(array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE))
+        "toylib",
+        make_backend(
+            array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE), devices=lambda: (CPU,)
+        ),
     )
     with pytest.raises(AssertionError, match=r"^on the way to toylib:\nthe arrays differ in device:"):
         assert_roundtrip(A, "toylib")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xbridge
+from xbridge.backends._registry import get
 from xbridge.testing import (
     assert_close,
     assert_independent,
@@ -125,9 +126,7 @@ def test_torch_brings_everything_back() -> None:
 
 
 def test_what_torch_does_on_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbridge.backends import torch as backend
-
-    monkeypatch.setattr(backend, "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
+    monkeypatch.setattr(get("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
     with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
         assert_roundtrip(np.array([np.nan]), "torch", copy=True)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rawmemory import bits, in_place, overlaps, same_bits, touched
 from strategies import HOST_DTYPES, host_dtype
-from toylib import Toy, make_backend
+from toylib import Toy, complete, make_backend
 
 import xbridge
 from xbridge.backends._registry import get
@@ -179,7 +179,7 @@ def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
         moves.append(device)
         return x
 
-    backend = make_backend(move=move)
+    backend = complete(devices=lambda: (far,), to_device=move)
     way = LayoutCase(lambda values: Toy(values.copy()))
     assert way.is_on(xbridge.Device("cpu"))
     assert not way.is_on(far)
@@ -192,10 +192,10 @@ def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
 
 def toys(**changes: Any) -> Anything:
     """What is known of toys, whose backend is not registered."""
-    return Anything(make_backend(**changes))
+    return Anything(complete(**changes))
 
 
-READONLY: dict[str, Any] = {"readonly": True, "immutable": False}
+READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
 
 
 @pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
@@ -220,11 +220,13 @@ def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
 
 
 def test_a_library_is_not_given_what_it_cannot_hold() -> None:
-    kit = toys(holds=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0)
-    assert not kit.ways["byte-swapped"].takes("float64", (2,))
-    assert not kit.ways["reversed"].takes("float64", (2,))
+    kit = toys(
+        accepts_layout=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0
+    )
+    assert "byte-swapped" not in kit.ways
+    assert "reversed" not in kit.ways
     assert kit.ways["strided"].takes("float64", (2,))
-    lacking = toys(lacks=lambda dtype, device: "no" if dtype == "int8" else None)
+    lacking = toys(unsupported_dtype=lambda dtype, device: "no" if dtype == "int8" else None)
     assert not lacking.ways["C"].takes("int8", (2,))
     assert lacking.ways["C"].takes("int16", (2,))
 
@@ -260,6 +262,7 @@ def test_an_array_of_any_library_is_read_out_of_its_graph_when_settled_and_from_
         return run
 
     far = {
+        "devices": lambda: (xbridge.Device("far:0"),),
         "array_info": lambda x: numpy.array_info(x.data)._replace(
             device=xbridge.Device("far:0"), requires_grad=True
         ),
@@ -279,7 +282,7 @@ def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
     def require_grad(x: Toy) -> Toy:
         return x
 
-    kit = toys(autograd=True, require_grad=require_grad)
+    kit = toys(require_grad=require_grad)
     assert kit.ways["C"].require_grad is require_grad
     assert toys().ways["C"].require_grad is None
 

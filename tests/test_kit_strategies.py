@@ -202,7 +202,7 @@ def test_kinds_of_dtypes_that_are_not_there_are_refused_at_once(own_registry: No
         dtypes("numpy", kinds=3)  # type: ignore[arg-type] # the mistake
     lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
     xbridge.register_backend(
-        "toylib", make_backend(lacks=lambda dtype, device: lacks if "complex" in dtype else None)
+        "toylib", make_backend(unsupported_dtype=lambda dtype, device: lacks if "complex" in dtype else None)
     )
     with pytest.raises(xbridge.OptionError, match="it has none of them"):
         dtypes("toylib", kinds="complex")
@@ -229,10 +229,10 @@ def toylib(own_registry: None) -> None:
 
     changes: dict[str, Any] = {
         "devices": lambda: places,
-        "immutable": False,
-        "autograd": True,
+        "assumes_immutable": False,
         "resolve_device": lambda device, near: device,
         "to_device": lambda x, device: made(x, far=True, tracked=False),
+        "detach": lambda x: x,
         "require_grad": lambda x: made(x, far=is_far(x), tracked=True),
         "array_info": lambda x: numpy.array_info(x.data)._replace(device=places[is_far(x)]),
         "unsupported_dtype": lambda dtype, device: numpy.unsupported_dtype(

@@ -261,9 +261,9 @@ def test_it_is_a_matter_of_the_device() -> None:
 def test_metal_gets_single_precision() -> None:
     pytest.importorskip("torch")
     from xbridge._plan.rules import chosen
-    from xbridge.backends import torch as backend
+    from xbridge.backends._registry import get
 
-    place = xbridge.Device("mps:0")
+    backend, place = get("torch"), xbridge.Device("mps:0")
     for dtype in DTYPES:
         wanted = {"float64": "float32", "complex128": "complex64"}.get(dtype, dtype)
         assert chosen("nearest", dtype, backend, place) == wanted

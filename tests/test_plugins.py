@@ -20,6 +20,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import protocol
+from xbridge._core.protocol import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,15 +152,38 @@ def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[.
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ("settle=None, lacks=None", "has no lacks, settle"),
-        ("layout=3", "says layout = 3, which is no function"),
-        ("aside=3", "says aside = 3, which is no function"),
-        ("plain=[list]", "says plain = [<class 'list'>], which is no tuple"),
-        ("gaps=()", "says gaps = (), which is no Mapping"),
-        ("readonly='no'", "says readonly = 'no', which is no bool"),
-        ("plain=('Toy',)", "names something in plain or scalars that is no type"),
-        ("scalars=([],)", "names something in plain or scalars that is no type"),
-        ("name='others'", "is named 'others'"),
+        ("to_numpy=None", "has no to_numpy; try writing name, array_types, to_numpy, from_numpy in it"),
+        ("layout=3, copy=3", "says copy = 3, which is not a function; try def copy, or another name"),
+        ("threaded=3", "says threaded = 3, which is not a function; try def threaded, or another name"),
+        (
+            "fast_types=[list]",
+            "says fast_types = [<class 'list'>], which is not a tuple; try fast_types = tuple(...)",
+        ),
+        ("gaps=3", "says gaps = 3, which is not a Mapping; try gaps = Mapping(...)"),
+        (
+            "imports_dlpack='no'",
+            "says imports_dlpack = 'no', which is not a bool; try imports_dlpack = bool(...)",
+        ),
+        (
+            "array_types=('Toy',)",
+            "names 'Toy' in array_types, which is not a type; try types alone in array_types",
+        ),
+        (
+            "scalar_types=([],)",
+            "names [] in scalar_types, which is not a type; try types alone in scalar_types",
+        ),
+        ("name='others'", "is named 'others'; try name = 'broken'"),
+        ("materialise=lambda x: x", "defines materialise; try materialize, or _materialise"),
+        ("to_device=lambda x, device: x", "has to_device, and no devices; try writing devices too"),
+        ("require_grad=lambda x: x", "has require_grad, and no detach; try writing detach too"),
+        ("gaps={'sped': 3}", f"has a gap 'sped', which is not a feature; try one of {', '.join(FEATURES)}"),
+        (
+            "gaps={'autograd': 'never: toys'}",
+            (
+                "says gaps['autograd'] = 'never: toys', which is not a Gap; "
+                "try xbridge.protocol.Gap('never', 'why autograd is missing')"
+            ),
+        ),
     ],
 )
 def test_a_plugin_that_is_no_backend_is_named_and_harms_nobody(
@@ -170,8 +194,7 @@ def test_a_plugin_that_is_no_backend_is_named_and_harms_nobody(
     module = f"import sys, toylib\nsys.modules[__name__] = {made}\n"
     install("xbridge-broken", "broken = broken_plugin", broken_plugin=module)
     assert str(refused("broken")) == (
-        f"cannot use backend 'broken': its module broken_plugin of the package xbridge-broken {reason}; "
-        "try every fact and verb of xbridge.protocol.Backend in it"
+        f"cannot use backend 'broken': its module broken_plugin of the package xbridge-broken {reason}"
     )
     assert is_unharmed()
 

@@ -21,6 +21,7 @@ import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
 from xbridge.backends import _registry
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -480,9 +481,7 @@ def test_what_cannot_be_shared_at_all_is_refused() -> None:
 
 def test_a_library_that_copies_although_it_was_not_to_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from xbridge.backends import torch as backend
-
-    monkeypatch.setattr(backend, "from_numpy", torch.tensor)
+    monkeypatch.setattr(get("torch"), "from_numpy", torch.tensor)
     with pytest.raises(xbridge.CopyError, match="torch has copied it; try to_backend"):
         unsafe_share(np.ones(3), "torch")
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fresh import run
-from toylib import SubToy, Toy, make_backend
+from toylib import SubToy, Toy, gaps, make_backend
 
 import xbridge
 from xbridge.backends import _registry
 from xbridge.backends import numpy as backend
+from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,13 +122,13 @@ def test_a_broken_library_is_told_from_a_missing_one(
     assert str(caught.value).endswith('; try python -c "import broken_toys"')
 
 
-def test_a_misspelt_verb_is_named_when_the_backend_is_loaded() -> None:
-    xbridge.register_backend("toylib", make_backend(from_host=None, gaps=None))
+def test_a_required_name_that_is_missing_is_named_when_the_backend_is_loaded() -> None:
+    xbridge.register_backend("toylib", make_backend(from_numpy=None, array_types=None))
     with pytest.raises(xbridge.OptionError) as caught:
         xbridge.to_backend(np.ones(2), "toylib")
     assert str(caught.value) == (
-        "cannot use backend 'toylib': its module toylib_backend has no gaps, from_host; "
-        "try every fact and verb of xbridge.protocol.Backend in it"
+        "cannot use backend 'toylib': its module toylib_backend has no array_types, from_numpy; "
+        "try writing name, array_types, to_numpy, from_numpy in it"
     )
     xbridge.register_backend("others", make_backend("toylib"))
     with pytest.raises(xbridge.OptionError, match="its module toylib_backend is named 'toylib'; try"):
@@ -203,9 +204,9 @@ def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
 
 def reading(**changes: Any) -> ModuleType:
     """A backend of toys that are never views: host memory is read into theirs."""
-    gaps = dict.fromkeys(("device", "readonly", "history", "namespace"), "never: it is a toy")
-    own = {"immutable": False, "from_numpy": lambda host: Toy(np.array(host)), **changes}
-    return make_backend(gaps={**gaps, "sharing": "never: toys are stamped from a mould"}, **own)
+    own = {"assumes_immutable": False, "from_numpy": lambda host: Toy(np.array(host)), **changes}
+    mould = Gap("never", "toys are stamped from a mould")
+    return make_backend(gaps={**gaps("readonly"), "sharing": mould}, **own)
 
 
 def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
@@ -215,7 +216,7 @@ def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
         taken.append(host)
         return Toy(np.array(host))
 
-    xbridge.register_backend("toylib", reading(from_host=from_host))
+    xbridge.register_backend("toylib", reading(from_numpy=from_host))
     fixed = np.arange(6.0)
     fixed.flags.writeable = False
     for a in (np.arange(6.0), np.arange(6.0)[::-1], fixed):
@@ -259,7 +260,7 @@ def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> No
             resolve_device=lambda device, near: device,
             devices=lambda: ("cpu", toys),
             default_dtype=lambda kind, device: "float32" if device == toys else "float64",
-            move=move,
+            to_device=move,
         ),
     )
     numbers = [0.5, 2**24 + 1]
@@ -308,7 +309,7 @@ def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_na
     }
     xbridge.register_backend("toylib", make_backend(**placed))
     placed["devices"] = lambda: ("others:0",)
-    others = make_backend("others", plain=(SubToy,), immutable=False, **placed)
+    others = make_backend("others", array_types=(SubToy,), assumes_immutable=False, **placed)
     xbridge.register_backend("others", others, roots=())
     for name, device, expected in (("toylib", "toys:1", within), ("others", "others:0", across)):
         made = xbridge.to_backend(Toy(np.ones(2)), name, device=device, dtype=dtype)
@@ -326,8 +327,10 @@ def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
 
 
 def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
-    xbridge.register_backend("toylib", make_backend(immutable=False))
-    xbridge.register_backend("others", make_backend("others", immutable=False, plain=(SubToy,)), roots=("o",))
+    xbridge.register_backend("toylib", make_backend(assumes_immutable=False))
+    xbridge.register_backend(
+        "others", make_backend("others", assumes_immutable=False, array_types=(SubToy,)), roots=("o",)
+    )
     a = np.ones(3)
     toy = xbridge.to_backend(a, "toylib")
     other = xbridge.to_backend(toy, "others")
@@ -346,7 +349,9 @@ def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
     xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data if x.data.size else None))
     xbridge.register_backend(
         "others",
-        make_backend("others", fast_from_numpy=fast_from_numpy, plain=(SubToy,), immutable=False),
+        make_backend(
+            "others", fast_from_numpy=fast_from_numpy, array_types=(SubToy,), assumes_immutable=False
+        ),
         roots=(),
     )
     assert xbridge.is_available("toylib")

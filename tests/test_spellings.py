@@ -46,7 +46,9 @@ def _seen(x: Any, options: dict[str, Any]) -> Any:
 def modules(name: str) -> list[ModuleType]:
     """What stands for a library: its package, and the namespace of its arrays."""
     backend = _registry.get(name)
-    package = pytest.importorskip(backend.plain[0].__module__.partition(".")[0].replace("jaxlib", "jax"))
+    package = pytest.importorskip(
+        backend.array_types[0].__module__.partition(".")[0].replace("jaxlib", "jax")
+    )
     return [package, xbridge.array_namespace(xbridge.to_backend(A, name))]
 
 

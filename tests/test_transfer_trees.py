@@ -247,7 +247,7 @@ def test_without_optree_a_tuple_of_numbers_is_a_leaf(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("walker")
 def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -> None:
     gate = Gate()
-    xbridge.register_backend("toylib", make_backend(to_host=lambda x: np.asarray(gate)))
+    xbridge.register_backend("toylib", make_backend(to_numpy=lambda x: np.asarray(gate)))
     batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]], "slow": Toy(A)}
     under_way = xbridge.transfer([batch], "numpy")
     assert gate.reading.wait(PATIENCE)

@@ -13,6 +13,7 @@ from gate import PATIENCE, Gate
 import xbridge
 from xbridge import policy, record
 from xbridge._observe import record as _record
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,14 +80,14 @@ def test_the_time_of_a_batch_is_shared_out_by_bytes() -> None:
 
 
 def test_a_policy_forbids_a_transfer_before_any_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbridge.backends import numpy as host
-
+    host = get("numpy")
     casts: list[object] = []
     cast = host.astype
 
     def counting(x: np.ndarray, dtype: str) -> np.ndarray:
         casts.append(dtype)
-        return cast(x, dtype)
+        made: np.ndarray = cast(x, dtype)
+        return made
 
     monkeypatch.setattr(host, "astype", counting)
 

@@ -83,7 +83,7 @@ def test_a_batch_that_fails_is_not_tried_again(
             raise RuntimeError("no such toy")
         return x.data
 
-    xbridge.register_backend("toylib", make_backend(to_host=to_host))
+    xbridge.register_backend("toylib", make_backend(to_numpy=to_host))
     batch = {"own": [A, A[1:]], "x": [Toy(np.array([float(i)])) for i in range(4)], "more": A[2:]}
     if watched:
         monkeypatch.setattr("xbridge.backends._registry.watchers", 1)

@@ -100,7 +100,7 @@ def test_a_tensor_that_requires_grad_leaves_as_a_read_only_view() -> None:
 
 
 def test_plain_arrays_are_taken_all_at_once_and_others_one_by_one() -> None:
-    fast_from_numpy_many = get("torch").fast_from_numpy_many  # type: ignore[attr-defined]
+    fast_from_numpy_many: Any = get("torch").fast_from_numpy_many
     assert fast_from_numpy_many([A, A[1:]])[1].data_ptr() == A[1:].ctypes.data
     assert fast_from_numpy_many([A, READONLY]) is None
     assert fast_from_numpy_many([A, np.array(["s"])]) is None
@@ -113,7 +113,7 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[int] = []
-    fast_from_numpy_many = get("torch").fast_from_numpy_many  # type: ignore[attr-defined]
+    fast_from_numpy_many: Any = get("torch").fast_from_numpy_many
 
     def counted(hosts: list[Any]) -> Any:
         taken.append(len(hosts))

@@ -91,10 +91,9 @@ def is_text(x: Any) -> bool:
     if type(x) in _NO_ARRAYS:
         return True
     backend = backend_for(type(x))
-    ask: Callable[[Array], bool] | None = getattr(backend, "is_text", None)
-    if ask is not None:
-        return ask(x)
-    if backend is not None and type(x) in backend.plain:
+    if backend is not None and backend.is_text is not None:
+        return backend.is_text(x)
+    if backend is not None and type(x) in backend.fast_types:
         return _kind_of(x) in _TEXT
     with suppress(XBridgeError), Chained(lambda _: XBridgeError()):
         return _kind_of(x) in _TEXT

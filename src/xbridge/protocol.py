@@ -1,9 +1,18 @@
-"""What a backend outside of xbridge is written with: the protocol and its values, under names that stay.
+"""Names for backends outside of xbridge: the protocol and its values.
 
-Errors and `Device` are at the top of the package; what NumPy answers just as well, a backend may ask of
-`xbridge.backends.numpy`. What each fact and verb must promise stands in `Backend`.
+Errors and `Device` are at the top of the package. A backend may call NumPy's own, `xbridge.backends.numpy`.
+`Backend` documents each name.
 """
 
-from xbridge._core.protocol import Array, ArrayInfo, Backend, Exporter, HostArray, MemoryLayout, Unsupported
+from xbridge._core.protocol import (
+    Array,
+    ArrayInfo,
+    Backend,
+    Exporter,
+    Gap,
+    HostArray,
+    MemoryLayout,
+    Unsupported,
+)
 
-__all__ = ["Array", "ArrayInfo", "Backend", "Exporter", "HostArray", "MemoryLayout", "Unsupported"]
+__all__ = ["Array", "ArrayInfo", "Backend", "Exporter", "Gap", "HostArray", "MemoryLayout", "Unsupported"]

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from xbridge.backends import torch as backend
+from xbridge.backends._registry import get
 from xbridge.backends.torch import _pinned, _threads, _transfer
 
 if TYPE_CHECKING:
@@ -27,30 +28,32 @@ def use_small_buffers(
     *,
     staging: str = "",
     crossing: str = "",
-    aside: str = "",
+    threaded: str = "",
     instead: str = "",
 ) -> ModuleType:
     """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
     ring = changed(_pinned, staging, instead).PinnedPool if staging else _pinned.PinnedPool
     engine = changed(_transfer, crossing, instead if crossing else "")
     engine.__dict__.update(PinnedPool=ring, sizes=lambda: SIZES)
-    monkeypatch.setattr(backend, "_crossing", engine)
+    monkeypatch.setattr(backend, "_transfer", engine)
     for verb in ("to_device_many", "stream_to_device", "streams_to_device"):
-        monkeypatch.setattr(backend, verb, getattr(engine, verb))
-    monkeypatch.setattr(backend, "aside", changed(_threads, aside, instead if aside else "").aside)
+        monkeypatch.setattr(get("torch"), verb, getattr(engine, verb))
+    threads = changed(_threads, threaded, instead if threaded else "")
+    monkeypatch.setattr(get("torch"), "threaded", threads.threaded)
     return engine
 
 
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays cross together from now on, pack by pack."""
     packs: list[int] = []
-    to_device_many = backend.to_device_many
+    to_device_many = get("torch").to_device_many
+    assert to_device_many is not None
 
     def counting(xs: list[torch.Tensor], device: Device) -> list[torch.Tensor]:
         packs.append(len(xs))
         return to_device_many(xs, device)
 
-    monkeypatch.setattr(backend, "to_device_many", counting)
+    monkeypatch.setattr(get("torch"), "to_device_many", counting)
     return packs
 
 

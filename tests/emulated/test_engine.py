@@ -16,6 +16,7 @@ from torch_modes import Passes
 
 import xbridge
 from xbridge.backends import torch as backend
+from xbridge.backends._registry import get
 from xbridge.backends.torch import _pinned, _transfer
 
 if TYPE_CHECKING:
@@ -423,7 +424,7 @@ def test_the_core_moves_small_arrays_together_and_large_ones_alone(
         seen.append(len(xs))
         return to_device_many(xs, device)
 
-    monkeypatch.setattr(backend, "to_device_many", watched)
+    monkeypatch.setattr(get("torch"), "to_device_many", watched)
     large = np.zeros(1 << 16)
     batch = [large, np.arange(4), np.arange(4.0), large + 1, np.arange(4, dtype="f2"), np.ones(3)]
 
@@ -480,12 +481,12 @@ def test_a_pack_that_fails_crosses_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(backend, "to_device_many", failing)
+    monkeypatch.setattr(get("torch"), "to_device_many", failing)
 
     there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
-    monkeypatch.setattr(backend, "to_device", failing)
+    monkeypatch.setattr(get("torch"), "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
         xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 

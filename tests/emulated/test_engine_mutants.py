@@ -159,7 +159,7 @@ CROSSING = {
         "done = done",
     ),
 }
-ASIDE = {
+THREADED = {
     "no wait for what the thread has asked for": ("asked.synchronize()", "pass"),
     "unfinished data is handed out": ("side.synchronize()", "pass"),
     "the allocator does not hear of the consumer": ("y.record_stream(mine[y.device])", "pass"),
@@ -193,7 +193,7 @@ def test_the_engine_is_right(
 MISTAKES = {
     **{what: {"staging": right, "instead": wrong} for what, (right, wrong) in STAGING.items()},
     **{what: {"crossing": right, "instead": wrong} for what, (right, wrong) in CROSSING.items()},
-    **{what: {"aside": right, "instead": wrong} for what, (right, wrong) in ASIDE.items()},
+    **{what: {"threaded": right, "instead": wrong} for what, (right, wrong) in THREADED.items()},
 }
 
 

@@ -14,7 +14,7 @@ from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
-from xbridge.backends import torch as backend
+from xbridge.backends._registry import get
 from xbridge.backends.torch import _pinned
 
 if TYPE_CHECKING:
@@ -127,12 +127,13 @@ class Foreign:
 def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-    aside = backend.aside
+    asked, backend = [], get("torch")
+    threaded = backend.threaded
 
     def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
         asked.append(place)
-        return aside(fn, place)
+        assert threaded is not None
+        return threaded(fn, place)
 
     class Theirs:
         """Its library, as far as it is asked."""
@@ -140,7 +141,7 @@ def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
         host_only = False
         array_info = staticmethod(lambda x: backend.array_info(x.values))
 
-    monkeypatch.setattr(backend, "aside", watched)
+    monkeypatch.setattr(backend, "threaded", watched)
     monkeypatch.setattr(
         "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
     )

@@ -11,7 +11,7 @@ from emulated.there import DEVICE, KIND
 
 import xbridge
 from xbridge import explain, policy, record
-from xbridge.backends import torch as backend
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -59,8 +59,8 @@ def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pyte
 
 def test_nothing_is_sent_where_a_policy_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(backend, "to_device_many", lambda *args: sent.append(args))
-    monkeypatch.setattr(backend, "to_device", lambda *args: sent.append(args))
+    monkeypatch.setattr(get("torch"), "to_device_many", lambda *args: sent.append(args))
+    monkeypatch.setattr(get("torch"), "to_device", lambda *args: sent.append(args))
 
     with policy(transfers="raise"):
         under_way = xbridge.transfer(BATCH, "torch", device=KIND)

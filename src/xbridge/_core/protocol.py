@@ -1,13 +1,17 @@
-"""Backend: the facts and verbs that every backend module has. Read this first.
+"""Protocol of a backend: four required names, and everything else optional.
 
-A backend is a module, not a class: its library is imported plainly at its top, its verbs are functions in
-the order below, and the type checker and a test hold it to this page. The core asks; it never guesses.
+A backend is a module, not a class: its library is imported at its top, and its verbs are functions in the
+order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. For every other name
+`backends/_defaults.py` has a default, which follows from what the backend writes. The core sees the completed
+backend, so it never asks whether a verb is there.
 
-- *Facts* are constants. They generate the sharing rules and the tables in the docs.
-- *Look* verbs touch no data, and answer for arrays that cannot be converted too.
-- *Hot* verbs convert the plain case in one step. In doubt they return None, and never raise.
-- *Steps* are what plans are made of. Each does one thing or raises.
-- *Optional* verbs (`_extras.py`) take many arrays at once, or know more of a device or of dtypes.
+- *Flags and facts* are constants. The sharing rules and the tables in the docs follow from them.
+- *Verbs about arrays* (layout, dtypes, devices) read no element, and answer for arrays that cannot be
+  converted too.
+- *Steps* are what plans consist of. Each does one thing or raises.
+- *Optional functions* are None if the backend does not write them. They have no default because the core does
+  without them.
+- `gaps` names the features that the library does not have. Flags such as `readonly` are derived from them.
 """
 
 # pyright: reportReturnType=false
@@ -18,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +34,13 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge.errors import XBridgeError
 
+    ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-"""Host memory, in the form in which everybody meets."""
+"""An array in host memory: the form that all libraries have in common."""
 
 Array: TypeAlias = Any
-"""An array of some backend. What it is only its own module knows."""
+"""An array of some backend. Only the backend's own module knows its type."""
 
 
 class Exporter(Protocol):
@@ -53,7 +60,6 @@ class ArrayInfo(NamedTuple):
     """Canonical name, or the library's own word where there is none."""
     device: Device
     shape: tuple[int, ...]
-    """With NaN for the length of an axis that shows when it is computed."""
     requires_grad: bool = False
     """Whether autograd tracks it."""
     native_byteorder: bool = True
@@ -111,182 +117,313 @@ class Unsupported(NamedTuple):
     hint: str
 
 
-class Backend(Protocol):
-    """What a backend module offers."""
+class Gap(NamedTuple):
+    """A feature that a library does not have."""
 
-    # -- facts -----------------------------------------------------------------------------------
+    status: Literal["never", "notyet", "notimpl"]
+    """`never`: the library will not have it; `notyet`: it may come; `notimpl`: the backend lacks it."""
+    reason: str
+
+    def __str__(self) -> str:
+        """Return both in one line."""
+        return f"{self.status}: {self.reason}"
+
+
+STATUSES = ("never", "notyet", "notimpl")
+
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "readonly": "Its arrays can be read-only, over memory that must not be written.",
+        "host": "Its arrays can be in host memory.",
+        "devices": "Its arrays can be on other devices than the host.",
+        "autograd": "Its operations record a graph, through which gradients flow.",
+        "namespace": "Its arrays have an array API namespace of their own.",
+        "sharing": "Its arrays can use dense host memory without a copy.",
+        "axis_order": "A copy keeps the order of the axes in memory.",
+    }
+)
+"""Every feature that can be a gap. A backend promises all that it does not list in `gaps`."""
+
+
+class Backend(Protocol):
+    """A completed backend: what the module writes, and a default for everything else."""
+
+    # -- always: every backend writes these four names ----------------------------------------------
     @property
     def name(self) -> str:
         """The name that users type."""
 
     @property
-    def plain(self) -> tuple[type, ...]:
-        """Exact types that the hot path may take."""
+    def array_types(self) -> tuple[type, ...]:
+        """Types of its arrays; instances of subclasses are its arrays too."""
+
+    def to_numpy(self, x: Array, /) -> HostArray:
+        """Return a view of an array in host memory: no copy. The array has no graph."""
+
+    def from_numpy(self, host: HostArray, /) -> Array:
+        """Return an array over the same memory, whether or not that is writable.
+
+        If `sharing` is a gap and the library is not `assumes_immutable`: an array of the same values in new
+        memory. A library without arrays in host memory (gap `host`) lets the host's array stand for its own:
+        this and `to_numpy` return what they are given, and `to_device` takes and gives it.
+        """
+
+    # -- flags ---------------------------------------------------------------------------------------
+    @property
+    def gaps(self) -> Mapping[str, Gap]:
+        """Features that the library does not have.
+
+        Default: `devices` without the verb `devices`, `autograd` without `require_grad`, and `namespace` if
+        neither the verb nor the array types have an array API namespace.
+        """
 
     @property
-    def scalars(self) -> tuple[type, ...]:
-        """Types that it owns and that stand for a 0-d array of the host."""
+    def assumes_immutable(self) -> bool:
+        """It reads shared memory after the call too, so it shares only immutable sources. Default: False."""
 
     @property
-    def readonly(self) -> bool:
-        """Its arrays can be read-only."""
-
-    @property
-    def immutable(self) -> bool:
-        """It reads shared memory later than the call, so only immutable sources are shared."""
-
-    @property
-    def autograd(self) -> bool:
-        """Its arrays carry history."""
-
-    @property
-    def host_only(self) -> bool:
-        """Its arrays live in host memory and nowhere else."""
-
-    @property
-    def host_casts(self) -> frozenset[tuple[str, str]]:
-        """Casts for which the host gives the same bits as any device, and sooner."""
-
-    @property
-    def gaps(self) -> Mapping[str, str]:
-        """A promise that it cannot keep -> why; the reason begins with never, notyet or notimpl."""
+    def imports_dlpack(self) -> bool:
+        """`from_dlpack` takes device memory of unregistered libraries too. Default: False."""
 
     @property
     def samples(self) -> str:
-        """The import path of what the test kit knows of the library; empty if it knows nothing special."""
+        """The import path of what the test kit knows of the library. Default: empty, for nothing special."""
 
-    # -- look ------------------------------------------------------------------------------------
+    @property
+    def readonly(self) -> bool:
+        """Derived: arrays can be read-only, so read-only memory can be shared."""
+
+    @property
+    def autograd(self) -> bool:
+        """Derived: arrays can require grad."""
+
+    @property
+    def host_only(self) -> bool:
+        """Derived: arrays are in host memory only."""
+
+    # -- layout and facts ----------------------------------------------------------------------------
+    @property
+    def scalar_types(self) -> tuple[type, ...]:
+        """Types that it owns and that stand for a 0-d array of the host. Default: none."""
+
     def owns(self, cls: type, /) -> bool:
-        """Whether instances of the class are its arrays or scalars."""
+        """Return True if instances of the class are its arrays or scalars.
 
-    def array_info(self, x: Array, /) -> ArrayInfo:
-        """The facts of any array it owns, convertible or not."""
-
-    def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
-        """Why `x` cannot be converted, within the library or on the way out of it."""
-
-    def memory_layout(self, x: Array, /) -> MemoryLayout:
-        """How an array that is not refused lies in memory."""
-
-    def dtype_name(self, dtype: object, /) -> str | None:
-        """The name of one of its dtype objects; None for anything else."""
-
-    def unsupported_dtype(self, dtype: str, device: Device, /) -> Unsupported | None:
-        """Why it cannot have arrays of that dtype there; None if it can."""
-
-    def default_dtype(self, category: str, device: Device, /) -> str:
-        """The dtype that Python numbers of a category become."""
-
-    def device_name(self, device: object, /) -> Device | None:
-        """The name of one of its device objects; None for anything else."""
-
-    def resolve_device(self, device: Device, near: Device, /) -> Device:
-        """One existing device for a name that may leave the index open or say `gpu`."""
-
-    def devices(self) -> tuple[Device, ...]:
-        """The devices that are here now."""
-
-    def namespace(self, x: Array, /) -> ModuleType:
-        """The array API namespace of `x`."""
-
-    def is_tracing(self) -> bool:
-        """Whether a compiler of the library is tracing the caller now."""
-
-    def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
-        """`fn`, run outside the modes that would change what it makes, such as tracing."""
-
-    def is_grad_enabled(self) -> bool:
-        """Whether operations record history now."""
-
-    # -- hot -------------------------------------------------------------------------------------
-    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
-        """The host's view of a plain array, as the contract wants it."""
-
-    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
-        """An array over a plain host array's memory, as the contract wants it."""
-
-    # -- steps -----------------------------------------------------------------------------------
-    def detach(self, x: Array, /) -> Array:
-        """The same memory without history; read-only where the library has such arrays."""
-
-    def require_grad(self, x: Array, /) -> Array:
-        """A new leaf over the same memory."""
-
-    def materialize(self, x: Array, /) -> Array:
-        """Do what is pending on the bytes; new memory."""
-
-    def check_cast(self, x: Array, dtype: str, /) -> Array:
-        """`x`, after making sure that no value is lost in a cast to the dtype."""
-
-    def astype(self, x: Array, dtype: str, /) -> Array:
-        """The library's own cast; new memory."""
-
-    def copy(self, x: Array, /) -> Array:
-        """New memory, dense, in the same axis order."""
-
-    def to_device(self, x: Array, device: Device, /) -> Array:
-        """New memory on another device, complete for whoever reads it next."""
-
-    def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-        """Arrays of one dtype, shape and device side by side: shape + the arrays' shape."""
-
-    def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-        """Whether `from_host` can express host memory that lies like this."""
-
-    def to_numpy(self, x: Array, /) -> HostArray:
-        """A view of an array in host memory: no copy, no history."""
-
-    def from_numpy(self, host: HostArray, /) -> Array:
-        """An array over the same memory, whether or not that may be written.
-
-        Where `sharing` is a gap and the library is not `immutable`: of the same values, in new memory. A
-        library that has no arrays in host memory (gap `host`) lets the host's array stand for its own: this
-        and `to_host` return what they are given, and `move` takes and gives it.
+        Default: subclasses of `array_types` and `scalar_types`.
         """
 
-    def to_dlpack(self, x: Array, /) -> Exporter:
-        """What shows the memory of an array on its device by DLPack, whatever device is current."""
+    def array_info(self, x: Array, /) -> ArrayInfo:
+        """Describe any array it owns, convertible or not. Default: describe `to_numpy(x)`."""
 
-    def from_dlpack(self, shown: Exporter, /) -> Array:
-        """An array over device memory that somebody shows, in the order of the current stream there."""
+    @property
+    def is_text(self) -> Callable[[Array], bool] | None:
+        """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` tells."""
 
+    def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
+        """Say why `x` cannot be converted, within the library or to another one; None if it can.
+
+        Default: as NumPy for `to_numpy(x)`; with devices, if the dtype is not numeric.
+        """
+
+    def memory_layout(self, x: Array, /) -> MemoryLayout:
+        """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
+
+    def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+        """Return True if `from_numpy` can express such host memory. Default: in native byte order."""
+
+    def namespace(self, x: Array, /) -> ModuleType:
+        """Return the array API namespace of `x`. Default: `x.__array_namespace__()`."""
+
+    def copy(self, x: Array, /) -> Array:
+        """Copy to new dense memory, in the same axis order. Default: the namespace's, else NumPy's."""
+
+    def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+        """Stack arrays of one dtype, shape and device: shape + the arrays' shape.
+
+        Default: the namespace's, else NumPy's.
+        """
+
+    @property
+    def stack_many(self) -> Callable[[list[Array]], Array | None] | None:
+        """`stack_many(xs)`: `stack` in one row, for arrays that may differ; None if they do, or in doubt."""
+
+    # -- dtypes --------------------------------------------------------------------------------------
+    def dtype_name(self, dtype: object, /) -> str | None:
+        """Name one of its dtype objects; None for anything else. Default: NumPy's dtypes."""
+
+    def unsupported_dtype(self, dtype: str, device: Device, /) -> Unsupported | None:
+        """Say why it cannot have arrays of that dtype there; None if it can. Default: as NumPy."""
+
+    def default_dtype(self, category: str, device: Device, /) -> str:
+        """Return the dtype that Python numbers of a category become. Default: as NumPy."""
+
+    @property
+    def promote(self) -> Callable[[list[str], list[complex]], str | None] | None:
+        """`promote(dtypes, numbers)`: the dtype of arrays of these dtypes beside Python numbers.
+
+        It is None for dtypes that the library does not promote. Those of a list are promoted as NumPy does
+        then, and without this function.
+        """
+
+    def astype(self, x: Array, dtype: str, /) -> Array:
+        """Cast as the library does; new memory. Default: the namespace's cast, else NumPy's."""
+
+    def check_cast(self, x: Array, dtype: str, /) -> Array:
+        """Return `x` if a cast to the dtype loses no value; else raise. Default: look at all values."""
+
+    @property
+    def host_casts(self) -> frozenset[tuple[str, str]]:
+        """Casts (from, to) that NumPy does with the same bits as any device, and faster. Default: none."""
+
+    def cast_matches_numpy(self, dtype: str, other: str, device: Device, /) -> bool:
+        """Return True if its cast there gives NumPy's numbers, faster or not.
+
+        Default: all casts of a library that is in host memory only, else those in `host_casts`.
+        """
+
+    # -- devices: `devices`, `to_device`, `array_info` and `memory_layout` come together ---------------------
+    def devices(self) -> tuple[Device, ...]:
+        """List the devices that are present now. Default: the host."""
+
+    def to_device(self, x: Array, device: Device, /) -> Array:
+        """Copy to new memory on another device, complete when the call returns."""
+
+    @property
+    def to_device_many(self) -> Callable[[list[Array], Device], list[Array]] | None:
+        """`to_device_many(xs, device)`: `to_device` for many small arrays, which may share new memory."""
+
+    def device_name(self, device: object, /) -> Device | None:
+        """Name one of its device objects; None for anything else. Default: None."""
+
+    def resolve_device(self, device: Device, near: Device, /) -> Device:
+        """Return one existing device for a name that may omit the index or say `gpu`.
+
+        Default: the named device, else `near` or the first one of that kind.
+        """
+
+    @property
+    def to_dlpack(self) -> Callable[[Array], Exporter] | None:
+        """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
+
+        Without it, arrays move between devices of two libraries by way of the host.
+        """
+
+    @property
+    def from_dlpack(self) -> Callable[[Exporter], Array] | None:
+        """`from_dlpack(shown)`: an array over exported memory, in the order of the current stream there."""
+
+    # -- autograd: `require_grad`, `detach` and `array_info` come together -----------------------------
+    def detach(self, x: Array, /) -> Array:
+        """Return the same memory without its graph, read-only if the library can do that. Default: `x`."""
+
+    def require_grad(self, x: Array, /) -> Array:
+        """Return a new leaf over the same memory."""
+
+    def is_grad_enabled(self) -> bool:
+        """Return True if operations record a graph now. Default: if the backend writes `require_grad`."""
+
+    @property
+    def is_leaf(self) -> Callable[[Array], bool] | None:
+        """`is_leaf(x)`: True if the graph of an array that requires grad begins with it."""
+
+    # -- lazy ----------------------------------------------------------------------------------------
+    def materialize(self, x: Array, /) -> Array:
+        """Do what is pending on the bytes; new memory. Default: `x`."""
+
+    @property
+    def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
+        """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
+
+    # -- speed ---------------------------------------------------------------------------------------
+    @property
+    def fast_types(self) -> tuple[type, ...]:
+        """Exact types that the fast path takes. Default: `array_types`."""
+
+    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
+        """Return NumPy's view of an ordinary array in one step; None in doubt, never raise. Default: None."""
+
+    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
+        """Return an array over a usual host array in one step; None in doubt, never raise. Default: None."""
+
+    @property
+    def fast_from_numpy_many(self) -> Callable[[list[HostArray]], list[Array] | None] | None:
+        """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each of them; None when in doubt about one."""
+
+    @property
+    def streams_to_device(self) -> Callable[[int, Device], bool] | None:
+        """`streams_to_device(nbytes, device)`: True if `stream_to_device` takes an array of that size."""
+
+    @property
+    def stream_to_device(self) -> Callable[..., Array] | None:
+        """`stream_to_device(host, device, dtype)`: cast or copy on the host and move, piece by piece.
+
+        No whole copy is made on the way. The result has the axis order that the host would have given it. The
+        dtype may be left out.
+        """
+
+    # -- compilers and threads -----------------------------------------------------------------------
+    def is_tracing(self) -> bool:
+        """Return True if a compiler of the library traces the caller now. Default: False."""
+
+    def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
+        """Return `fn`, run outside the modes that would change its result, such as tracing. Default: `fn`."""
+
+    @property
+    def threaded(self) -> Callable[[ArrayFn, Device], ArrayFn] | None:
+        """`threaded(fn, device)`: `fn` for one call in another thread, on behalf of this thread.
+
+        The call runs in the modes of this thread, and its result is complete and usable by this thread. It
+        reads device memory after the work that this thread has queued so far, and does not wait for later
+        work. Calls nest.
+        """
+
+    @property
+    def thread_context(self) -> Callable[[], Callable[[], None]] | None:
+        """`thread_context()`: capture the modes, device and streams of this thread.
+
+        The returned function applies them to the thread that calls it, for its life.
+        """
+
+
+REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
 
 FACTS: dict[str, type] = {
     "name": str,
-    "plain": tuple,
-    "scalars": tuple,
-    "readonly": bool,
-    "immutable": bool,
-    "autograd": bool,
-    "host_only": bool,
-    "host_casts": frozenset,
+    "array_types": tuple,
     "gaps": Mapping,
+    "assumes_immutable": bool,
+    "imports_dlpack": bool,
     "samples": str,
+    "scalar_types": tuple,
+    "host_casts": frozenset,
+    "fast_types": tuple,
 }
+"""Constants that a backend may write, and their types."""
 
-VERBS = (
-    *(
-        "owns",
-        "array_info",
-        "unsupported",
-        "memory_layout",
-        "dtype_name",
-        "unsupported_dtype",
-        "default_dtype",
-    ),
-    *("device_name", "resolve_device", "devices", "namespace", "is_tracing", "untraced", "is_grad_enabled"),
-    *(
-        "fast_to_numpy",
-        "fast_from_numpy",
-        "detach",
-        "require_grad",
-        "materialize",
-        "check_cast",
-        "astype",
-        "copy",
-        "to_device",
-        "stack",
-        "accepts_layout",
-    ),
-    *("to_numpy", "from_numpy", "to_dlpack", "from_dlpack"),
+DERIVED = ("readonly", "autograd", "host_only")
+
+VERBS = tuple(
+    word for word, each in vars(Backend).items() if isinstance(each, FunctionType) and word[0] != "_"
 )
+"""Functions of every completed backend."""
+
+OPTIONAL = tuple(
+    word
+    for word, each in vars(Backend).items()
+    if isinstance(each, property) and word not in (*FACTS, *DERIVED)
+)
+"""Functions that are None if the backend does not write them."""
+
+TOGETHER = (
+    ("devices", "to_device", "array_info", "memory_layout"),
+    ("to_device", "devices", "array_info"),
+    ("require_grad", "detach", "array_info"),
+    ("to_dlpack", "devices"),
+    ("from_dlpack", "devices"),
+    ("fast_from_numpy_many", "fast_from_numpy"),
+    ("to_device_many", "to_device"),
+    ("materialize_many", "materialize"),
+    ("streams_to_device", "stream_to_device"),
+    ("stream_to_device", "streams_to_device"),
+)
+"""Groups of names: a backend that writes the first one writes the others too."""

@@ -22,6 +22,10 @@ SMALL = 1 << 18
 """Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
 
 
+_MANY = {"materialize": "materialize_many", "to_device": "to_device_many"}
+"""The optional function of a backend that does a step for many arrays at once."""
+
+
 class Source(NamedTuple):
     """An array and its backend."""
 
@@ -51,7 +55,7 @@ def resolve_source(
     where it is, or another library that can.
     """
     backend = backend_for(type(x))
-    if backend is not None and not isinstance(x, backend.scalars):
+    if backend is not None and not isinstance(x, backend.scalar_types):
         return Source(x, backend)
     try:
         host = _host.import_array(x, must_share=must_share, fetch=fetch)
@@ -88,7 +92,7 @@ def _begun(
 
     Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
     """
-    plain = get(HOST).plain if options == Options(options.device) else ()
+    plain = get(HOST).fast_types if options == Options(options.device) else ()
     alike: dict[object, Plan] = {}
     for source in sources:
         x = source.array
@@ -113,9 +117,11 @@ def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
 
 def _is_joint(step: Step, plan: Plan) -> bool:
     """Whether its library does it for many at once: computes what hangs together, moves what is small."""
-    if step.op not in ("materialize", "to_device") or not hasattr(step.module, f"{step.op}_many"):
-        return False
-    return step.op == "materialize" or _is_small(plan.conversion.info)
+    if step.op == "materialize":
+        return step.module.materialize_many is not None
+    if step.op == "to_device":
+        return step.module.to_device_many is not None and _is_small(plan.conversion.info)
+    return False
 
 
 def _is_small(info: ArrayInfo) -> bool:
@@ -153,7 +159,7 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
 def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """The step for all; one by one if it fails and may be done again, to see at which."""
     try:
-        done: list[Array] = perform(xs, Plan(plans[0].conversion, (step._replace(op=f"{step.op}_many"),)))
+        done: list[Array] = perform(xs, Plan(plans[0].conversion, (step._replace(op=_MANY[step.op]),)))
     except XBridgeError:
         if step.op != "to_device":
             raise

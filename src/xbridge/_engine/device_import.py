@@ -1,22 +1,23 @@
-"""Let in what lies on a device and belongs to no registered library: by whoever can look at it there.
+"""Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
 
-That is the target, or else one of the libraries that read whatever is shown of a GPU. They believe what they
-are shown, so it is held against itself before they see it: a capsule while it is handed over, because only
-then the stream is known that has to wait, and a CUDA array interface as it was read, once. None of them has
-read-only arrays, so what may not be written is copied at the door.
+The target imports them, or else a backend with the flag `imports_dlpack`. Importers believe what is exported,
+so it is checked against itself before they see it: a capsule while it is exported, because only then the
+stream is known that has to wait, and a CUDA array interface as it was read, once. Read-only memory is copied
+on import, because importers may have no read-only arrays.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.array_interface import cuda_layout
 from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
 from xbridge._host.importers import hold_to_its_word
-from xbridge.backends import DOORS
-from xbridge.backends._registry import _entry, get, is_available
+from xbridge.backends import INDEX
+from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import Chained, CopyError, DeviceError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, MemoryLayout
     from xbridge._host import NotOnHostError
+
+INDEXED = sorted(
+    (name for name, entry in INDEX.items() if entry.imports_dlpack),
+    key=lambda name: INDEX[name].imports_dlpack,
+)
+"""The backends of the index that import device memory of unregistered libraries, in order."""
 
 _FIRST = "in its own library first"
 _TOP = 1 << 64
@@ -36,7 +43,7 @@ def import_device_array(
     """An array over the memory of `x`, or over a copy if it may not be written, and the library of it."""
     importer = next(_importers(refused, target), None)
     if importer is None:
-        missing = [_entry(name).install for name in DOORS if not is_available(name)]
+        missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
         hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
         raise DeviceError.build(refused.action, refused.reason, ", or ".join(hints)) from refused.__cause__
     array, shown = _look(x, refused, importer)
@@ -55,6 +62,7 @@ def import_device_array(
 def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
     """An array over the memory, held against what was shown and what `x` says of itself."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
+    assert importer.from_dlpack is not None  # noqa: S101 -- or it would be no importer
     with Chained(partial(_failed, x)):
         array = importer.from_dlpack(shown)  # type: ignore[arg-type] # by either protocol
         found = importer.array_info(array)
@@ -62,20 +70,30 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
         raise _refused(
             x,
-            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and "
-            f"{importer.name} sees {found.dtype} of shape {found.shape} on {found.device}",
+            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {importer.name} "
+            f"sees {found.dtype} of shape {found.shape} on {found.device}",
         )
     return array, shown
 
 
 def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
-    """Who can look at the device; not who would read it later than the call."""
+    """List the backends that can import memory of the device: the target, then those with the flag.
+
+    A backend that assumes immutable memory reads it later than the call, so it is not the target here.
+    """
     if refused.device is None:
         return
-    able = [] if target is None or target.host_only or target.immutable else [target]
-    for backend in (*able, *(get(name) for name in DOORS if is_available(name))):
-        if any(_is_at(refused, device) for device in backend.devices()):
+    own = [] if target is None or target.assumes_immutable else [target]
+    others = (get(name) for name in _names() if is_available(name))
+    for backend in chain(own, (other for other in others if other.imports_dlpack)):
+        if backend.from_dlpack and any(_is_at(refused, device) for device in backend.devices()):
             yield backend
+
+
+def _names() -> Iterator[str]:
+    """Name the backends to ask: those of the index in its order, then all that others have registered."""
+    yield from INDEXED
+    yield from (name for name in known_backends() if name not in INDEX)
 
 
 def _is_at(refused: NotOnHostError, device: Device) -> bool:
@@ -92,22 +110,22 @@ class _Shown:
     """Whether the memory is nobody else's."""
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
-        self._x, self._refused, self._door = x, refused, importer
+        self._x, self._refused, self._importer = x, refused, importer
 
     def _hold(self, dtype: str, layout: MemoryLayout) -> None:
         """Keep the facts, unless the library cannot look at such an array."""
         device = self._refused.device
-        assert device is not None  # noqa: S101 -- or no door would have been found
-        lacks = self._door.unsupported_dtype(dtype, device)
+        assert device is not None  # noqa: S101 -- or no importer would have been found
+        lacks = self._importer.unsupported_dtype(dtype, device)
         if lacks:
             raise lacks.error.build(f"read a {type(self._x).__name__}", lacks.reason, f"casting it {_FIRST}")
         low, high = layout.span()
         if not layout.is_unallocated() and not 0 < layout.address + low < layout.address + high <= _TOP:
             raise _refused(self._x, "its memory would lie outside of any device's")
-        if not layout.is_unallocated() and not self._door.accepts_layout(
+        if not layout.is_unallocated() and not self._importer.accepts_layout(
             ArrayInfo(dtype, device, layout.shape), layout
         ):
-            raise _refused(self._x, f"{self._door.name} has no such strides, or no such alignment")
+            raise _refused(self._x, f"{self._importer.name} has no such strides, or no such alignment")
         self.dtype, self.layout = dtype, layout
 
 

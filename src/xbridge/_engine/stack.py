@@ -24,7 +24,7 @@ from xbridge.backends._registry import backend_for, fast_converters, get
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
@@ -119,7 +119,7 @@ def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     _compute_unknown(sources, target)
-    scalars = get(HOST).scalars
+    scalars = get(HOST).scalar_types
     return [
         _Element(source, source.info(), weak, isinstance(leaf, scalars))
         for source, leaf, weak in zip(sources, nest.leaves, nest.weak, strict=True)
@@ -167,8 +167,8 @@ def _common_dtype(elements: list[_Element], target: Backend, named: str | None) 
 def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
     """The dtype for all, by the rules of the library; by NumPy's if it has none for them."""
     weak = [_host.sample(number) for number in numbers]
-    own: Callable[[list[str], list[complex]], str | None] | None = getattr(library, "promote", None)
-    return (own and own(dtypes, weak)) or _host.promote(dtypes, weak)
+    own = library.promote and library.promote(dtypes, weak)
+    return own or _host.promote(dtypes, weak)
 
 
 def _is_mixed(elements: list[_Element]) -> bool:
@@ -205,9 +205,8 @@ def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
     backend = backend_for(*kinds) if direct else None
     if direct is None or backend is None or options.grad == "keep":
         return None
-    stack_many: Callable[[list[Array]], Array | None] | None = getattr(backend, "stack_many", None)
-    if stack_many:
-        row = stack_many(nest.leaves)
+    if backend.stack_many:
+        row = backend.stack_many(nest.leaves)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
         _refuse_sharing(options, (*nest.shape, *row.shape[1:]))

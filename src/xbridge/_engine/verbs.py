@@ -108,7 +108,8 @@ def asarray(
     backends = {cls: backend_for(cls) or get(HOST) for cls in kinds}
     sources = list(backends.values())
     first = next(
-        (backend for cls, backend in backends.items() if not issubclass(cls, backend.scalars)), sources[0]
+        (backend for cls, backend in backends.items() if not issubclass(cls, backend.scalar_types)),
+        sources[0],
     )
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, keywords)(nest, target, first, keywords)
@@ -160,7 +161,9 @@ def choose_target(
 def leading_index(xs: Sequence[object]) -> int | None:
     """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
     arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
-    return next((i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalars)), next(iter(arrays), None))
+    return next(
+        (i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalar_types)), next(iter(arrays), None)
+    )
 
 
 def home(x: object) -> tuple[str, Device, str] | None:
@@ -245,7 +248,7 @@ def _explain(x: object, target: Backend, source: Backend, keywords: dict[str, An
         return found
     layout = backend.memory_layout(given.array)
     # A scalar stands for a value, which lies nowhere.
-    return found._replace(layout=layout._replace(address=0) if isinstance(x, source.scalars) else layout)
+    return found._replace(layout=layout._replace(address=0) if isinstance(x, source.scalar_types) else layout)
 
 
 def _met(x: object, target: Backend) -> Source:

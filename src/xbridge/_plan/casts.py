@@ -64,7 +64,7 @@ def order_cast_and_move(
 
 def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     """The same steps; a cast or copy of the host's is one with the move behind it, if the target wants it."""
-    streams_to_device = getattr(conversion.target, "streams_to_device", None)
+    streams_to_device = conversion.target.streams_to_device
     if streams_to_device is None or conversion.device == CPU:
         return steps
     at = [step.op for step in steps].index("from_numpy")
@@ -106,7 +106,7 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 
 def order(target: Backend) -> tuple[str, ...]:
     """The axis order to ask of the host, where the target would not keep another."""
-    return ("C",) if "order" in target.gaps else ()
+    return ("C",) if "axis_order" in target.gaps else ()
 
 
 def _narrows(conversion: Conversion) -> bool:
@@ -126,8 +126,7 @@ def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
 def _is_alike(conversion: Conversion) -> bool:
     """Whether the source's cast, where the array is, gives the numbers of the target's: both the host's."""
     dtypes, places = (conversion.info.dtype, conversion.dtype), (conversion.info.device, CPU)
-    for backend, device in zip((conversion.source, conversion.target), places, strict=True):
-        agrees = getattr(backend, "agrees", None)
-        if not (backend.host_only or (agrees(*dtypes, device) if agrees else dtypes in backend.host_casts)):
-            return False
-    return True
+    backends = (conversion.source, conversion.target)
+    return all(
+        backend.cast_matches_numpy(*dtypes, device) for backend, device in zip(backends, places, strict=True)
+    )

@@ -80,7 +80,8 @@ def plan_between(source: Backend, target: Backend, x: Array, options: Options) -
         if layout.is_unallocated():
             late = reason("lazy", "it is still to be computed")
         steps.append(Step(source, "materialize", copy_reason=late))
-    if CPU not in (info.device, device) and info.device in target.devices():
+    exchange = source.to_dlpack is not None and target.from_dlpack is not None
+    if exchange and CPU not in (info.device, device) and info.device in target.devices():
         return _plan(
             conversion,
             [*steps, *_on_device(conversion, layout, copied=not layout.materialized), *_track(conversion)],
@@ -94,7 +95,7 @@ def plan_between(source: Backend, target: Backend, x: Array, options: Options) -
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
         # A move is complete when it returns; a cast may read its memory later, where that is never written.
-        once = device != CPU if target.immutable else later
+        once = device != CPU if target.assumes_immutable else later
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, and nobody's but the caller's
@@ -117,7 +118,8 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
     later = order_cast_and_move(conversion, target, casts)
     why = next(_obstacles(conversion, layout), None) or (ASKED if conversion.options.copy else None)
     if later:
-        why = None if source.immutable and target.accepts_layout(info, layout) else later[0].copy_reason
+        shared = source.assumes_immutable and target.accepts_layout(info, layout)
+        why = None if shared else later[0].copy_reason
     if why and not copied:
         before.append(Step(source, "copy", (), why))
     return [*before, Step(source, "to_dlpack"), Step(target, "from_dlpack"), *later]
@@ -208,7 +210,7 @@ def _track(conversion: Conversion) -> list[Step]:
     target, info = conversion.target, conversion.info
     why = hint = ""
     if not target.autograd:
-        why = target.gaps.get("history", "").partition(": ")[2] or f"{target.name} has no gradients"
+        why = target.gaps["autograd"].reason
         hint = "a backend that has gradients"
     elif not is_inexact(conversion.dtype):
         why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
@@ -221,8 +223,7 @@ def _track(conversion: Conversion) -> list[Step]:
 
 def _is_leaf(backend: Backend, x: Array) -> bool:
     """Whether its history begins with it, so that it is what a new leaf would be."""
-    is_leaf = getattr(backend, "is_leaf", None)
-    return is_leaf is not None and bool(is_leaf(x))
+    return backend.is_leaf is not None and backend.is_leaf(x)
 
 
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
@@ -238,12 +239,12 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
 
 
 def _no_sharing(target: Backend) -> CopyReason | None:
-    """Return why the target's arrays never use host memory, so that `from_numpy` copies; None if they do.
+    """Return why `from_numpy` of the target copies; None if it shares.
 
-    A library that assumes immutable memory uses it: it is given memory that does not change.
+    A target that assumes immutable memory shares it: it is only given memory that does not change.
     """
-    said = "" if target.immutable else target.gaps.get("sharing", "").partition(": ")[2]
-    return reason("no_sharing", said) if said else None
+    shares = target.assumes_immutable or "sharing" not in target.gaps
+    return None if shares else reason("no_sharing", target.gaps["sharing"].reason)
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
@@ -254,7 +255,7 @@ def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
 def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
     """Yield the reasons that keep the target from sharing the memory safely."""
     source, target, info = conversion.source, conversion.target, conversion.info
-    if target.immutable and not source.immutable and not conversion.options.unsafe:
+    if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
         yield reason("mutable", f"its memory can change, and {target.name} reads it later")
     if not target.accepts_layout(info, layout):
         if not info.native_byteorder:

@@ -181,7 +181,7 @@ class Plan(NamedTuple):
     def writable(self) -> bool | None:
         """Whether the result may be written, where its library writes at all."""
         backend = self.conversion.target
-        if self.error or backend.immutable or "as_readonly" in self._verbs():
+        if self.error or backend.assumes_immutable or "as_readonly" in self._verbs():
             return False
         return True if self.copies or not backend.readonly else self.source.writable
 

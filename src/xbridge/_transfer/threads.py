@@ -1,7 +1,7 @@
 """What another thread has to know to convert for this one, and whether it may.
 
-Libraries keep queues, modes and options by thread. Each tells what it needs with its verbs `aside`, for one
-conversion, and `here`, for the life of a thread.
+Libraries keep streams, modes and options by thread. Each backend captures its own with the functions
+`threaded`, for one conversion, and `thread_context`, for the life of a thread.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Devic
 def apart(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
     """`fn` for another thread, as who has to do with it there wants it."""
     for backend, place in dict.fromkeys(ends):
-        aside: Callable[[ArrayFn, Device], ArrayFn] | None = getattr(backend, "aside", None)
-        fn = fn if aside is None else aside(fn, place)
+        fn = fn if backend.threaded is None else backend.threaded(fn, place)
     return fn
 
 
@@ -78,8 +77,8 @@ def as_here() -> Callable[[], None]:
     """What makes another thread, for its life, as this one is now to all libraries that are imported."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
     names = [name for name in known_backends() if name in imported or name in _registry.fast_converters]
-    asked = (getattr(get(name), "here", None) for name in names if is_available(name))
-    known: list[Callable[[], None]] = [here() for here in asked if here is not None]
+    contexts = (get(name).thread_context for name in names if is_available(name))
+    known = [capture() for capture in contexts if capture is not None]
 
     def there() -> None:
         for take_over in known:

@@ -10,21 +10,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["DOORS", "HOST", "INDEX", "Entry"]
+__all__ = ["HOST", "INDEX", "Entry"]
 
 
 class Entry:
-    """Where a backend is found, and what installed package announces it, if one does."""
+    """Where a backend is found, and what installed package announces it, if one does.
 
-    __slots__ = ("install", "module", "package", "roots")
+    `imports_dlpack` is the place of a backend with that flag in the order in which such backends are asked.
+    It is known without the library, so that an error can say what to install.
+    """
+
+    __slots__ = ("imports_dlpack", "install", "module", "package", "roots")
 
     def __init__(
-        self, module: str | ModuleType, roots: tuple[str, ...], install: str, package: str = ""
+        self,
+        module: str | ModuleType,
+        roots: tuple[str, ...],
+        install: str,
+        package: str = "",
+        imports_dlpack: int = 0,
     ) -> None:
         self.module: str | ModuleType = module
         self.roots: tuple[str, ...] = roots
         self.install: str = install
         self.package: str = package
+        self.imports_dlpack: int = imports_dlpack
 
     def __str__(self) -> str:
         """The module, and whose it is."""
@@ -34,9 +44,11 @@ class Entry:
 
 INDEX = {
     "numpy": Entry("xbridge.backends.numpy", ("numpy", "ml_dtypes"), "pip install numpy"),
-    "torch": Entry("xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'"),
+    "torch": Entry(
+        "xbridge.backends.torch", ("torch",), "pip install 'xbridge-array[torch]'", imports_dlpack=2
+    ),
     "jax": Entry("xbridge.backends.jax", ("jax", "jaxlib"), "pip install 'xbridge-array[jax]'"),
-    "cupy": Entry("xbridge.backends.cupy", ("cupy",), "pip install 'xbridge-array[cupy]'"),
+    "cupy": Entry("xbridge.backends.cupy", ("cupy",), "pip install 'xbridge-array[cupy]'", imports_dlpack=1),
     "dask": Entry("xbridge.backends.dask", ("dask",), "pip install 'xbridge-array[dask]'"),
     "array_api_strict": Entry(
         "xbridge.backends.array_api_strict",
@@ -47,6 +59,3 @@ INDEX = {
 
 HOST = "numpy"
 """The backend in whose arrays host memory meets."""
-
-DOORS = ("cupy", "torch")
-"""The backends that read whatever anybody shows of a GPU's memory, in the order in which they are asked."""

@@ -1,4 +1,4 @@
-"""Turn a name and an entry into a backend module, or say why that cannot be."""
+"""Turn a name and an entry into a completed backend, or say why that cannot be."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
+    from types import ModuleType
     from typing import Any
 
     from xbridge._core.protocol import Backend
@@ -66,39 +67,88 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
 
 
-def check(name: str, module: Backend, entry: Entry) -> None:
-    """Hold a module to the protocol when it is loaded: a misspelt verb is a missing one."""
-    reason = next(_faults(name, module), "")
-    if reason and _is_initializing(module):
+def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
+    """Return the backend of a module: what it writes is checked, and has a default for everything else."""
+    from xbridge.backends._defaults import Completed  # noqa: PLC0415 -- it imports NumPy
+
+    fault = next(_faults(name, module), None)
+    if fault and _is_initializing(module):
         raise MissingLibraryError.build(
             f"use backend {name!r}", f"{entry} is still being imported", f"the same after import {entry}"
         )
-    if reason:
-        raise OptionError.build(
-            f"use backend {name!r}",
-            f"its module {entry} {reason}",
-            "every fact and verb of xbridge.protocol.Backend in it",
-        )
+    if fault:
+        raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
+    return Completed(module)
 
 
-def _faults(name: str, module: Backend) -> Iterator[str]:
-    """What keeps a module from being a backend. Of its facts the tables are made that all backends share."""
-    from xbridge._core.optional import OPTIONAL  # noqa: PLC0415 -- read on a miss only
-    from xbridge._core.protocol import FACTS, VERBS  # noqa: PLC0415 -- read on a miss only
+def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Say what keeps a module from being a backend, and what to write instead."""
+    from xbridge._core.protocol import (  # noqa: PLC0415 -- read on a miss only
+        FACTS,
+        OPTIONAL,
+        REQUIRED,
+        TOGETHER,
+        VERBS,
+    )
 
-    missing = [word for word in (*FACTS, *VERBS) if not hasattr(module, word)]
+    yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
+    words = {word for word in (*FACTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None}
+    missing = [word for word in REQUIRED if word not in words]
     if missing:
-        yield f"has no {', '.join(missing)}"
-    for word, kind in FACTS.items():
-        if not isinstance(getattr(module, word), kind):
-            yield f"says {word} = {getattr(module, word)!r}, which is no {kind.__name__}"
-    for word in (*VERBS, *(word for word in OPTIONAL if hasattr(module, word))):
-        if not callable(getattr(module, word)):
-            yield f"says {word} = {getattr(module, word)!r}, which is no function"
-    if not all(isinstance(cls, type) for cls in (*module.plain, *module.scalars)):
-        yield "names something in plain or scalars that is no type"
+        yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
+    for word in filter(words.__contains__, (*FACTS, *VERBS, *OPTIONAL)):
+        value, kind = getattr(module, word), FACTS.get(word)
+        if kind is None and not callable(value):
+            yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
+        if kind is not None and not isinstance(value, kind):
+            yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
+    for word in filter(words.__contains__, ("array_types", "scalar_types", "fast_types")):
+        strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
+        if strange:
+            yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
+    yield from _strange_gaps(getattr(module, "gaps", None) or {})
+    for word, *others in TOGETHER:
+        lacking = [other for other in others if word in words and other not in words]
+        if lacking:
+            yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
     if module.name != name:
-        yield f"is named {module.name!r}"
+        yield f"is named {module.name!r}", f"name = {name!r}"
+
+
+def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """Say which gaps are not gaps of known features."""
+    from xbridge._core.protocol import FEATURES, STATUSES, Gap  # noqa: PLC0415 -- read on a miss only
+
+    for feature, gap in gaps.items():
+        if feature not in FEATURES:
+            yield f"has a gap {feature!r}, which is not a feature", f"one of {', '.join(FEATURES)}"
+        if not isinstance(gap, Gap) or gap.status not in STATUSES or not gap.reason:
+            example = f"Gap('never', 'why {feature} is missing')"
+            yield f"says gaps[{feature!r}] = {gap!r}, which is not a Gap", f"xbridge.protocol.{example}"
+
+
+def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Find the public functions of a module that are almost a verb: the word, and the verb.
+
+    Helpers that are imported from xbridge are not looked at.
+    """
+    from types import FunctionType  # noqa: PLC0415 -- read on a miss only
+
+    from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
+
+    verbs = (*VERBS, *OPTIONAL)
+    strays = [
+        word
+        for word, value in vars(module).items()
+        if word[0] != "_" and word not in verbs and isinstance(value, FunctionType)
+        if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge.")
+    ]
+    if strays:
+        from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it
+
+        for word in strays:
+            for verb in get_close_matches(word, verbs, n=1, cutoff=0.8):
+                yield word, verb
 
 
 def plugins() -> dict[str, tuple[Entry, ...]]:

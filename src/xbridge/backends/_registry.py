@@ -4,8 +4,9 @@ A backend is a string until somebody needs it: its name, or an array of its type
 nominates a backend for a type (`torch.Size` is a tuple); the backend's own `owns` decides. Outsiders are
 read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
 
-The hot path reads one table, `hot`: backend name -> exact type -> one function that converts or returns
-None (and `kept`, for an array that stays). It is read without the lock, filled and emptied under it.
+The fast path reads one table, `fast_converters`: backend name -> exact type -> one function that converts or
+returns None (and `identity_types`, for an array that stays). It is read without the lock, filled and emptied
+under it.
 
 Code of others never runs under the lock: imports, `owns`, the attributes of a backend. It may import, and the
 thread that imports its library may be waiting for this lock. So what comes of it is put in afterwards, if
@@ -19,14 +20,13 @@ import sys
 from xbridge._core.dynamo import constant
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
-from xbridge.backends._loading import check, load, plugins, under_way, unknown
+from xbridge.backends._loading import complete, load, plugins, under_way, unknown
 from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
     from xbridge._core.protocol import Array, Backend
 
@@ -89,8 +89,8 @@ def register_backend(
     name : str
         What users type.
     module : module or str
-        A module with the verbs of `xbridge.protocol.Backend`, or its import path, which is imported
-        when it is first needed.
+        A module with the required names of `xbridge.protocol.Backend` and any others, or its import path,
+        which is imported when it is first needed.
     roots : tuple of str, optional
         Top-level packages that its array types come from; `name` if not given.
     replace : bool
@@ -233,7 +233,7 @@ def _named(module: ModuleType) -> str:
         return names[0]
     held = set(map(id, vars(module).values()))
     for name in (name for part in parts for name in _nominated(part)):
-        if is_available(name) and not held.isdisjoint(map(id, get(name).plain)):
+        if is_available(name) and not held.isdisjoint(map(id, get(name).array_types)):
             return name
     return ""
 
@@ -251,20 +251,19 @@ def _load(name: str) -> Backend:
     while name not in _current:
         entry = _entry(name)
         module = entry.module
-        loaded: Any = load(name, module, entry) if isinstance(module, str) else module
-        check(name, loaded, entry)
+        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
         if name != HOST:
             _load(HOST)
         with _lock:
             if name not in _current and entry is _entries.get(name, entry):
-                setattr(_Loaded, name, loaded)
+                setattr(_Loaded, name, backend)
                 _current.add(name)
                 _failed.discard(entry)
                 fast_converters.setdefault(name, {})
                 _empty()
         _warm()
-    backend: Backend = getattr(_Loaded, name)
-    return backend
+    found: Backend = getattr(_Loaded, name)
+    return found
 
 
 def _empty() -> None:
@@ -275,23 +274,23 @@ def _empty() -> None:
 
 def _warm() -> None:
     """Lay out the hot table, and put it in if it still holds. Whoever has changed that lays it out again."""
-    backends = _rooms()
+    backends = _connected()
     own: dict[type, Callable[[Array], Array]] = {}
     tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
     for target in backends:
-        own.update(dict.fromkeys(target.plain, _itself))
+        own.update(dict.fromkeys(target.fast_types, _itself))
         table = tables.setdefault(target.name, {})
         for source in backends:
-            table.update(dict.fromkeys(source.plain, _direct(source, target)))
+            table.update(dict.fromkeys(source.fast_types, _direct(source, target)))
     with _lock:
-        if backends == _rooms():
+        if backends == _connected():
             identity_types.update(own)
             for name, table in tables.items():
                 fast_converters[name].update(table)
 
 
-def _rooms() -> list[Backend]:
-    """The backends between which the hot table leads now."""
+def _connected() -> list[Backend]:
+    """The backends between which the fast path leads now."""
     with _lock:
         return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
 
@@ -321,7 +320,7 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
         return target.fast_from_numpy
 
     # Between two that never change memory is shared, and `fast_from_numpy` copies what it is shown.
-    shares = source.immutable and target.immutable
+    shares = source.assumes_immutable and target.assumes_immutable
 
     def meet(x: Array) -> Array | None:
         host = None if shares else source.fast_to_numpy(x)

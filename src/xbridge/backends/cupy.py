@@ -17,11 +17,10 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
-from xbridge.backends import numpy as _numpy
 from xbridge.backends._exporter import Shown
-from xbridge.errors import DeviceError, DTypeError, GradientError, MissingLibraryError, UnsupportedArrayError
+from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,15 +43,16 @@ _KIND = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
 _DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}
 _EXTENDED = ("bfloat16",) if int(cupy.__version__.partition(".")[0]) >= 14 else ()
 _NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXTENDED)
-_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 
 name = "cupy"
-plain: tuple[type, ...] = (cupy.ndarray,)
-scalars: tuple[type, ...] = ()
-readonly = False
-immutable = False
-autograd = False
-host_only = False
+array_types: tuple[type, ...] = (cupy.ndarray,)
+gaps = {
+    "host": Gap("never", "CuPy arrays live on a GPU"),
+    "autograd": Gap("never", "CuPy does not differentiate"),
+    "readonly": Gap("never", "CuPy has no read-only arrays"),
+}
+imports_dlpack = True
+samples = "xbridge.testing.samples.cupy"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *(("float64", "float32"), ("complex128", "complex64")),
@@ -60,16 +60,14 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
     }
 )
 """What rounds once or not at all, and of what fewer bytes are sent then."""
-gaps: dict[str, str] = {
-    "host": "never: CuPy arrays live on a GPU",
-    "history": "never: CuPy does not differentiate",
-    "readonly": "never: CuPy has no read-only arrays",
-}
-samples = "xbridge.testing.samples.cupy"
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, cupy.ndarray)
+def to_numpy(x: HostArray, /) -> HostArray:
+    return x
+
+
+def from_numpy(host: HostArray, /) -> HostArray:
+    return host
 
 
 def array_info(x: Array, /) -> ArrayInfo:
@@ -93,16 +91,50 @@ def memory_layout(x: Array, /) -> MemoryLayout:
     return MemoryLayout(address, x.shape, x.strides, size, aligned=aligned)
 
 
-def dtype_name(dtype: object, /) -> str | None:
-    return _numpy.dtype_name(dtype)
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder and layout.aligned
+
+
+def namespace(x: Array, /) -> ModuleType:
+    from array_api_compat import cupy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def copy(x: Array, /) -> Array:
+    with x.device:
+        return x.copy(order="K")
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with arrays[0].device:
+        return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", instead(dtype))
 
 
-def default_dtype(category: str, device: Device, /) -> str:
-    return _DEFAULTS[category]
+def astype(x: Array, dtype: str, /) -> Array:
+    with x.device:
+        return x.astype(native_dtype(dtype))
+
+
+def check_cast(x: Array, dtype: str, /) -> Array:
+    if x.size:
+        with x.device:
+            _host.check_cast(_ends(x).get(), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(_DEVICES)
+
+
+def to_device(x: Array, device: Device, /) -> Array:
+    # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
+    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def device_name(device: object, /) -> Device | None:
@@ -119,90 +151,6 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     )
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(_DEVICES)
-
-
-def namespace(x: Array, /) -> ModuleType:
-    from array_api_compat import cupy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
-
-    return compat
-
-
-def is_tracing() -> bool:
-    return False
-
-
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
-
-
-def is_grad_enabled() -> bool:
-    return False
-
-
-def fast_to_numpy(x: Array, /) -> HostArray | None:
-    return None
-
-
-def fast_from_numpy(host: HostArray, /) -> Array | None:
-    return None
-
-
-def detach(x: Array, /) -> Array:
-    return x
-
-
-def require_grad(x: Array, /) -> Array:
-    raise GradientError.build(
-        "make a CuPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
-    )
-
-
-def materialize(x: Array, /) -> Array:
-    return x
-
-
-def check_cast(x: Array, dtype: str, /) -> Array:
-    if x.size:
-        with x.device:
-            _host.check_cast(_ends(x).get(), dtype)
-    return x
-
-
-def astype(x: Array, dtype: str, /) -> Array:
-    with x.device:
-        return x.astype(native_dtype(dtype))
-
-
-def copy(x: Array, /) -> Array:
-    with x.device:
-        return x.copy(order="K")
-
-
-def to_device(x: Array, device: Device, /) -> Array:
-    # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
-    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
-
-
-def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    with arrays[0].device:
-        return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    return info.native_byteorder and layout.aligned
-
-
-def to_numpy(x: HostArray, /) -> HostArray:
-    return x
-
-
-def from_numpy(host: HostArray, /) -> HostArray:
-    return host
-
-
 def to_dlpack(x: Array, /) -> Exporter:
     return Shown(x, x.device)
 
@@ -211,7 +159,7 @@ def from_dlpack(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
 
 
-def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
+def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
     with cupy.cuda.Device(_DEVICES.get(device)) as current:
         stream = cupy.cuda.get_current_stream()
@@ -226,7 +174,7 @@ def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     return apart
 
 
-def here() -> Callable[[], None]:
+def thread_context() -> Callable[[], None]:
     device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
 
     def there() -> None:

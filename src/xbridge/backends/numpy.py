@@ -7,32 +7,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge import _host
-from xbridge._core.devices import CPU, no_exchange
+from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import ArrayInfo, Unsupported
+from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
 from xbridge._host.memory import layout_of, native_dtype
-from xbridge.errors import DeviceError, DTypeError, GradientError, OptionError, UnsupportedArrayError
+from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Exporter, HostArray, MemoryLayout
+    from xbridge._core.protocol import HostArray, MemoryLayout
 
 _MOST_AXES = 64
 
 name = "numpy"
-plain: tuple[type, ...] = (np.ndarray,)
-scalars: tuple[type, ...] = (np.generic,)
-readonly = True
-immutable = False
-autograd = False
-host_only = True
-host_casts: frozenset[tuple[str, str]] = frozenset()
-gaps: dict[str, str] = {
-    "device": "never: NumPy arrays live in host memory",
-    "history": "never: NumPy does not differentiate",
+array_types: tuple[type, ...] = (np.ndarray,)
+scalar_types: tuple[type, ...] = (np.generic,)
+gaps = {
+    "devices": Gap("never", "NumPy arrays live in host memory"),
+    "autograd": Gap("never", "NumPy does not differentiate"),
 }
 samples = "xbridge.testing.samples.numpy"
 
@@ -49,8 +43,12 @@ _WAYS_OUT = {
 _NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, (np.ndarray, np.generic))
+def to_numpy(x: HostArray, /) -> HostArray:
+    return x.view(np.ndarray)
+
+
+def from_numpy(host: HostArray, /) -> HostArray:
+    return host
 
 
 def array_info(x: HostArray, /) -> ArrayInfo:
@@ -76,6 +74,31 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
 
 def memory_layout(x: HostArray, /) -> MemoryLayout:
     return layout_of(x)
+
+
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return True
+
+
+def namespace(x: HostArray, /) -> ModuleType:
+    from array_api_compat import numpy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def copy(x: HostArray, /) -> HostArray:
+    return x.copy(order="K")
+
+
+def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
+    axes = len(shape) + arrays[0].ndim
+    if axes > _MOST_AXES:
+        raise OptionError.build(
+            "make an array of this list",
+            f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
+            "arrays of fewer axes",
+        )
+    return np.stack([to_numpy(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
 
 
 def dtype_name(dtype: object, /) -> str | None:
@@ -105,38 +128,13 @@ def default_dtype(category: str, device: Device, /) -> str:
     return _DEFAULTS[category]
 
 
-def device_name(device: object, /) -> Device | None:
-    return None
+def astype(x: HostArray, dtype: str, /) -> HostArray:
+    with np.errstate(all="ignore"):
+        return x.astype(native_dtype(dtype), order="K")
 
 
-def resolve_device(device: Device, near: Device, /) -> Device:
-    if device != CPU:
-        raise DeviceError.build(
-            f"put a NumPy array on {device!r}", "NumPy lives in host memory", "device='cpu'"
-        )
-    return CPU
-
-
-def devices() -> tuple[Device, ...]:
-    return (CPU,)
-
-
-def namespace(x: HostArray, /) -> ModuleType:
-    from array_api_compat import numpy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
-
-    return compat
-
-
-def is_tracing() -> bool:
-    return False
-
-
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
-
-
-def is_grad_enabled() -> bool:
-    return False
+def check_cast(x: HostArray, dtype: str, /) -> HostArray:
+    return _host.check_cast(x, dtype)
 
 
 def fast_to_numpy(x: HostArray, /) -> HostArray | None:
@@ -145,68 +143,6 @@ def fast_to_numpy(x: HostArray, /) -> HostArray | None:
 
 def fast_from_numpy(host: HostArray, /) -> HostArray | None:
     return host
-
-
-def detach(x: HostArray, /) -> HostArray:
-    return x
-
-
-def require_grad(x: HostArray, /) -> HostArray:
-    raise GradientError.build(
-        "make a NumPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
-    )
-
-
-def materialize(x: HostArray, /) -> HostArray:
-    return x
-
-
-def check_cast(x: HostArray, dtype: str, /) -> HostArray:
-    return _host.check_cast(x, dtype)
-
-
-def astype(x: HostArray, dtype: str, /) -> HostArray:
-    with np.errstate(all="ignore"):
-        return x.astype(native_dtype(dtype), order="K")
-
-
-def copy(x: HostArray, /) -> HostArray:
-    return x.copy(order="K")
-
-
-def to_device(x: HostArray, device: Device, /) -> HostArray:
-    return x
-
-
-def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
-    axes = len(shape) + arrays[0].ndim
-    if axes > _MOST_AXES:
-        raise OptionError.build(
-            "make an array of this list",
-            f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
-            "arrays of fewer axes",
-        )
-    return np.stack([to_numpy(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    return True
-
-
-def to_numpy(x: HostArray, /) -> HostArray:
-    return x.view(np.ndarray)
-
-
-def from_numpy(host: HostArray, /) -> HostArray:
-    return host
-
-
-def to_dlpack(x: HostArray, /) -> Exporter:
-    raise no_exchange(name)
-
-
-def from_dlpack(shown: Exporter, /) -> HostArray:
-    raise no_exchange(name)
 
 
 def _name(dtype: np.dtype[Any]) -> str:

@@ -54,7 +54,7 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
             "no backend owns that type",
             "xbridge.asarray(x, like=y) with the array that it belongs to",
         )
-    if isinstance(x, backend.scalars):
+    if isinstance(x, backend.scalar_types):
         backend, x = get(HOST), np.asarray(x)
     dtype, refused = backend.array_info(x).dtype, backend.unsupported(x, leaving=True)
     asked = f"{asked} a {backend.name} {dtype} array"

@@ -16,10 +16,11 @@ import pytest
 from xbridge._api import asarray
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import FEATURES
 from xbridge.backends._loading import unknown
 from xbridge.backends._registry import claims, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
-from xbridge.testing._gaps import MARK, PROMISES, expected_failure
+from xbridge.testing._gaps import MARK, expected_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +39,7 @@ _PRETEND = {"torch:emu": "xbridge.testing.emulated"}
 _KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
 """Kinds of devices that a mark may name wherever it runs, for another machine may have them."""
 
-_NEEDS = {"grad": "history", **{word: word for word in (*PROMISES, *DTYPES)}}
+_NEEDS = {"grad": "autograd", "device": "devices", **{word: word for word in (*FEATURES, *DTYPES)}}
 """What a mark may say -> what a backend calls it."""
 
 
@@ -287,15 +288,16 @@ def _check(word: str) -> None:
 def _lack(here: BackendDevice, need: str) -> str:
     """Why a test that needs something cannot run there; "" if it can."""
     module = get(here.backend)
-    reason = module.gaps.get(_NEEDS[need], "")
+    gap = module.gaps.get(_NEEDS[need])
+    reason = "" if gap is None else str(gap)
     if not reason and need in DTYPES and (unsupported := module.unsupported_dtype(need, here.device)):
         reason = unsupported.reason
-    if not reason and need == "device" and here.device == module.devices()[0]:
+    if not reason and _NEEDS[need] == "devices" and here.device == module.devices()[0]:
         reason = f"it has no other here than {here.device}"
     return reason and f"{here.id} lacks {need}: {reason}"
 
 
 def _version(module: Backend) -> list[str]:
     """The version of its library, if that tells."""
-    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.plain[:1]]
+    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast_types[:1]]
     return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

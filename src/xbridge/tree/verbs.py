@@ -220,7 +220,7 @@ def _converted(walk: TreeSpec, target: Backend, keywords: dict[str, Any], *, sca
     for kind in walk.kinds:
         if crosses(kind):
             plain = direct(kind, target, options) is target.fast_from_numpy
-            many = getattr(target, "fast_from_numpy_many", None) if plain else None
+            many = target.fast_from_numpy_many if plain else None
             planned = partial(converted, name=target.name, **keywords)
             ways[kind] = partial(_once, partial(_arrays, walk, many, planned))
         elif scalars and kind in NUMBERS:

@@ -140,7 +140,9 @@ def test_what_stays_within_the_library_stays_sparse() -> None:
 
 def test_what_nobody_could_lay_out_is_refused_in_our_words() -> None:
     nothing = np.zeros((2, 0), int), np.zeros(0)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"the step settle failed .* in sparse itself"):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match=r"the step materialize failed .* in sparse itself"
+    ):
         xbridge.to_numpy(sparse.COO(*nothing, (1 << 31, 1 << 31)))
 
 

@@ -1,8 +1,8 @@
 """Dask: an array is a promise of chunks. It lies nowhere until it leaves, and then it is computed, once.
 
 What stays within Dask stays a promise. What leaves is computed by whatever scheduler the user has set, and
-comes chunk by chunk, because Dask would join chunks of any kind. Chunks are NumPy's, so NumPy's room answers
-for them. Those that come from here are read-only, because tasks share them.
+comes chunk by chunk, because Dask would join chunks of any kind. Chunks are NumPy's, so NumPy's backend
+answers for them. Those that come from here are read-only, because tasks share them.
 """
 
 from __future__ import annotations
@@ -15,47 +15,38 @@ import dask.array as da
 from dask.array.core import normalize_chunks
 
 from xbridge import _host
-from xbridge._core.devices import CPU, no_exchange
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, computed, facts_of, gathered, joined, over, strange
-from xbridge.errors import (
-    DeviceError,
-    DTypeError,
-    GradientError,
-    index_errors,
-)
+from xbridge.errors import DTypeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, ArrayInfo, Exporter, HostArray, Unsupported
+    from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")
 
 name = "dask"
-plain: tuple[type, ...] = (da.Array,)
-scalars: tuple[type, ...] = ()
-readonly = True
-immutable = True
-autograd = False
-host_only = True
-host_casts: frozenset[tuple[str, str]] = frozenset()
-gaps: dict[str, str] = {
-    "device": "never: Dask arrays are computed in host memory",
-    "history": "never: Dask does not differentiate",
-    "readonly": "never: a Dask array looks at no memory",
-    "sharing": "never: Dask reads memory later than the call, so what can change is copied",
+array_types: tuple[type, ...] = (da.Array,)
+gaps = {
+    "devices": Gap("never", "Dask arrays are computed in host memory"),
+    "autograd": Gap("never", "Dask does not differentiate"),
+    "sharing": Gap("never", "Dask reads memory later than the call, so what can change is copied"),
 }
+assumes_immutable = True
 samples = "xbridge.testing.samples.dask"
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, da.Array)
+def to_numpy(x: Array, /) -> HostArray:
+    host: HostArray = materialize(x).memory
+    return host
+
+
+def from_numpy(host: HostArray, /) -> Array:
+    return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
 
 
 def array_info(x: Array, /) -> ArrayInfo:
@@ -72,32 +63,8 @@ def memory_layout(x: Array, /) -> MemoryLayout:
     return MemoryLayout.unallocated(x.shape, x.dtype.itemsize, writable=False)
 
 
-def dtype_name(dtype: object, /) -> str | None:
-    return _numpy.dtype_name(dtype)
-
-
-def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
-    return _numpy.unsupported_dtype(dtype, device)
-
-
-def default_dtype(category: str, device: Device, /) -> str:
-    return _numpy.default_dtype(category, device)
-
-
-def device_name(device: object, /) -> Device | None:
-    return None
-
-
-def resolve_device(device: Device, near: Device, /) -> Device:
-    if device != CPU:
-        raise DeviceError.build(
-            f"put a Dask array on {device!r}", "Dask computes in host memory", "device='cpu'"
-        )
-    return CPU
-
-
-def devices() -> tuple[Device, ...]:
-    return (CPU,)
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return True
 
 
 def namespace(x: Array, /) -> ModuleType:
@@ -106,39 +73,20 @@ def namespace(x: Array, /) -> ModuleType:
     return compat
 
 
-def is_tracing() -> bool:
-    return False
+def copy(x: Array, /) -> Array:
+    return x.map_blocks(methodcaller("copy"), dtype=x.dtype, meta=x._meta)
 
 
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    for n in reversed(shape):
+        arrays = [da.stack(arrays[i : i + n]) for i in range(0, len(arrays), n)]
+    return arrays[0]
 
 
-def is_grad_enabled() -> bool:
-    return False
-
-
-def fast_to_numpy(x: Array, /) -> HostArray | None:
-    return None  # to compute it is a step
-
-
-def fast_from_numpy(host: HostArray, /) -> Array | None:
-    # Every host array is copied, however it lies.
-    return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
-
-
-def detach(x: Array, /) -> Array:
-    return x
-
-
-def require_grad(x: Array, /) -> Array:
-    raise GradientError.build(
-        "make a Dask array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
-    )
-
-
-def materialize(x: Array, /) -> Array:
-    return x if isinstance(x, Gathered) else materialize_many([x])[0]
+def astype(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, Gathered):
+        return gathered(_host.astype(x.memory, dtype))
+    return x.astype(native_dtype(dtype))
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
@@ -152,47 +100,15 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     )
 
 
-def astype(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, Gathered):
-        return gathered(_host.astype(x.memory, dtype))
-    return x.astype(native_dtype(dtype))
-
-
-def copy(x: Array, /) -> Array:
-    return x.map_blocks(methodcaller("copy"), dtype=x.dtype, meta=x._meta)
-
-
-def to_device(x: Array, device: Device, /) -> Array:
-    return x
-
-
-def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    for n in reversed(shape):
-        arrays = [da.stack(arrays[i : i + n]) for i in range(0, len(arrays), n)]
-    return arrays[0]
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    return True
-
-
-def to_numpy(x: Array, /) -> HostArray:
-    host: HostArray = materialize(x).memory
-    return host
-
-
-def from_numpy(host: HostArray, /) -> Array:
-    return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
-
-
-def to_dlpack(x: Array, /) -> Exporter:
-    raise no_exchange(name)
-
-
-def from_dlpack(shown: Exporter, /) -> Array:
-    raise no_exchange(name)
+def materialize(x: Array, /) -> Array:
+    return x if isinstance(x, Gathered) else materialize_many([x])[0]
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
     chunks = computed(xs)[::-1]  # each let go when it is joined
     return list(index_errors(gathered(joined(x, chunks.pop())) for x in xs))
+
+
+def fast_from_numpy(host: HostArray, /) -> Array | None:
+    # Every host array is copied, however it lies.
+    return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))

@@ -18,15 +18,14 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
-from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge.backends.jax._casts import ends
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places, rows, suits
-from xbridge.backends.jax._threads import aside as aside
-from xbridge.backends.jax._threads import here as here
-from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.backends.jax._threads import thread_context as thread_context
+from xbridge.backends.jax._threads import threaded as threaded
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -50,12 +49,15 @@ _put = getattr(xla_client, "batched_device_put", None)
 """What all of JAX's ways from the host come down to; it takes over memory that begins as JAX wants it."""
 
 name = "jax"
-plain: tuple[type, ...] = (_Array,)
-scalars: tuple[type, ...] = ()
-readonly = True
-immutable = True
-autograd = False
-host_only = False
+array_types: tuple[type, ...] = (jax.Array, _Tracer)
+fast_types: tuple[type, ...] = (_Array,)
+gaps = {
+    "autograd": Gap("never", "JAX differentiates functions, not arrays"),
+    "sharing": Gap("never", "JAX reads memory later than the call, so what can change is copied"),
+    "axis_order": Gap("never", "JAX arrays are in row-major order"),
+}
+assumes_immutable = True
+samples = "xbridge.testing.samples.jax"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *((whole, to) for whole in _NATIVE if category(whole) in ("bool", "int") for to in _NATIVE),
@@ -64,16 +66,18 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
     }
 )
 """JAX takes subnormal numbers for zero, and its own way with what does not fit an integer."""
-gaps: dict[str, str] = {
-    "history": "never: JAX differentiates functions, not arrays",
-    "sharing": "never: JAX reads memory later than the call, so what can change is copied",
-    "order": "never: JAX arrays lie row by row",
-}
-samples = "xbridge.testing.samples.jax"
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, (jax.Array, _Tracer))
+def to_numpy(x: Array, /) -> HostArray:
+    return np.asarray(x)
+
+
+def from_numpy(host: HostArray, /) -> Array:
+    taken = _taken(host)
+    if taken is None:
+        with _eager(), jax.default_device(host_device()):
+            return jax.device_put(host)
+    return taken
 
 
 def array_info(x: Array, /) -> ArrayInfo:
@@ -115,6 +119,29 @@ def memory_layout(x: Array, /) -> MemoryLayout:
     return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
 
 
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    in_rows = layout.strides == rows(layout.shape, layout.itemsize)
+    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
+
+
+def namespace(x: Array, /) -> ModuleType:
+    return jnp
+
+
+def copy(x: Array, /) -> Array:
+    with _eager(x):
+        return x.copy()
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with _eager(*arrays) as traced:
+        dtype = arrays[0].dtype
+        # What JAX computes in another format on its way loses bits of NaN; no gradient flows through bits.
+        bits = dtype if traced else _BITS.get(dtype, dtype)
+        stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
+        return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
+
+
 def dtype_name(dtype: object, /) -> str | None:
     native = dtype.dtype if isinstance(dtype, type(jnp.float32)) else dtype
     return _NAMES.get(native) if isinstance(native, np.dtype) else None
@@ -133,6 +160,44 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 def default_dtype(category: str, device: Device, /) -> str:
     wide = {"int": "int64", "float": "float64", "complex": "complex128"}.get(category, category)
     return wide if _has_wide() else _WIDE.get(wide, wide)
+
+
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
+    except (KeyError, ValueError):  # a dtype without a canonical name, or JAX promotes these to none
+        return None
+
+
+def astype(x: Array, dtype: str, /) -> Array:
+    with _eager(x):
+        return x.astype(_NATIVE[dtype])
+
+
+def check_cast(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, _Tracer):
+        raise DTypeError.build(
+            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
+        )
+    if x.size:
+        with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
+            _host.check_cast(to_numpy(x if array_info(x).device == CPU else ends(x)), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(places())
+
+
+def to_device(x: Array, device: Device, /) -> Array:
+    with _eager(x):
+        if isinstance(x, _Array) and x.is_fully_replicated:
+            x = x.addressable_data(0)  # or JAX would hand it out as it is
+        if isinstance(x, _Array) and not in_rows(x):
+            x = materialize(x)  # or JAX would compute with other numbers than those that arrived
+        place = host_device() if device == CPU else places()[device]
+        moved = jax.device_put(x, place, may_alias=False)
+        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
 
 
 def device_name(device: object, /) -> Device | None:
@@ -155,25 +220,31 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     )
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(places())
+def to_dlpack(x: Array, /) -> Exporter:
+    part: Exporter = x.addressable_data(0)
+    return part
 
 
-def namespace(x: Array, /) -> ModuleType:
-    return jnp
+def from_dlpack(shown: Exporter, /) -> Array:
+    with _eager():
+        return jax.dlpack.from_dlpack(shown)
 
 
-def is_tracing() -> bool:
-    # JAX traces what is done to tracers. It neither follows the code nor touches what is concrete.
-    return False
-
-
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
+def detach(x: Array, /) -> Array:
+    return jax.lax.stop_gradient(x) if isinstance(x, _Tracer) else x
 
 
 def is_grad_enabled() -> bool:
     return True
+
+
+def materialize(x: Array, /) -> Array:
+    if array_info(x).device.kind != "cpu":
+        return copy(x)
+    # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
+    with _eager(x):
+        materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
+        return jax.device_put(materialized, x.sharding)
 
 
 def fast_to_numpy(x: Array, /) -> HostArray | None:
@@ -192,100 +263,6 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
         return _taken(_host.copy(host, "C"))
     return None
-
-
-def detach(x: Array, /) -> Array:
-    return jax.lax.stop_gradient(x) if isinstance(x, _Tracer) else x
-
-
-def require_grad(x: Array, /) -> Array:
-    raise GradientError.build(
-        "make a JAX array require grad", gaps["history"].partition(": ")[2], "jax.grad(function)"
-    )
-
-
-def materialize(x: Array, /) -> Array:
-    if array_info(x).device.kind != "cpu":
-        return copy(x)
-    # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
-    with _eager(x):
-        materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
-        return jax.device_put(materialized, x.sharding)
-
-
-def check_cast(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, _Tracer):
-        raise DTypeError.build(
-            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
-        )
-    if x.size:
-        with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            _host.check_cast(to_numpy(x if array_info(x).device == CPU else ends(x)), dtype)
-    return x
-
-
-def astype(x: Array, dtype: str, /) -> Array:
-    with _eager(x):
-        return x.astype(_NATIVE[dtype])
-
-
-def copy(x: Array, /) -> Array:
-    with _eager(x):
-        return x.copy()
-
-
-def to_device(x: Array, device: Device, /) -> Array:
-    with _eager(x):
-        if isinstance(x, _Array) and x.is_fully_replicated:
-            x = x.addressable_data(0)  # or JAX would hand it out as it is
-        if isinstance(x, _Array) and not in_rows(x):
-            x = materialize(x)  # or JAX would compute with other numbers than those that arrived
-        place = host_device() if device == CPU else places()[device]
-        moved = jax.device_put(x, place, may_alias=False)
-        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
-
-
-def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    with _eager(*arrays) as traced:
-        dtype = arrays[0].dtype
-        # What JAX computes in another format on its way loses bits of NaN; no gradient flows through bits.
-        bits = dtype if traced else _BITS.get(dtype, dtype)
-        stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
-        return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    in_rows = layout.strides == rows(layout.shape, layout.itemsize)
-    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
-
-
-def to_numpy(x: Array, /) -> HostArray:
-    return np.asarray(x)
-
-
-def from_numpy(host: HostArray, /) -> Array:
-    taken = _taken(host)
-    if taken is None:
-        with _eager(), jax.default_device(host_device()):
-            return jax.device_put(host)
-    return taken
-
-
-def to_dlpack(x: Array, /) -> Exporter:
-    part: Exporter = x.addressable_data(0)
-    return part
-
-
-def from_dlpack(shown: Exporter, /) -> Array:
-    with _eager():
-        return jax.dlpack.from_dlpack(shown)
-
-
-def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
-    try:
-        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
-    except (KeyError, ValueError):  # a dtype without a canonical name, or JAX promotes these to none
-        return None
 
 
 def _has_wide() -> bool:

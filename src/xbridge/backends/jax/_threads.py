@@ -22,7 +22,7 @@ _OPTIONS = (
 """Those that say what a program computes, and where."""
 
 
-def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
+def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     """`fn` for another thread, with the options of this one; complete on return."""
     options = _options()
 
@@ -36,7 +36,7 @@ def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     return apart
 
 
-def here() -> Callable[[], None]:
+def thread_context() -> Callable[[], None]:
     """What gives another thread the options of this one."""
     options = _options()
 

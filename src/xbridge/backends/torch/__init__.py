@@ -17,17 +17,17 @@ from torch.utils import _python_dispatch
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.backends.torch import _transfer
 from xbridge.backends.torch._bulk import fast_from_numpy_many as fast_from_numpy_many
 from xbridge.backends.torch._bulk import stack_many as stack_many
-from xbridge.backends.torch._casts import agrees as agrees
+from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count, current, named, take
-from xbridge.backends.torch._threads import aside as aside
-from xbridge.backends.torch._threads import here as here
+from xbridge.backends.torch._threads import thread_context as thread_context
+from xbridge.backends.torch._threads import threaded as threaded
 from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
 from xbridge.backends.torch._transfer import streams_to_device as streams_to_device
 from xbridge.backends.torch._transfer import to_device_many as to_device_many
@@ -67,12 +67,11 @@ _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """What compiles the functions that run now; it makes read-only arrays writable."""
 
 name = "torch"
-plain: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
-scalars: tuple[type, ...] = ()
-readonly = False
-immutable = False
-autograd = True
-host_only = False
+array_types: tuple[type, ...] = (torch.Tensor,)
+fast_types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+gaps = {"readonly": Gap("never", "torch has no read-only tensors")}
+imports_dlpack = True
+samples = "xbridge.testing.samples.torch"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *(("float64", "float32"), ("float32", "float64"), ("complex128", "complex64")),
@@ -80,18 +79,16 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((whole, "float32") for whole in ("int64", "int32", "uint8")),
     }
 )
-gaps: dict[str, str] = {"readonly": "never: torch has no read-only tensors"}
-samples = "xbridge.testing.samples.torch"
 
 
 def _past_the_class(
     fn: Callable[Concatenate[torch.Tensor, P], R],
 ) -> Callable[Concatenate[torch.Tensor, P], R]:
-    """`fn` without a call of `__torch_function__`: a subclass may raise there, or count its calls."""
+    """Return `fn` without a call of `__torch_function__`: a subclass may raise there, or count its calls."""
 
     @wraps(fn)
     def look(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
-        if type(x) in plain:
+        if type(x) in fast_types:
             return fn(x, *args, **options)
         with torch._C.DisableTorchFunctionSubclass():
             return fn(x, *args, **options)
@@ -99,13 +96,27 @@ def _past_the_class(
     return look
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, torch.Tensor)
+def to_numpy(x: torch.Tensor, /) -> HostArray:
+    bits = _BITS.get(x.dtype)
+    if bits is None:
+        return x.numpy()
+    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
+
+
+def from_numpy(host: HostArray, /) -> torch.Tensor:
+    raw = host if host.flags.writeable else _host.as_writable(host)
+    if host.dtype.type.__module__ == "ml_dtypes":
+        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
+    return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
 @_past_the_class
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
     return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
+
+
+def is_text(x: torch.Tensor, /) -> bool:
+    return False
 
 
 @_past_the_class
@@ -131,6 +142,30 @@ def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
     )
 
 
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
+    return info.native_byteorder and layout.aligned and dense_items
+
+
+def namespace(x: torch.Tensor, /) -> ModuleType:
+    from array_api_compat import torch as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def copy(x: torch.Tensor, /) -> torch.Tensor:
+    return readable(x).clone()
+
+
+def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
+    if any(x.is_quantized for x in arrays):
+        raise UnsupportedArrayError.build(
+            "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
+        )
+    stacked = torch.stack([readable(x) for x in arrays])
+    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
+
+
 def dtype_name(dtype: object, /) -> str | None:
     return _name(dtype) if isinstance(dtype, torch.dtype) else None
 
@@ -150,6 +185,34 @@ def default_dtype(category: str, device: Device, /) -> str:
     if category == "complex":
         return "complex128" if wide == torch.float64 else "complex64"
     return "int64" if category == "int" else "bool"
+
+
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
+        for number in numbers:
+            dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
+    except (KeyError, RuntimeError):  # a dtype without a canonical name, or torch promotes these to none
+        return None
+    return _NAMES.get(dtype)
+
+
+def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    return readable(x).to(getattr(torch, dtype))
+
+
+def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    if x.numel() and loses(readable(x).detach(), dtype):
+        raise ValueLossError.narrowing(_name(x.dtype), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+
+
+def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
+    return _transfer.to_device(x, device)
 
 
 def device_name(device: object, /) -> Device | None:
@@ -175,32 +238,30 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
-def devices() -> tuple[Device, ...]:
-    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+def to_dlpack(x: torch.Tensor, /) -> Exporter:
+    return Shown(x, current(x.device))
 
 
-def namespace(x: torch.Tensor, /) -> ModuleType:
-    from array_api_compat import torch as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
-
-    return compat
+def from_dlpack(shown: Exporter, /) -> torch.Tensor:
+    return take(shown)
 
 
-def is_tracing() -> bool:
-    return _is_traced() or bool(_compiler())
+def detach(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach()
 
 
-def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    def apart(*args: object) -> Array:
-        with torch._C.DisableTorchFunctionSubclass():
-            return fn(*args)
-
-    if is_tracing():
-        return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
-    return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
+def require_grad(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach().requires_grad_()
 
 
 def is_grad_enabled() -> bool:
     return torch.is_grad_enabled()
+
+
+def materialize(x: torch.Tensor, /) -> torch.Tensor:
+    if x._is_zerotensor():
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    return x.resolve_conj().resolve_neg()
 
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
@@ -233,86 +294,18 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
         return None
 
 
-def detach(x: torch.Tensor, /) -> torch.Tensor:
-    return x.detach()
+def is_tracing() -> bool:
+    return _is_traced() or bool(_compiler())
 
 
-def require_grad(x: torch.Tensor, /) -> torch.Tensor:
-    return x.detach().requires_grad_()
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    def apart(*args: object) -> Array:
+        with torch._C.DisableTorchFunctionSubclass():
+            return fn(*args)
 
-
-def materialize(x: torch.Tensor, /) -> torch.Tensor:
-    if x._is_zerotensor():
-        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return x.resolve_conj().resolve_neg()
-
-
-def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    if x.numel() and loses(readable(x).detach(), dtype):
-        raise ValueLossError.narrowing(_name(x.dtype), dtype)
-    return x
-
-
-def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return readable(x).to(getattr(torch, dtype))
-
-
-def copy(x: torch.Tensor, /) -> torch.Tensor:
-    return readable(x).clone()
-
-
-def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return _transfer.to_device(x, device)
-
-
-def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
-    if any(x.is_quantized for x in arrays):
-        raise UnsupportedArrayError.build(
-            "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
-        )
-    stacked = torch.stack([readable(x) for x in arrays])
-    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
-
-
-def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
-    return info.native_byteorder and layout.aligned and dense_items
-
-
-def to_numpy(x: torch.Tensor, /) -> HostArray:
-    bits = _BITS.get(x.dtype)
-    if bits is None:
-        return x.numpy()
-    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
-
-
-def from_numpy(host: HostArray, /) -> torch.Tensor:
-    raw = host if host.flags.writeable else _host.as_writable(host)
-    if host.dtype.type.__module__ == "ml_dtypes":
-        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
-    return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
-
-
-def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    return Shown(x, current(x.device))
-
-
-def from_dlpack(shown: Exporter, /) -> torch.Tensor:
-    return take(shown)
-
-
-def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
-    try:
-        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
-        for number in numbers:
-            dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
-    except (KeyError, RuntimeError):  # a dtype without a canonical name, or torch promotes these to none
-        return None
-    return _NAMES.get(dtype)
-
-
-def is_text(x: torch.Tensor, /) -> bool:
-    return False
+    if is_tracing():
+        return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
+    return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -30,7 +30,7 @@ def loses(x: torch.Tensor, dtype: str) -> bool:
     return bool(finite.to(getattr(torch, dtype)).isinf().any())
 
 
-def agrees(dtype: str, other: str, device: Device, /) -> bool:
+def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
     """Whether a cast is NumPy's but for the bits of a NaN: it is exact, wraps, or rounds as NumPy does.
 
     Not so what does not fit an integer, the kinds of float8, and float64 to float16, which rounds twice. What

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _sides: dict[torch.device, Any] = {}
 
 
-def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
+def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     """`fn` for another thread: after what this one has asked for, complete, and for this one to use."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
     api = streams_of(place)
@@ -58,7 +58,7 @@ def aside(fn: ArrayFn, device: Device, /) -> ArrayFn:
     return apart
 
 
-def here() -> Callable[[], None]:
+def thread_context() -> Callable[[], None]:
     """What gives another thread the modes, devices and streams that this one has now."""
     recording, mine = torch.is_grad_enabled(), _current_streams()
     default = torch.get_default_device()

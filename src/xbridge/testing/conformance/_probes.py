@@ -46,7 +46,7 @@ def spot(backend: str, x: Array) -> MemoryLayout:
 
 def reads_in(module: Backend) -> bool:
     """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
-    return "sharing" in module.gaps and not module.immutable
+    return "sharing" in module.gaps and not module.assumes_immutable
 
 
 def within_reach(backend: str, x: Array) -> MemoryLayout:

@@ -50,10 +50,9 @@ def follows(backend: str, result: Array, source: Array) -> bool:
 # -- where history goes on -----------------------------------------------------------------------
 
 
-@promise("history")
+@promise("autograd")
 def test_history_goes_on_through_every_step_within_the_library(backend: str) -> None:
     module = get(backend)
-    assert module.autograd
     assert module.is_grad_enabled(), "nothing is recorded, so no history can go on"
     assert list(_tracked(backend)), "the kit knows of no array with a history"
     for sample in _tracked(backend):
@@ -75,7 +74,7 @@ def test_history_goes_on_through_every_step_within_the_library(backend: str) -> 
         assert all(follows(backend, result, x) for result in made), (sample.way, here)
 
 
-@promise("history")
+@promise("autograd")
 def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     module = get(backend)
     trackable = {way for way, known in samples_of(backend).ways.items() if known.require_grad}
@@ -110,7 +109,7 @@ def reaches_back(backend: str, leaf: Array, x: Array) -> bool:
     return reaches is not None and bool(reaches(leaf, x))
 
 
-@promise("history")
+@promise("autograd")
 def test_a_leaf_is_made_of_memory_of_the_host_too(backend: str) -> None:
     for dtype in filter(is_inexact, held(backend)):
         host = telling(dtype, WHOLE)
@@ -165,7 +164,7 @@ def test_a_detached_step_is_the_same_memory_without_history(backend: str, sample
     assert module.array_info(bare) == module.array_info(x)._replace(requires_grad=False)
     assert module.array_info(x).requires_grad is sample.tracked
     assert spot(backend, bare)[:4] == spot(backend, x)[:4]
-    if sample.tracked and sample.values.size and not (module.readonly or module.immutable):
+    if sample.tracked and sample.values.size and not (module.readonly or module.assumes_immutable):
         refused = refusal_of(to_backend, x, backend, grad="detach", copy=False)
         assert isinstance(refused, CopyError), "a write to the result would go past the history"
     else:

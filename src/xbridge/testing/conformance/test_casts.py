@@ -164,9 +164,9 @@ def test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own(backend: s
 def _alike(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Casts on a device of which the library says that they give the host's numbers."""
     module = get(backend)
-    agrees = getattr(module, "agrees", None)
     for dtype, other in permutations(held(backend), 2):
-        said = (dtype, other) in module.host_casts or (agrees and agrees(dtype, other, device))
+        own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
+        said = own or (dtype, other) in module.host_casts
         if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
             yield dtype, other
 

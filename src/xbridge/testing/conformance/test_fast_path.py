@@ -42,7 +42,7 @@ def test_an_array_gets_to_the_host_as_it_would_with_a_plan(backend: str, sample:
     module, x = get(backend), sample.array
     planned = to_backend(x, HOST, device="cpu")
     alike(HOST, to_numpy(x), planned, (backend, x))
-    if type(x) in module.plain:
+    if type(x) in module.fast_types:
         direct = module.fast_to_numpy(x)
         if direct is not None:
             assert type(direct) is np.ndarray or backend == HOST
@@ -55,7 +55,7 @@ def test_an_array_of_the_host_gets_here_as_it_would_with_a_plan(backend: str, sa
     module, host = get(backend), sample.array
     planned = to_backend(host, backend, device=home(backend))
     alike(backend, to_backend(host, backend), planned, (HOST, host))
-    if type(host) in get(HOST).plain:
+    if type(host) in get(HOST).fast_types:
         direct = module.fast_from_numpy(host)
         if direct is not None:
             alike(backend, direct, planned, (HOST, host))
@@ -64,17 +64,17 @@ def test_an_array_of_the_host_gets_here_as_it_would_with_a_plan(backend: str, sa
 def test_what_must_not_leave_is_left_to_the_plan(backend: str) -> None:
     module = get(backend)
     for what, make in samples_of(backend).refused.items():
-        if backend != HOST and type(make()) in module.plain:
+        if backend != HOST and type(make()) in module.fast_types:
             assert module.fast_to_numpy(make()) is None, what
     for what, make in samples_of(HOST).refused.items():
-        if backend != HOST and type(make()) in get(HOST).plain:
+        if backend != HOST and type(make()) in get(HOST).fast_types:
             assert module.fast_from_numpy(make()) is None, what
 
 
 def test_every_plain_type_takes_the_hot_path(backend: str) -> None:
     to_numpy(lay(backend, next(iter(samples_of(backend).ways)), telling("float32", WHOLE)).array)
-    assert set(get(backend).plain) <= set(fast_converters[HOST])
-    assert set(get(HOST).plain) <= set(fast_converters[backend])
+    assert set(get(backend).fast_types) <= set(fast_converters[HOST])
+    assert set(get(HOST).fast_types) <= set(fast_converters[backend])
 
 
 # -- nothing is remembered -----------------------------------------------------------------------

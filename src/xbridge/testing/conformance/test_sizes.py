@@ -99,7 +99,7 @@ def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ..
     for sample in _samples(backend, shape):
         x = sample.array
         assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.way
-        views = [module.fast_to_numpy(x)] if type(x) in module.plain else []
+        views = [module.fast_to_numpy(x)] if type(x) in module.fast_types else []
         views += [to_numpy(x)] if module.memory_layout(x).materialized else []
         for host in [view for view in views if view is not None]:
             assert same_bits(read(HOST, host), sample.values), sample.way
@@ -115,7 +115,7 @@ def test_the_library_looks_at_memory_of_any_size(backend: str, shape: tuple[int,
             planned = to_backend(host, backend, device=home(backend))
             for x in (planned, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.way
-            adopted = module.fast_from_numpy(host) if type(host) in get(HOST).plain else None
+            adopted = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
             if adopted is not None:
                 assert same_bits(read(backend, adopted), sample.values), sample.way
                 here, there, plan = spot(HOST, host), spot(backend, adopted), spot(backend, planned)

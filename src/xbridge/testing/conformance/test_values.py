@@ -151,10 +151,9 @@ def test_any_number_of_arrays_is_stacked(backend: str) -> None:
                     assert apart(spot(backend, stacked), spot(backend, arrays[order][0])), (dtype, count)
 
 
-@promise("history")
+@promise("autograd")
 def test_the_history_of_every_array_in_a_stack_goes_on(backend: str) -> None:
     module = get(backend)
-    assert module.autograd
     dtype = next(word for word in ("float32", *filter(is_inexact, held(backend))) if word in held(backend))
     for count in (1, 2, 3, 17):
         leaves = [module.require_grad(plain(backend, telling(dtype, WHOLE, turn))) for turn in range(count)]

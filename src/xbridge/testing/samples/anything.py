@@ -13,6 +13,7 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.testing import _raw_memory
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
 
+def _takes_any(way: LayoutCase) -> bool:
+    """Return True if the library can express arrays of that layout."""
+    return any(way.takes(dtype, shape) for shape in ((2, 3), (), (2,)) for dtype in DTYPES)
+
+
 class Anything:
     """What can be known of a library from its backend alone.
 
@@ -41,7 +47,9 @@ class Anything:
         self._room = backend
         self.refused: Mapping[str, Callable[[], Array]] = {}
         known = {name: self._way(way) for name, way in host.ways.items()}
-        self.ways: Mapping[str, LayoutCase] = {name: way for name, way in known.items() if way is not None}
+        self.ways: Mapping[str, LayoutCase] = {
+            name: way for name, way in known.items() if way is not None and _takes_any(way)
+        }
 
     def _way(self, way: LayoutCase) -> LayoutCase | None:
         """The same way, where the library allows it; only read-only memory may repeat, as everywhere."""
@@ -62,7 +70,7 @@ class Anything:
             info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
             return backend.accepts_layout(info, layout_of(memory))
 
-        writable = not fixed and not backend.immutable
+        writable = not fixed and not backend.assumes_immutable
         return LayoutCase(
             lay,
             fold=way.fold,
@@ -89,7 +97,7 @@ class Anything:
     def write(self, x: Array, /) -> None:
         """Invert every bit where the backend says that it lies, if that is host memory it may write."""
         info, layout = self._room.array_info(x), self._room.memory_layout(x)
-        if info.device != CPU or info.requires_grad or self._room.immutable or not layout.writable:
+        if info.device != CPU or info.requires_grad or self._room.assumes_immutable or not layout.writable:
             message = f"nobody may write a {type(x).__name__} on {info.device}"
             raise ValueError(message)
         raw = _raw_memory.in_place(layout)

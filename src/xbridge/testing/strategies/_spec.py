@@ -106,7 +106,8 @@ class ArraySpec:
             if flag is not None and not isinstance(flag, bool):
                 reason = "it is None, True or False"
                 raise OptionError.build(f"take {word}={flag!r}", reason, f"{word}=None")
-        if self._asked.get("writable") is False and not (self.backend.readonly or self.backend.immutable):
+        unwritable = self.backend.readonly or self.backend.assumes_immutable
+        if self._asked.get("writable") is False and not unwritable:
             raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
         if self._asked.get("requires_grad"):
             if not self.backend.autograd:
