@@ -10,6 +10,8 @@ ARGS ?=
 VENV := .venv
 CORE := .venv-core
 OLDEST := .venv-oldest
+FLOORS := .venv-floors
+NEWEST := .venv-newest
 PLUGIN := .venv-plugin
 PINS := requirements/constraints.txt
 
@@ -21,7 +23,7 @@ SUITE := -m coverage run --data-file
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-suite test-conformance test-core test-oldest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +42,14 @@ test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promi
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
 	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest --ignore tests/test_kit_bites.py $(ARGS)
 
-test-oldest: $(OLDEST)/oldest.stamp ## The same with the oldest versions allowed (PYTHON=python3.11)
+test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
+
+test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest versions allowed, without torch
+	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/test_floors.py src/xbridge/testing/conformance $(ARGS)
+
+test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
+	$(NEWEST)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
 	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated src/xbridge/testing/emulated $(ARGS)
@@ -90,7 +98,7 @@ dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 	@ls dist
 
 clean: ## Remove everything these commands have made
-	rm -rf $(VENV) $(CORE) $(OLDEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
@@ -108,7 +116,7 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt requirements/core.txt $(VENV)/run.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
 	@touch $@
@@ -129,10 +137,26 @@ $(CORE)/core.stamp: requirements/core.txt $(PINS) pyproject.toml | $(CORE)/new.s
 	@$(CORE)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -c $(PINS)
 	@touch $@
 
-$(OLDEST)/oldest.stamp: requirements/core.txt requirements/oldest.txt $(PINS) pyproject.toml | $(OLDEST)/new.stamp
-	@echo "Installing the oldest versions xbridge allows into $(OLDEST)"
-	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/core.txt -c $(PINS)
-	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e . -c requirements/oldest.txt
+# The oldest versions come first, so they win over the pins of the same packages.
+$(OLDEST)/pins.txt $(FLOORS)/pins.txt: %/pins.txt: requirements/oldest.txt $(PINS) | %/new.stamp
+	@awk -F== '!seen[tolower($$1)]++' $^ > $@
+
+$(OLDEST)/oldest.stamp: requirements/tests.txt requirements/core.txt $(OLDEST)/pins.txt pyproject.toml
+	@echo "Installing the oldest versions xbridge allows, torch among them, into $(OLDEST)"
+	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/tests.txt -c $(OLDEST)/pins.txt
+	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]' -c $(OLDEST)/pins.txt
+	@touch $@
+
+$(FLOORS)/floors.stamp: requirements/floors.txt requirements/core.txt $(FLOORS)/pins.txt pyproject.toml
+	@echo "Installing the oldest versions xbridge allows, without torch, into $(FLOORS)"
+	@$(FLOORS)/bin/python $(PIP_INSTALL) -r requirements/floors.txt -c $(FLOORS)/pins.txt
+	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing,tree]' -c $(FLOORS)/pins.txt
+	@touch $@
+
+$(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.toml | $(NEWEST)/new.stamp
+	@echo "Installing the newest versions there are into $(NEWEST)"
+	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
+	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]'
 	@touch $@
 
 $(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp

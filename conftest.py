@@ -51,4 +51,7 @@ settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True
 settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
     "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
 )
+settings.register_profile(  # the oldest versions are held to every promise, by few examples
+    "floors", max_examples=10, deadline=None, derandomize=True, print_blob=True
+)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

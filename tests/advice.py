@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEADS = r"^(naming (one|it): |reading it first: )"
-_TAILS = r"( (to say that .*|to cut it|first|around it|if it spells .*|for the arrays in it))$"
+_TAILS = (
+    r"( (to say that .*|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it))$"
+)
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
 _MESSAGES = ("because", "Unsupported")
 _RESULTS = ("to_backend(", "to_numpy(", "asarray(", "xbridge.tree.to_backend(")

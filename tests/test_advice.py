@@ -18,8 +18,11 @@ import pytest
 from exporters import Exporter
 
 import xbridge
-from xbridge import tree
 from xbridge.testing import strategies
+
+pytest.importorskip("optree")
+
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +43,16 @@ def ungraded(x: Any, **options: Any) -> object:
         return xbridge.to_backend(x, "torch", **options)
 
 
+def transformed(x: Any, **options: Any) -> object:
+    """A conversion of each row, inside torch's `vmap`."""
+    import torch
+
+    return torch.func.vmap(lambda row: xbridge.asarray(row, **options))(x)
+
+
 NAMES: dict[str, Any] = {
     "ungraded": ungraded,
+    "transformed": transformed,
     "Metres": Metres,
     **{name: getattr(xbridge, name) for name in xbridge.__all__},
     **{name: getattr(strategies, name) for name in strategies.__all__},
@@ -81,6 +92,9 @@ CALLS = [
     "to_backend(A, 'numpy', device=object())",
     "to_backend(A, 'numpy', device='cuda')",
     "to_backend(A, 'torch', device='cuda:77')",
+    "to_backend(A, 'torch', device='mps:7')",
+    "to_backend(torch.ones(2), 'torch', device='xpu:77')",
+    "align(torch.ones(2), device=77)",
     "to_backend(A, 'array_api_strict', device='cuda')",
     "to_backend(A, 'dask', device='cuda')",
     "to_backend(jnp.ones(2), 'jax', device='tpu:7')",
@@ -97,6 +111,7 @@ CALLS = [
     "to_list(np.array(['1.5']))",
     "to_list(np.array(['2020'], 'M8[D]'))",
     "to_list(np.ones(2, np.longdouble))",
+    "to_list(torch.ones(2, dtype=torch.complex32))",
     "to_list(np.ones(2, np.clongdouble))",
     "to_backend(np.ones(2, np.longdouble), 'torch')",
     "to_backend(np.ones(2, np.clongdouble), 'torch')",
@@ -112,9 +127,16 @@ CALLS = [
     "array_namespace(torch.ones(2), A)",
     "explain(Exporter(__array__=lambda copy=None: A.copy()), 'numpy')",
     "asarray(A, like=3)",
+    "asarray(A, like=torch)",
+    "align(A, like='numpy')",
     "asarray([0.5, 2**53 + 1])",
     "asarray([np.array([2**53 + 1]), np.array([0.5])])",
     "asarray([np.uint8(1), 300])",
+    "asarray([jnp.uint8(1), 300])",
+    "to_backend(A, 'jax', copy=False)",
+    "to_backend(np.ones(2, np.longdouble), 'torch', copy=False)",
+    "asarray([300], dtype='uint8', backend='jax')",
+    "asarray([da.from_array(A)[da.from_array(A) > 0], A[1:]])",
     "asarray([torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float8_e5m2)])",
     "asarray([to_backend(A, 'array_api_strict'), to_backend(A, 'array_api_strict', device='device1')])",
     "asarray([torch.ones(2, requires_grad=True), A[:2]], grad='keep', backend='numpy')",
@@ -122,6 +144,8 @@ CALLS = [
     "to_backend(A * 1e300, 'jax', dtype='default')",
     "to_backend(torch.tensor([1e300], dtype=torch.float64), 'torch', dtype='default')",
     "to_backend(np.array([2**40]), 'jax', dtype='default')",
+    "to_backend(torch.ones(2, dtype=torch.float64, device='meta'), 'torch', dtype='default')",
+    "transformed(torch.ones(2, dtype=torch.float64), dtype='default')",
     "asarray([jnp.int32(1), 2**24 + 1, 0.5])",
     "to_backend(A, 'jax')",
     "to_numpy(torch.ones(2, requires_grad=True), grad='keep')",
@@ -143,6 +167,8 @@ CALLS = [
     "policy(copies='never')",
     "restored(A, to=5)",
     "unsafe_share(A[::-1], 'torch')",
+    "unsafe_share(A, 'jax')",
+    "unsafe_share(np.ones(2, np.longdouble), 'torch')",
     "arrays('numpy', elements='x')",
     "arrays('torch', writable=False)",
     "arrays('numpy', writable=3)",

@@ -480,7 +480,11 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
     ("content", "reason"),
     [
         (npy("<f8", (2,), bytes(24)), "8 bytes follow its array, perhaps another array; try numpy.load on "),
-        (npy("<f8", (1 << 60,), bytes(8)), "only 8 of the 9223372036854775808 bytes of its values are there"),
+        (npy("<f8", (1 << 59,), bytes(8)), "only 8 of the 4611686018427387904 bytes of its values are there"),
+        (npy("<f8", (1 << 60,), bytes(8)), "array is too big"),
+        (npy("<f8", (0, 1 << 60), b""), "array is too big"),
+        (npy("<f8", (1,) * 65, bytes(8)), "maximum supported dimension for an ndarray is currently 64"),
+        (npy("<f8", (True,), bytes(8)), "an integer is required"),
         (npy("<f8", (-1,), b""), "there is no float64 array of shape (-1,)"),
         (npy("|S0", (2,), b""), "there is no |S0 array of shape (2,)"),
         (npy("<f8", (1,), bytes(8), version=3), "no header of version (3, 0) is read here; try numpy.load"),

@@ -285,6 +285,7 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("a.npy", "n\0l.npz"), "cannot write n\\x00l.npz: its name has a null character; try another name"),
         (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long; try another name"),
         (("a.npy", "n" * 5000 + ".npz"), "n.npz: File name too long; try another name"),
+        (("a.npy", "\ud800.npz"), "cannot write \\ud800.npz: 'utf-8' codec can't encode"),
         (("loop.npz", "c.npz"), "cannot read loop.npz: it is a link to a file that is not there"),
         (("n\0l.npz", "c.npz"), "cannot read n\\x00l.npz: it does not exist"),
         (("n" * 300 + ".npz", "c.npz"), "n.npz: File name too long; try the name of an array file"),

@@ -63,6 +63,36 @@ def test_torch_to_torch_is_traced_whole_and_gives_what_eager_gives(name: str) ->
     assert compiled.requires_grad == eager.requires_grad
 
 
+def default(x: Tensor) -> Tensor:
+    narrowed: Tensor = xbridge.to_backend(x * 2, "torch", dtype="default")
+    return narrowed
+
+
+def test_the_default_dtype_breaks_the_graph_where_values_decide_and_gives_what_eager_gives() -> None:
+    x = torch.arange(3.0, dtype=torch.float64)
+    compiled = torch.compile(default, backend="eager")
+    assert compiled(x).dtype == default(x).dtype == torch.float32
+    assert compiled(x).tolist() == default(x).tolist()
+    with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+        compiled(x + 1e300)
+
+
+def test_where_values_decide_the_default_dtype_is_refused_by_a_compiler_that_wants_one_graph() -> None:
+    x = torch.arange(3.0, dtype=torch.float64)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(default, fullgraph=True, backend="eager")(x)
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_where_the_graph_may_break_compiled_code_gives_what_eager_gives_too(name: str) -> None:
+    call = WITHIN[name]
+    x = torch.arange(3.0, requires_grad=True)
+    compiled, eager = torch.compile(call, backend="eager")(x), call(x)
+    assert compiled.dtype == eager.dtype
+    assert compiled.tolist() == eager.tolist()
+    assert compiled.requires_grad == eager.requires_grad
+
+
 @pytest.mark.parametrize("call", ["to_backend(x * 2, 'torch', dtype='float64')", "asarray(x * 2)"])
 def test_the_first_call_of_a_process_may_be_a_compiled_one(call: str) -> None:
     code = f"""

@@ -284,7 +284,7 @@ def test_the_policy_and_the_records_see_what_is_of_unknown_sizes(x: Array) -> No
     with xbridge.record() as seen:
         xbridge.to_numpy(x[x > 2])
     (row,) = seen.rows
-    assert (row.copied, row.avoid) == (0, "compute it once, and keep that")  # nobody knew how many bytes
+    assert (row.copied, row.avoid) == (0, "compute it once (if it stays the same)")
     with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):
         xbridge.to_numpy(x[x > 2])
 

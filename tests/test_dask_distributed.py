@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -40,7 +41,10 @@ def client() -> Iterator[object]:
 @pytest.fixture
 def x(client: object) -> Array:
     runs.clear()
-    return da.from_array(np.arange(6.0), chunks=3).map_blocks(counted, dtype="f8", meta=np.empty(0))
+    name = f"counted-{uuid4()}"  # another each time, so that no result of another test stands for it
+    return da.from_array(np.arange(6.0), chunks=3).map_blocks(
+        counted, dtype="f8", meta=np.empty(0), name=name
+    )
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "array_api_strict"])

@@ -185,6 +185,10 @@ def test_what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> Non
     dtype = getattr(torch, word)
     raw = torch.arange(256, dtype=torch.uint8).reshape(-1, dtype.itemsize)
     tensor = raw.view(dtype).reshape(-1)
+    try:
+        tensor.__dlpack__()
+    except RuntimeError as error:
+        pytest.skip(f"this torch does not export it: {error}")
     host = xbridge.to_numpy(dlpack_only(tensor))
     assert host.dtype == getattr(ml_dtypes, word)
     assert same_bits(host, tensor)
@@ -206,9 +210,11 @@ def test_what_numpy_knows_through_a_missing_library_says_what_to_install(
 def test_what_its_exporter_refuses_is_refused() -> None:
     torch = pytest.importorskip("torch")
     for x in (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()):
+        with pytest.raises((BufferError, RuntimeError)) as theirs:
+            x.__dlpack__()
         with pytest.raises(xbridge.UnsupportedArrayError) as caught:
             xbridge.to_numpy(dlpack_only(x))
-        assert isinstance(caught.value.__cause__, BufferError)
+        assert type(caught.value.__cause__) is theirs.type
 
 
 def test_exporters_reach_torch_as_arrays_do() -> None:

@@ -249,7 +249,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.UnsupportedArrayError,
         (
             "cannot convert a dict: no backend owns the type and it exports no memory; "
-            "try dict(x), and xbridge.tree.to_backend for the arrays in it"
+            "try xbridge.tree.to_backend for the arrays in it"
         ),
     ),
     (
@@ -364,7 +364,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.ValueLossError,
         (
             "cannot turn int64 into float64 unasked: a value does not fit float64; "
-            "try naming it: dtype='float64'"
+            "try naming one: dtype='int64' or dtype='float64'"
         ),
     ),
     (

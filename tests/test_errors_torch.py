@@ -202,7 +202,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         torchs(lambda: torch.tensor([1e300], dtype=torch.float64), dtype="default"),
         xbridge.ValueLossError,
         "cannot turn float64 into float32 unasked",
-        "a value does not fit float32; try naming it: dtype='float32'",
+        "a value does not fit float32; try naming one: dtype='float64' or dtype='float32'",
     ),
     (
         torchs(lambda: A, device="meta"),

@@ -191,6 +191,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
 @pytest.mark.parametrize(
     "words",
     [
+        {"shape": None},
         {"shape": (5,)},
         {"shape": (2, 3)},
         {"shape": ()},
@@ -623,6 +624,45 @@ def test_an_exporter_that_claims_a_subclass_of_an_array_type_is_no_array() -> No
     x = Exporter(__array__=lambda: np.ma.masked_array(A, A > 2), __class__=np.ndarray)
     with pytest.raises(xbridge.UnsupportedArrayError, match="returned a MaskedArray"):
         xbridge.to_numpy(x)
+
+
+class Unbound:
+    """A proxy of nothing: it raises whatever it is asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ReferenceError(name)
+
+
+class Claims:
+    """No list, whatever it says."""
+
+    __class__ = list  # type: ignore[assignment]
+
+
+class Iterated(list[Any]):
+    """It cannot be gone through."""
+
+    def __iter__(self) -> Any:
+        raise ReferenceError
+
+
+@pytest.mark.parametrize(
+    "make", [Unbound, lambda: weakref.proxy(set()), Claims, lambda: Iterated([np.ones(2)])]
+)
+def test_a_proxy_that_raises_or_lies_is_refused_by_every_verb(make: Callable[[], Any]) -> None:
+    x = make()
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_numpy(x),
+        lambda: xbridge.asarray(x),
+        lambda: xbridge.asarray([x, np.ones(2)]),
+        lambda: xbridge.asarray([[np.ones(2)], x]),
+        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.shares_memory(np.ones(2), x),
+        lambda: xbridge.explain(x, "numpy"),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.XBridgeError, match="; try "):
+            call()
 
 
 def test_a_capsule_holds_for_as_long_as_the_interpreter() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -391,3 +392,19 @@ def test_what_jax_has_no_rule_for_is_promoted_as_numpy_promotes() -> None:
     assert xbridge.asarray(pair).dtype == "float32"
     with pytest.raises(xbridge.DTypeError, match="no common dtype"):
         xbridge.asarray([jnp.ones(2, "int4"), jnp.ones(2)])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        *product([2**40, [1, 2**40], [[-(2**31) - 1]]], [None, "nearest", "default", "int32"]),
+        *product([[np.int64(1), 2**40], [[np.int64(1), 2**31]]], ["nearest", "default", "int32"]),
+    ],
+)
+def test_a_python_integer_that_fits_no_dtype_of_jax_is_not_answered_with_one(
+    numbers: Any, dtype: Any
+) -> None:
+    with pytest.raises(
+        xbridge.ValueLossError, match="JAX has no int64 while its x64 mode is off; try smaller"
+    ):
+        xbridge.asarray(numbers, backend="jax", dtype=dtype)

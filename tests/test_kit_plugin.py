@@ -278,10 +278,23 @@ def test_a_pretended_device_is_everybody_s_in_whatever_order_it_is_asked_for(run
     run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 
+def test_a_torch_without_backends_in_python_has_no_pretend_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registration = pytest.importorskip("torch.utils.backend_registration")
+    from xbridge.testing import emulated
+
+    monkeypatch.delattr(registration, "_setup_privateuseone_for_python_backend", raising=False)
+    with pytest.raises(xbridge.MissingLibraryError, match="no backends in Python; try pip install --upgrade"):
+        emulated.install.__wrapped__()
+
+
 def test_the_pretend_accelerator_is_installed_by_its_name(
     pytester: pytest.Pytester, loading: Loading
 ) -> None:
-    pytest.importorskip("torch")
+    registration = pytest.importorskip("torch.utils.backend_registration")
+    if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch has no backends in Python")
     pytester.makepyfile(test_it="def test_x(device): assert device == 'emu:0'")
     result = pytester.runpytest_subprocess(*loading, "-p", "no:cacheprovider", "--xbridge=torch:emu", "-v")
     result.assert_outcomes(passed=1)

@@ -237,6 +237,8 @@ for there in (
 
 
 def test_tensors_on_a_device_lie_there_in_as_many_ways() -> None:
+    if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch has no backends in Python")
     run = subprocess.run([sys.executable, "-c", AWAY], cwd=TESTS, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 

@@ -6,6 +6,7 @@ A conformance test has a barrier, which is gone when its two threads are.
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import threading
 from pathlib import Path
@@ -253,6 +254,28 @@ def test_locks_are_made_free_by_one_function_and_forgotten_with_their_owner() ->
 
 
 # -- what threads of the parent were doing ---------------------------------------------------------
+
+
+def test_locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile() -> None:
+    class Held:
+        """It is garbage, with a lock, as soon as it is made."""
+
+        def __init__(self) -> None:
+            self.lock, self.me = locks.lock(), self
+
+    before = gc.get_threshold()
+    gc.freeze()  # what else there is takes long to look through
+    try:
+        for count in range(1, 200):  # so that it begins at each of the steps once
+            gc.collect()
+            gc.set_threshold(10**6)
+            for _ in range(20):
+                Held()
+            gc.set_threshold(count)
+            locks._free()
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 @needs_fork

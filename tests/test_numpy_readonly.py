@@ -348,7 +348,9 @@ def test_what_is_no_number_does_not_come_in_or_go_out() -> None:
         xbridge.to_backend(np.array(["a"]), NAME)
     with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
         xbridge.to_numpy(ReadOnlyArray(["a"]))
-    with pytest.raises(xbridge.DTypeError, match=r"has no longdouble; try dtype='float64'$"):
+    with pytest.raises(
+        xbridge.DTypeError, match=r"has no longdouble; try dtype='nearest', or dtype='float64'$"
+    ):
         xbridge.to_backend(np.ones(2, "longdouble"), NAME)
 
 

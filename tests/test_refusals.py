@@ -94,6 +94,37 @@ def test_within_numpy_everything_passes(name: str) -> None:
     assert xbridge.shares_memory(x, x)
 
 
+def _refuse(*_: object) -> Any:
+    message = "no answer"
+    raise RuntimeError(message)
+
+
+class Raising(np.ndarray):
+    """It says nothing of itself."""
+
+    dtype = shape = flags = strides = ndim = __array_interface__ = property(_refuse)
+    __len__ = __iter__ = __getitem__ = _refuse
+
+
+def test_a_subclass_that_raises_when_it_is_asked_is_told_of_and_refused_as_any_other() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    plain = np.arange(3.0)
+    x = plain.view(Raising)
+    assert (xbridge.dtype_of(x), xbridge.device_of(x), xbridge.to_numpy(x) is x) == ("float64", "cpu", True)
+    assert xbridge.shares_memory(x, plain)
+    assert not xbridge.shares_memory(np.ones(2), x)
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(x, "toylib"),
+        lambda: xbridge.asarray([x, plain], backend="toylib"),
+        lambda: xbridge.transfer([x], "toylib").result(),
+        lambda: xbridge.align(Toy(plain), x),
+        lambda: xbridge.to_list(x),
+    ]
+    for call in calls:
+        with pytest.raises(U, match=r"may mean more than its numbers; try x\.view\(numpy\.ndarray\)$"):
+            call()
+
+
 def test_long_doubles_stay_in_numpy() -> None:
     for dtype, wide in (("longdouble", "float64"), ("clongdouble", "complex128")):
         x = np.ones(2, dtype)

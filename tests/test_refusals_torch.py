@@ -163,7 +163,7 @@ def test_dtypes_without_a_canonical_name_stay_in_torch(word: str) -> None:
     assert xbridge.asarray(x) is x
     assert xbridge.dtype_of(x) == word
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_numpy(x, copy=True)):
-        with pytest.raises(D, match=f"{word}; try "):
+        with pytest.raises(D, match=f"{word}[;:] .*try "):
             call(x)
     with pytest.raises(D, match=f"{word}; try "):
         xbridge.to_backend(np.ones(2), "torch", dtype=x.dtype)
@@ -246,8 +246,7 @@ def test_what_a_class_raises_in_an_operation_of_torch_is_chained(
 def mesh() -> Iterator[Any]:
     """A device mesh of this process alone."""
     distributed = pytest.importorskip("torch.distributed")
-    fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
-    distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=1)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
     distributed.destroy_process_group()
 

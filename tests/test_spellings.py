@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import tree
 from xbridge.backends import _registry
+
+pytest.importorskip("optree")
+
+from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +106,32 @@ def test_a_plugin_is_named_by_the_module_of_a_root_that_it_declares() -> None:
         xbridge.to_backend(A, types.ModuleType("other.toyroot"))
 
 
-@pytest.mark.parametrize("name", ["jnp", "np", "cuda", "tensorflow", "mlx", "", "\0", "\ud800", "x" * 5000])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "jnp",
+            "np",
+            "cuda",
+            "tensorflow",
+            "tensorflow.experimental.numpy",
+            "mlx",
+            "scipy",
+            "numba",
+            "pandas",
+        ),
+        *(
+            "numexpr",
+            "torchvision",
+            "array_api_compat",
+            "array_api_compat.torch",
+            "",
+            "\0",
+            "\ud800",
+            "x" * 5000,
+        ),
+    ],
+)
 def test_a_name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> None:
     with pytest.raises(
         xbridge.UnknownBackendError, match=r"known names are numpy, torch, .*; try one of these$"
@@ -111,7 +140,11 @@ def test_a_name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("JAX", "jax"), ("Torch", "torch"), ("pytorch", "torch"), ("nunpy", "numpy")]
+    ("name", "meant"),
+    [
+        *(("JAX", "jax"), ("Torch", "torch"), ("pytorch", "torch"), ("nunpy", "numpy")),
+        *(("jax.numpy", "jax"), ("dask.array", "dask"), ("Torch.nn", "torch")),
+    ],
 )
 def test_a_name_that_is_near_to_one_gets_that_one(name: str, meant: str) -> None:
     with pytest.raises(xbridge.UnknownBackendError, match=f"; try '{meant}'$"):
@@ -159,6 +192,46 @@ def test_the_words_of_str_are_those_of_torch_and_jax() -> None:
         assert xbridge.to_numpy(A, dtype=given).dtype == "float64"
 
 
+class Words(str, Enum):  # noqa: UP042 -- `StrEnum` is written as its value
+    """Options in an enumeration, which `str` writes with the name of its class."""
+
+    LIBRARY = "numpy"
+    DTYPE = "float32"
+    NEAREST = "nearest"
+    DEVICE = "cpu"
+
+
+def test_an_option_may_be_a_member_of_an_enumeration_of_strings() -> None:
+    assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.DTYPE, device=Words.DEVICE).dtype == "float32"
+    assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.NEAREST) is A
+    with pytest.raises(xbridge.DeviceError, match="try device='cpu'"):
+        xbridge.to_backend(A, "numpy", device=Words.DTYPE)
+
+
+def test_a_module_without_a_name_is_refused() -> None:
+    module = types.ModuleType("torch")
+    del module.__name__
+    with pytest.raises(xbridge.UnknownBackendError, match=r"try one of these$"):
+        xbridge.to_backend(A, module)
+    assert not xbridge.is_available(module)
+
+
+def test_what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -> None:
+    torch = pytest.importorskip("torch")
+    wide = np.ones(2, np.longdouble)
+    assert xbridge.to_numpy(wide, dtype=str(np.longdouble)) is wide
+    with pytest.raises(xbridge.DTypeError, match="torch has no complex32"):
+        xbridge.to_backend(A, "torch", dtype=str(torch.complex32))
+
+
+@pytest.mark.parametrize(
+    "word", ["<class 'numpy.float32", "numpy.float32'>", ".float32", "numpy.", "<class ''>"]
+)
+def test_a_part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
+    with pytest.raises(xbridge.DTypeError, match="no canonical name"):
+        xbridge.to_numpy(A, dtype=word)
+
+
 @pytest.mark.parametrize("code", [">f4", ">i8", ">c16", np.dtype(">f4")])
 def test_a_dtype_in_foreign_byte_order_is_answered_with_its_name(code: Any) -> None:
     named = np.dtype(code).name
@@ -184,6 +257,8 @@ def test_no_dtype_of_another_width_is_suggested(word: str) -> None:
         ("u64", "uint64"),
         ("tf.int32", "int32"),
         ("defualt", "default"),
+        ("nearst", "nearest"),
+        ("Nearest", "nearest"),
     ],
 )
 def test_a_dtype_that_is_near_to_one_gets_that_one(word: str, meant: str) -> None:

@@ -30,7 +30,7 @@ import attrs
 from xbridge import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -596,6 +596,66 @@ def test_a_default_of_the_class_is_a_field_and_stays_the_default_if_it_does_not_
     made = tree.to_numpy(Default(A))
     assert (type(made.mean), made.rule) == (np.ndarray, len)
     assert Default.mean is default
+
+
+class lazy:  # noqa: N801 -- as people write it
+    """A property that is computed once, of a project of its own."""
+
+    def __init__(self, fn: Callable[[Any], Any]) -> None:
+        self.fn = fn
+
+    def __get__(self, x: Any, cls: type) -> Any:
+        value = vars(x)[self.fn.__name__] = self.fn(x)
+        return value
+
+
+class Fixed:
+    """A default that an object may replace."""
+
+    def __get__(self, x: Any, cls: type) -> Any:
+        return "the default"
+
+
+def test_what_any_lazy_property_has_stored_is_computed_again_and_what_was_set_stays() -> None:
+    @dataclass
+    class Lazy:
+        x: Any
+        rule = Fixed()
+
+        @lazy
+        def double(self) -> Any:
+            return self.x * 2
+
+        @classmethod
+        def make(cls) -> None:
+            raise AssertionError
+
+        def run(self) -> None:
+            raise AssertionError
+
+    given = Lazy(A)
+    kept = {"rule": "mine", "make": len, "run": max}
+    vars(given).update(kept)
+    assert given.double.tolist() == (A * 2).tolist()
+    made = tree.map(lambda x: x + 100, given)
+    assert vars(made).keys() == {"x", *kept}
+    assert made.double.tolist() == ((A + 100) * 2).tolist()
+    assert {name: getattr(made, name) for name in kept} == kept
+
+
+class Eager(type):
+    """A metaclass that answers to every name, or raises."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name in vars(cls)["refused"]:
+            raise RuntimeError(name)
+        return 42
+
+
+@pytest.mark.parametrize("refused", [(), ("__dataclass_fields__", "__attrs_attrs__")])
+def test_what_a_metaclass_answers_makes_no_container(refused: tuple[str, ...]) -> None:
+    given = Eager("Given", (), {"refused": refused})()
+    assert there([given, A])[0] is given
 
 
 def test_a_class_that_takes_the_word_for_its_attributes_is_a_leaf() -> None:

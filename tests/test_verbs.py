@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import pickle
 
 import array_api_compat.numpy
 import numpy as np
@@ -94,6 +96,24 @@ def test_a_device_is_a_string_that_knows_its_parts() -> None:
     assert (device, device.kind, device.index) == ("cuda:1", "cuda", 1)
     assert (xbridge.Device("cpu:0"), xbridge.Device("device1").index) == ("cpu", None)
     assert {device: 1} == {"cuda:1": 1}
+
+
+def test_a_device_equals_its_name_and_nothing_else() -> None:
+    device, again, other = map(xbridge.Device, ("cuda:1", "cuda:1", "cuda:0"))
+    same = [device == again, device == "cuda:1", "cuda:1" == device, not device != "cuda:1"]  # noqa: SIM202, SIM300
+    apart = [device != other, device != "cuda:0", "cuda:0" != device, device != 1, device is not again]  # noqa: SIM300
+    assert all(same)
+    assert all(apart)
+    assert {device, again, "cuda:1"} == {"cuda:1"}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_device_is_a_device_in_another_process_and_in_a_copy(protocol: int) -> None:
+    for name in ("cuda:1", "cpu"):
+        device = xbridge.Device(name)
+        for again in (pickle.loads(pickle.dumps(device, protocol)), copy.deepcopy(device)):
+            assert type(again) is xbridge.Device
+            assert (str(again), again.kind, again.index) == (name, device.kind, device.index)
 
 
 def test_an_array_with_nothing_to_change_comes_back_itself() -> None:
@@ -287,7 +307,12 @@ class Metre(np.float64):
     """A number with a unit."""
 
 
-@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre])
+class Angle(np.floating):
+    """A number of no dtype."""
+
+
+@pytest.mark.filterwarnings("ignore:Converting .np.inexact. or .np.floating.:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre, Angle])
 def test_a_class_of_numbers_that_is_abstract_or_somebodys_own_is_no_dtype(dtype: type) -> None:
     with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)

@@ -211,10 +211,34 @@ def test_a_device_that_is_not_here_is_refused_from_numpy(device: str) -> None:
         xbridge.to_backend(np.ones(2, "f4"), "torch", device=device)
 
 
-@pytest.mark.parametrize("device", ["gpu", "xpu:9", "nonsense"])
-def test_a_device_that_is_not_here_is_refused_within_torch(device: str) -> None:
-    with pytest.raises(xbridge.DeviceError, match="the step to_device"):
+@pytest.mark.parametrize("device", ["gpu", 0, "xpu:9", "nonsense"])
+def test_a_device_that_is_not_here_is_refused_within_torch(device: object) -> None:
+    if torch.cuda.is_available() and device in ("gpu", 0):
+        pytest.skip("it is here")
+    with pytest.raises(
+        xbridge.DeviceError, match=r"(the step to_device|torch has no device gpu).*; try device='cpu'$"
+    ):
         xbridge.to_backend(torch.ones(2), "torch", device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is here")
+@pytest.mark.parametrize("device", ["gpu", 0])
+def test_compiled_code_says_that_there_is_no_accelerator(device: object) -> None:
+    moved = torch.compile(lambda x: xbridge.asarray(x, device=device), backend="eager")
+    with pytest.raises(xbridge.DeviceError, match=r"no device gpu.*; try device='cpu'$"):
+        moved(torch.ones(2))
+
+
+@pytest.mark.parametrize("device", ["meta:0", torch.device("meta", 1)])
+def test_a_meta_tensor_is_on_every_meta_device(device: object) -> None:
+    x = torch.ones(2, device="meta")
+    assert xbridge.asarray(x, device=device) is x
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is here")
+def test_a_device_that_is_not_here_is_refused_before_a_dtype_that_it_would_lack() -> None:
+    with pytest.raises(xbridge.DeviceError, match="no device mps"):
+        xbridge.to_backend(np.ones(2), "torch", device="mps")
 
 
 @pytest.mark.parametrize(
@@ -412,6 +436,14 @@ def test_memory_that_ends_before_the_last_element_is_not_read() -> None:
 
 def test_arrays_on_two_devices_share_no_memory() -> None:
     assert not xbridge.shares_memory(torch.ones(2), torch.ones(2, device="meta"))
+
+
+def test_shared_memory_is_seen_through_more_axes_than_numpy_has() -> None:
+    x = torch.arange(6.0)
+    for many in (x.reshape(2, 3, *[1] * 70), x[:, *[None] * 70].expand(6, *[2] * 30, *[1] * 40)):
+        assert xbridge.shares_memory(many, x[2:])
+        assert xbridge.shares_memory(x[5:], many)
+        assert not xbridge.shares_memory(many[:1, :1], x[2:].numpy())
 
 
 def test_a_tensor_wrapped_by_hand_for_a_compiler_shows_no_memory() -> None:

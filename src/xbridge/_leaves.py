@@ -281,7 +281,9 @@ def _taken(tree: Any, way: _Way) -> tuple[list[tuple[Any, _Way]], Callable[[Iter
 
 def _items(x: Any) -> Iterator[Any]:
     """What a list or a tuple holds, past its class."""
-    return (list if isinstance(x, list) else tuple).__iter__(x)
+    base: Any = list if isinstance(x, list) else tuple
+    found: Iterator[Any] = base.__iter__(x)
+    return found
 
 
 def _container(kind: type[Any], keys: Iterable[Any], children: list[Any]) -> Any:

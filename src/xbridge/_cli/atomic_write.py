@@ -34,6 +34,7 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
 
 
 def _resolved(target: Path, source: Path, *, force: bool) -> Path:
+    os.fsencode(target)  # or the system would refuse the name when all is written
     real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
     reason, hint = "", "another name"
     if "\0" in str(target):

@@ -8,11 +8,14 @@ words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device
 from __future__ import annotations
 
 from xbridge._core.dynamo import constant
-from xbridge.errors import DeviceError
+from xbridge.errors import DeviceError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
+
+
+_DIGITS = 9
 
 
 class Device(str):
@@ -36,28 +39,51 @@ class Device(str):
     (True, None)
     """
 
-    __slots__ = ()
+    __slots__ = ("_index", "_kind", "_word")
+    __hash__ = str.__hash__
+
+    _index: int | None
+    _kind: str
+    _word: str
 
     def __new__(cls, name: str) -> Self:
         """Check the grammar once, where the device is made."""
-        kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
-        is_number = index.isascii() and index.isdecimal() and str(int(index)) == index
-        if not kind or kind != kind.strip() or bool(colon) != is_number:
+        name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
+        kind, colon, index = name.partition(":")
+        is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
+        if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
             raise DeviceError.build(
-                f"read device {name!r}", "a device is a kind or kind:index", "device='cpu'"
+                f"read device {shown(name)}", "a device is a kind or kind:index", "device='cpu'"
             )
-        return super().__new__(cls, "cpu" if name == "cpu:0" else name)
+        if len(index) > _DIGITS:
+            raise DeviceError.build(
+                f"read device {shown(name)}", f"an index has at most {_DIGITS} digits", "device='cpu'"
+            )
+        if name == "cpu:0":
+            colon = index = ""
+        device = super().__new__(cls, kind + colon + index)
+        device._word, device._kind, device._index = kind + colon + index, kind, int(index) if colon else None
+        return device
+
+    # A compiler that traces these lines compares two strings. Left to themselves, some compare the objects.
+    def __eq__(self, other: object) -> bool:
+        return self._word == (other._word if isinstance(other, Device) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._word != (other._word if isinstance(other, Device) else other)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self._word,)
 
     @property
     def kind(self) -> str:
         """The word before the colon."""
-        return self.partition(":")[0]
+        return self._kind
 
     @property
     def index(self) -> int | None:  # type: ignore[override] # a device has no substrings to look for
         """The number after the colon; None where there is none."""
-        index = self.partition(":")[2]
-        return int(index) if index else None
+        return self._index
 
 
 class _Made:

@@ -70,6 +70,11 @@ _INSTEAD = {
 _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
+def is_numeric(name: str) -> bool:
+    """Return True if the name means numbers of some library, with or without a canonical name."""
+    return name in DTYPES or name in _PARTIAL
+
+
 def of_python(dtype: object) -> str | None:
     """The name that Python's own number type stands for, with NumPy's meaning."""
     return _PYTHON.get(dtype) if isinstance(dtype, type) else None

@@ -40,7 +40,7 @@ def in_child(hint: Callable[[], object]) -> None:
 
 def _free() -> None:
     """Free all locks but those of this thread, which will release them itself."""
-    for each in tuple(_known):
+    for each in _known.copy():  # before which, not in which, a garbage collection may take some away
         thing = each()
         if thing is not None and not getattr(thing, "_is_owned", bool)():
             thing._at_fork_reinit()  # noqa: SLF001 -- what the standard library calls on its own locks

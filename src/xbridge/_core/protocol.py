@@ -60,6 +60,7 @@ class ArrayInfo(NamedTuple):
     """Canonical name, or the library's own word where there is none."""
     device: Device
     shape: tuple[int, ...]
+    """With NaN for the length of an axis that is known only after the array is computed."""
     requires_grad: bool = False
     """Whether autograd tracks it."""
     native_byteorder: bool = True

@@ -121,7 +121,12 @@ def perform(x: Array, plan: Plan) -> Array:
 def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
     failure = _FAILURES.get(step.op, UnsupportedArrayError)
     reason = f"the step {step.action} failed with {error!r}"
-    return failure.build(plan.conversion.asked(), reason, f"that step in {step.module.name} itself")
+    do = f"that step in {step.module.name} itself"
+    if step.op == "check_cast":
+        do = f"naming it: dtype={step.args[0]!r}"
+    elif failure is DeviceError and plan.conversion.device not in plan.conversion.target.devices():
+        do = "device='cpu'"
+    return failure.build(plan.conversion.asked(), reason, do)
 
 
 def observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:

@@ -59,8 +59,7 @@ def from_numbers(obj: object, target: Backend, options: Options) -> Array:
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(options, host.shape)
-    if named:
-        _refuse_overflow(host, named)
+    _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     return convert(Source(host, get(HOST)), target, options._replace(dtype=named or "default", copy=None))
 
 
@@ -82,7 +81,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     place = _one_place(elements, options)
     _refuse_to_cut(elements, target, options)
     named = _named(options)
-    dtype = _common_dtype(elements, target, named)
+    dtype = _common_dtype(elements, target, options)
 
     stacker = _stacker(elements, target, options)
     if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
@@ -147,11 +146,11 @@ def _placed(elements: list[_Element]) -> list[_Element]:
     return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
-def _common_dtype(elements: list[_Element], target: Backend, named: str | None) -> str:
+def _common_dtype(elements: list[_Element], target: Backend, options: Options) -> str:
     """The dtype to stack in, into which every integer among them fits."""
     strong = _strong(elements)
     numbers = [element.source.array for element in elements if element.weak]
-    mixed = _is_mixed(elements)
+    mixed, named = _is_mixed(elements), _named(options)
     if mixed and named:
         dtype = named
     elif mixed or numbers:
@@ -160,7 +159,9 @@ def _common_dtype(elements: list[_Element], target: Backend, named: str | None) 
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
-        _refuse_overflow(number, dtype)
+        device = destination(target, options.device, CPU)
+        last = named or (chosen(options.dtype, dtype, target, device) if options.dtype else dtype)
+        _refuse_overflow(number, last, target, device)
     return dtype
 
 
@@ -250,16 +251,23 @@ def _named(options: Options) -> str | None:
     return None if options.dtype in UNNAMED else options.dtype
 
 
-def _refuse_overflow(numbers: HostArray, dtype: str) -> None:
-    """An integer of the list is never wrapped, though the dtype was named."""
-    if numbers.size and numbers.dtype.kind in "iu" and category(dtype) == "int":
-        least, most = exact_integers(dtype)
-        if int(numbers.min()) < least or int(numbers.max()) > most:
-            raise ValueLossError.build(
-                f"make a {dtype} array of this list",
-                "an integer does not fit",
-                f"dtype={numbers.dtype.name!r}",
-            )
+def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
+    """Raise if an integer of the list does not fit. None is wrapped, not even to a dtype that was named."""
+    if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
+        return
+    if not _fits(numbers, dtype):
+        given = numbers.dtype.name
+        reason, wide = "an integer does not fit", chosen("default", given, target, device)
+        hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
+        if lacks and not _fits(numbers, wide):
+            reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
+        raise ValueLossError.build(f"make a {dtype} array of this list", reason, hint)
+
+
+def _fits(numbers: HostArray, dtype: str) -> bool:
+    """Return True if every one of these integers is in the range of an integer dtype."""
+    least, most = exact_integers(dtype)
+    return least <= int(numbers.min()) and int(numbers.max()) <= most
 
 
 def _one_place(elements: list[_Element], options: Options) -> Device:
@@ -285,10 +293,11 @@ def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) 
 def _refuse_ragged(elements: list[_Element]) -> None:
     shapes = _distinct(element.info.shape for element in elements)
     if len(shapes) > 1:
+        unknown = not all(map(is_known, shapes))
         raise OptionError.build(
             "make an array of this list",
             f"it holds shapes {', '.join(map(str, shapes))}",
-            "arrays of one shape",
+            f"backend={HOST!r} to compute them" if unknown else "arrays of one shape",
         )
 
 

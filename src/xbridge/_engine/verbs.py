@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._core.devices import CPU, SHARDED
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.convert import convert, convert_all, plan, resolve_source
 from xbridge._engine.execute import observers
 from xbridge._engine.stack import from_arrays, from_numbers
@@ -20,7 +20,7 @@ from xbridge._inspect import is_number
 from xbridge._plan.options import read_options, with_requires_grad
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Conversion, Options, Plan
-from xbridge.backends import HOST
+from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import (
     CopyError,
@@ -107,10 +107,8 @@ def asarray(
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
     backends = {cls: backend_for(cls) or get(HOST) for cls in kinds}
     sources = list(backends.values())
-    first = next(
-        (backend for cls, backend in backends.items() if not issubclass(cls, backend.scalar_types)),
-        sources[0],
-    )
+    proper = [backend for cls, backend in backends.items() if not issubclass(cls, backend.scalar_types)]
+    first = (proper or sources)[0]
     target = first if name is None else get(name)
     return _apart(_from_arrays, sources, target, keywords)(nest, target, first, keywords)
 
@@ -161,9 +159,9 @@ def choose_target(
 def leading_index(xs: Sequence[object]) -> int | None:
     """Which of them decides where all meet: the first array; a scalar of NumPy's if there is no other."""
     arrays = [i for i, x in enumerate(xs) if not _host.is_literal(x)]
-    return next(
-        (i for i in arrays if not isinstance(xs[i], _owner(xs[i]).scalar_types)), next(iter(arrays), None)
-    )
+    # No `next` with a default: the compiler of an older torch cannot follow it.
+    proper = [i for i in arrays if not issubclass(type(xs[i]), _owner(xs[i]).scalar_types)]
+    return (proper or arrays)[0] if arrays else None
 
 
 def home(x: object) -> tuple[str, Device, str] | None:
@@ -181,9 +179,9 @@ def resolve_like(like: object) -> Source:
         return resolve_source(like)
     except UnsupportedArrayError as error:
         kind = type(like).__name__
-        raise OptionError.build(
-            f"take a {kind} as like", "it is no array", f"like=None, backend={HOST!r}"
-        ) from error
+        named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
+        hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
+        raise OptionError.build(f"take a {kind} as like", "it is no array", hint) from error
 
 
 def align_one(x: object, name: str | ModuleType, keywords: dict[str, Any]) -> Array:
@@ -209,8 +207,8 @@ def _to_list(x: object) -> Any:
     dtype = source.info().dtype
     named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
     options = Options(dtype="float32" if named and host.unsupported_dtype(dtype, CPU) else named)
-    listed = convert(source, host, options)
-    if host.array_info(listed).dtype not in DTYPES:
+    listed = convert(source, host, options) if named or not is_numeric(dtype) else None
+    if listed is None or host.array_info(listed).dtype not in DTYPES:
         raise DTypeError.build(
             f"list an array of {dtype}",
             "Python has no such numbers",

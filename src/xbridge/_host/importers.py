@@ -65,7 +65,7 @@ _TOP = max(sys.maxsize, 1 << 32)
 
 def import_array(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
     """A host array for `x`: with `must_share`, over its memory; with `fetch`, from whatever device."""
-    if isinstance(x, np.generic):
+    if issubclass(type(x), np.generic):  # a proxy's own word for its class may raise
         if must_share:
             raise _apart(x, "it hands out a copy")
         return np.asarray(x)
@@ -138,6 +138,8 @@ def _compare(x: Any, host: HostArray) -> None:
 def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Refuse what exports another dtype or shape than it says it has."""
     shape = _shape(x)
+    if shape is None and getattr(x, "shape", ()) is None:  # nothing, of which an older NumPy makes a zero
+        raise _contradicts(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
         raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
     for label, said, fits in _promises(x, dtype):
@@ -184,8 +186,8 @@ def _columns(x: Any) -> list[tuple[str, str]] | None:
     for told in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
         if isinstance(told, (list, tuple)):  # beside the names
             pairs = list(zip(_parts(x) or told, told, strict=True))
-        elif callable(items := getattr(told, "items", None)):
-            pairs = list(items())
+        elif callable(getattr(told, "items", None)):
+            pairs = list(told.items())
         elif hasattr(told, "names") and hasattr(told, "types"):
             pairs = list(zip(told.names, told.types, strict=True))
         else:
@@ -214,7 +216,7 @@ def _cast(x: object, dtype: str) -> str:
     """Return the call that makes the promotion explicit, in the words of the object's class."""
     cls = type(x)
     nested = hasattr(getattr(x, "dtype", None), "inner")
-    encoded = hasattr(getattr(x, "type", None), "run_end_type")
+    encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
     casts = (hint for word, hint in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
     generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
     return generic if encoded else next(casts, generic).format(dtype)
@@ -247,7 +249,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _from_buffer(x: object) -> HostArray:
-    if isinstance(x, _LITERALS) and not hasattr(type(x), "_fields"):
+    if issubclass(type(x), _LITERALS) and not hasattr(type(x), "_fields"):
         raise UnsupportedArrayError.build(
             f"convert a {type(x).__name__}",
             "numbers and lists are no arrays",
@@ -268,7 +270,7 @@ def _from_buffer(x: object) -> HostArray:
                 "no backend owns the type and it exports no memory",
                 _way_out(type(x)),
             ) from error
-    if isinstance(x, (bytes, bytearray, mmap)):
+    if issubclass(type(x), (bytes, bytearray, mmap)):
         raise UnsupportedArrayError.build(
             f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
         )
@@ -279,6 +281,8 @@ def _from_buffer(x: object) -> HostArray:
 
 def _way_out(cls: type) -> str:
     """What to type instead of an object; what its metaclass has, it has not."""
+    if issubclass(cls, dict):
+        return _IN_A_TREE
     words = {word for base in cls.__mro__ for word in vars(base)}
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 

@@ -110,6 +110,7 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     """
     if a.is_unallocated() or b.is_unallocated():
         return False
+    a, b = _moving(a), _moving(b)
     try:
         return bool(np.shares_memory(look(a), look(b), max_work=_WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
@@ -117,6 +118,12 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
         start = min(a.address + low_a, b.address + low_b)
         size = max(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+
+
+def _moving(layout: MemoryLayout) -> MemoryLayout:
+    """The layout without axes along which the address stays. There may be more of them than NumPy has."""
+    axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
+    return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
 class _Range:

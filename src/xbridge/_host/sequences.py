@@ -12,7 +12,7 @@ import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers
 from xbridge._host.memory import native_dtype
-from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, ValueLossError
+from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,20 +39,26 @@ class Nest(NamedTuple):
 
 def is_literal(x: object) -> bool:
     """Whether `x` is a number or a sequence, and no array."""
-    return isinstance(x, (*_NUMBERS, *_SEQUENCES)) and not isinstance(x, np.generic)
+    return _is(x, (*_NUMBERS, *_SEQUENCES)) and not _is(x, np.generic)
+
+
+def _is(x: object, kinds: type | tuple[type, ...]) -> bool:
+    """Whether `x` is of a kind. What it says of its class is not asked: a proxy may lie, or raise."""
+    return issubclass(type(x), kinds)
 
 
 def nest(x: Nested) -> Nest | None:
     """Lay out the arrays in `x`; None if there are none."""
-    kinds = set(map(type, x)) if isinstance(x, (list, tuple)) else set()
-    if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
-        return Nest((len(x),), list(x), [False] * len(x))
-    depth = _depth(x, 0)
-    if depth < 0:
-        return None
-    leaves: list[Any] = []
-    shape = _collect(x, depth, leaves)
-    return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
+    with Chained(_failed):
+        kinds = set(map(type, x)) if _is(x, (list, tuple)) else set()
+        if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
+            return Nest((len(x),), list(x), [False] * len(x))
+        depth = _depth(x, 0)
+        if depth < 0:
+            return None
+        leaves: list[Any] = []
+        shape = _collect(x, depth, leaves)
+        return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
 
 
 def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostArray:
@@ -133,7 +139,7 @@ def _unlike(names: list[str]) -> DTypeError:
 
 
 def _flat(x: Nested) -> Iterator[Any]:
-    if isinstance(x, _SEQUENCES):
+    if _is(x, _SEQUENCES):
         for item in x:
             yield from _flat(item)
     else:
@@ -143,8 +149,8 @@ def _flat(x: Nested) -> Iterator[Any]:
 def _depth(x: Nested, level: int) -> int:
     """How many lists lie above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
-        return -1 if x is None or isinstance(x, str) else level
-    if not isinstance(x, _SEQUENCES):
+        return -1 if x is None or _is(x, str) else level
+    if not _is(x, _SEQUENCES):
         return -1
     if level == _DEEPEST:
         raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
@@ -160,11 +166,9 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not isinstance(x, _SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
+    if not _is(x, _SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
         raise _ragged("it holds arrays and numbers at different depths")
-    if not isinstance(x, _SEQUENCES) and [
-        n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])
-    ]:
+    if not _is(x, _SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
         raise _ragged("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:
@@ -177,6 +181,12 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
 
 def _ragged(reason: str) -> OptionError:
     return OptionError.build("make an array of this list", reason, "rows of one length")
+
+
+def _failed(error: Exception) -> UnsupportedArrayError:
+    return UnsupportedArrayError.build(
+        "make an array of this list", f"a part of it failed with {error!r}", "a list of numbers or arrays"
+    )
 
 
 def _too_large(reason: str) -> ValueLossError:

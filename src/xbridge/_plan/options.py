@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._core.devices import device_named
-from xbridge._core.dtypes import DTYPES, UNNAMED, of_python
+from xbridge._core.devices import Device, device_named
+from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.dynamo import constant
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
@@ -15,7 +16,6 @@ from xbridge.backends._registry import backends_for_object, get, is_root
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
 
 
@@ -28,6 +28,8 @@ _ALIASES = {
     "half": "float16",
     "complex": "complex128",
 }
+_WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
+"""What `str` makes of a dtype, or of a class that stands for one: the package, and the name."""
 
 
 def read_options(
@@ -68,17 +70,12 @@ def with_requires_grad(grad: object, requires_grad: object) -> object:
 
 
 def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
-    if device is None:
-        return None
+    if device is None or isinstance(device, Device):
+        return device
     if isinstance(device, str):
         return device_named(device)
     try:
-        names = (
-            backend.device_name(device)
-            for asked in (backends, None)
-            for backend in asked or backends_for_object(device)
-        )
-        found = next((name for name in names if name is not None), None)
+        found: Device | None = _named("device_name", device, backends)
         is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
     except XBridgeError:
         raise
@@ -102,16 +99,11 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
     if dtype is None:
         return None
     if isinstance(dtype, str):
-        word = str(dtype)
+        word = dtype if type(dtype) is str else str.__str__(dtype)  # or an enumeration adds its name
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
-            names = (
-                backend.dtype_name(dtype)
-                for asked in (backends, None)
-                for backend in asked or backends_for_object(dtype)
-            )
-            found = of_python(dtype) or next((name for name in names if name is not None), "")
+            found = of_python(dtype) or _named("dtype_name", dtype, backends)
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
@@ -124,14 +116,23 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
 
 @constant
 def _spelt(word: str) -> str:
-    """What a code of NumPy's stands for, or a library's dtype in the words of `str`; "" if it is neither."""
-    root, _, name = word.removeprefix("<class '").removesuffix("'>").partition(".")
-    name = name.rpartition(".")[2]
-    if name in DTYPES and is_root(root):
-        return name
+    """Return the dtype behind the `str` of a library's dtype, or behind a code of NumPy's; "" if none."""
+    parts = _WRITTEN.fullmatch(word)
+    if parts and is_numeric(parts[3]) and is_root(parts[2]):
+        return parts[3]
     coded = _host.dtype_of_code(word)
     found = None if coded is None else get(HOST).dtype_name(coded)
     return found if found in DTYPES else ""
+
+
+def _named(verb: str, thing: object, backends: tuple[Backend, ...]) -> Any:
+    """The name of a library's object, from the first backend that knows it; `rooms` go before its kin."""
+    for asked in (backends, None):
+        for backend in asked or backends_for_object(thing):
+            name = getattr(backend, verb)(thing)
+            if name is not None:
+                return name
+    return None
 
 
 def _unknown(dtype: object) -> XBridgeError:
@@ -144,7 +145,7 @@ def _unknown(dtype: object) -> XBridgeError:
         reason = "what comes out is in the byte order of this machine"
         return _refused("dtype", dtype, reason, f"dtype={native!r}")
     word = word.casefold()
-    alike = [name for name in (*DTYPES, "default") if _digits(name) == _digits(word)]
+    alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike, n=1)
     reason = "it is no canonical name and no library's native dtype"
     hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"

@@ -66,13 +66,6 @@ def plan_between(source: Backend, target: Backend, x: Array, options: Options) -
             "grad='keep' was asked, and a graph ends where its library ends",
             "grad=None",
         )
-    if device != CPU and device not in target.devices():
-        places = ", ".join(target.devices())
-        raise DeviceError.build(
-            conversion.asked(),
-            f"{target.name} has no device {device} here, only {places}",
-            "device='cpu'",
-        )
     layout = source.memory_layout(x)
     steps = [Step(source, "detach")] if info.requires_grad else []
     if not layout.materialized:
@@ -160,6 +153,13 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
     device = destination(target, options.device, info.device)
     dtype = _dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
+    if source is not target and device != CPU and device not in target.devices():
+        places = ", ".join(target.devices())
+        raise DeviceError.build(
+            conversion.asked(),
+            f"{target.name} has no device {device} here, only {places}",
+            "device='cpu'",
+        )
     if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
         raise DTypeError.build(
             conversion.asked(),
@@ -184,6 +184,10 @@ def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
         there = conversion.target.unsupported_dtype(near, conversion.device) is None
         hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
+        if there and conversion.options.copy is False:  # and any cast is a copy
+            hint = "dtype='nearest', copy=None"
+        if there and conversion.options.unsafe:  # which takes no options
+            hint = f"to_backend(x, {conversion.target.name!r}, dtype='nearest')"
         raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
 

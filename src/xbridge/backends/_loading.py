@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Backend
 
 
+_ALIKE = 0.8
+"""How much of a name must agree for advice: `scipy` and `numba` are libraries of their own."""
+
+
 def load(name: str, path: str, entry: Entry) -> Any:
     """Import a module, again if it is not there because another thread was importing the library."""
     with Chained(lambda error: _failure(name, path, entry, error)):
@@ -174,10 +178,12 @@ def _announced(package: Distribution) -> list[EntryPoint]:
 
 
 def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
+    """Return the error for a name. It advises the name that was misspelt, or that begins a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     if isinstance(name, str):
-        asked, near = f"find backend {shown(name)}", get_close_matches(name.casefold(), names, n=1)
+        root, asked = name.casefold().partition(".")[0], f"find backend {shown(name)}"
+        near = get_close_matches(root, names, n=1, cutoff=_ALIKE)
     else:
         called = getattr(name, "__name__", None) if isinstance(name, type(sys)) else None
         asked, near = f"find a backend by {shown(name) if called is None else f'the module {called}'}", []

@@ -227,7 +227,7 @@ def _named(module: ModuleType) -> str:
     That is the library whose package it is in. A module of another package, such as array-api-compat, stands
     for a library that it is named after, if it has the library's array type.
     """
-    root, *parts = str(module.__name__).split(".")
+    root, *parts = str(getattr(module, "__name__", "")).split(".")
     names = _nominated(root)
     if names:
         return names[0]

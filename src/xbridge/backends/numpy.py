@@ -33,6 +33,11 @@ samples = "xbridge.testing.samples.numpy"
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
 _FOREIGN = 256
 """From this number on, a dtype was added to NumPy by somebody else."""
+_ABSTRACT = (
+    *(np.generic, np.flexible, np.character, np.number, np.integer, np.signedinteger),
+    *(np.unsignedinteger, np.inexact, np.floating, np.complexfloating),
+)
+"""Classes of no dtype; an older NumPy takes some for a dtype, with a warning."""
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
@@ -52,7 +57,8 @@ def from_numpy(host: HostArray, /) -> HostArray:
 
 
 def array_info(x: HostArray, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), CPU, x.shape, native_byteorder=x.dtype.isnative)
+    bare = _past_the_class(x)
+    return ArrayInfo(_name(bare.dtype), CPU, bare.shape, native_byteorder=bare.dtype.isnative)
 
 
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
@@ -73,7 +79,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
 
 
 def memory_layout(x: HostArray, /) -> MemoryLayout:
-    return layout_of(x)
+    return layout_of(_past_the_class(x))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -103,9 +109,11 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
 
 def dtype_name(dtype: object, /) -> str | None:
     if isinstance(dtype, type) and issubclass(dtype, np.generic):
+        if dtype in _ABSTRACT:
+            return None
         try:
             found = np.dtype(dtype)
-        except TypeError:  # an abstract class, such as numpy.floating
+        except TypeError:  # a class that somebody derived from one of these
             return None
         return _name(found) if found.type is dtype else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
@@ -143,6 +151,12 @@ def fast_to_numpy(x: HostArray, /) -> HostArray | None:
 
 def fast_from_numpy(host: HostArray, /) -> HostArray | None:
     return host
+
+
+def _past_the_class(x: HostArray) -> HostArray:
+    """Return the array as NumPy's own class shows it: a subclass may answer anything, or raise."""
+    mine = type(x) not in _BARE and isinstance(x, np.ndarray)
+    return np.ndarray.view(x, np.ndarray) if mine else x
 
 
 def _name(dtype: np.dtype[Any]) -> str:

@@ -14,7 +14,7 @@ from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
 from itertools import chain
 from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
@@ -156,8 +156,10 @@ def _seen(cls: type) -> Container | None:
         return None
     if cls.__dictoffset__ and _dict_of(cls) is None:  # the class has taken the word
         return None
-    names = [field.name for field in fields(cast("Any", cls))] if hasattr(cls, "__dataclass_fields__") else []
-    names += [attribute.name for attribute in getattr(cls, "__attrs_attrs__", ())]
+    names: list[str] = []
+    if _told_by(cls, "__dataclass_fields__"):
+        names += [field.name for field in fields(cast("Any", cls))]
+    names += [attribute.name for attribute in _told_by(cls, "__attrs_attrs__")]
     names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if base is object and not names:
         return None
@@ -186,7 +188,11 @@ class _Seen:
             self._labels = optree.namedtuple_fields(cls)
         inside = [(of, name, it) for of in cls.__mro__ for name, it in vars(of).items()]
         in_force = {name: it for _, name, it in reversed(inside)}
-        self._computed = {name for name, it in in_force.items() if isinstance(it, cached_property)}
+        self._computed = {
+            name
+            for name, it in in_force.items()
+            if isinstance(it, cached_property) or (name not in self._names and _computes(it))
+        }
         self._dict = _dict_of(cls)
         self._slots = [  # of attrs' slots, those that are no fields hold what was computed
             it
@@ -246,7 +252,7 @@ class _Seen:
             self._dict.__set__(twin, twin)
         self._store(twin, stored)
         if self._mapping:
-            put = base.__setitem__
+            put = self._base.__setitem__
             for key, item in zip(known.keys, items, strict=True):
                 put(twin, key, item)
         elif base is list:
@@ -297,6 +303,11 @@ class _Seen:
         return is_same(now.children, known.children) and (not self._mapping or is_same(now.keys, known.keys))
 
 
+def _told_by(cls: type, word: str) -> Any:
+    """What a class has under a word, itself or from a base. Its metaclass is not asked."""
+    return next((vars(of)[word] for of in cls.__mro__ if word in vars(of)), ())
+
+
 def _dict_of(cls: type) -> Any:
     """What reads and writes the `__dict__` of instances past the class; None if they have none."""
     return next(filter(_is_of_c, (vars(of).get("__dict__") for of in cls.__mro__)), None)
@@ -312,6 +323,14 @@ def _label(place: _Place) -> str:
 
 def _has_any(it: object, *words: str) -> bool:
     return any(hasattr(type(it), word) for word in words)
+
+
+def _computes(it: object) -> bool:
+    """Whether a descriptor calls a function once, and the object stores under its name what that returned."""
+    if not _has_any(it, "__get__") or _has_any(it, "__set__", "__delete__") or callable(it):
+        return False
+    makes_methods = isinstance(it, (classmethod, partialmethod, singledispatchmethod))
+    return not makes_methods and any(map(callable, getattr(it, "__dict__", {}).values()))
 
 
 _UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"

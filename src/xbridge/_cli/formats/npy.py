@@ -94,6 +94,8 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         raise unreadable(path, reason, "saving its numbers with a dtype")
     if min(shape, default=0) < 0 or not dtype.itemsize:
         raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
+    with Chained(ours):  # NumPy itself says whether it has such an array
+        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)
     return Header(dtype, shape, order_of(shape, fortran=fortran))
 
 

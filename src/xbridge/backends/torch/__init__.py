@@ -222,10 +222,16 @@ def device_name(device: object, /) -> Device | None:
 def resolve_device(device: Device, near: Device, /) -> Device:
     kind, index = device.kind, device.index
     if kind == "gpu":
-        kind = next(filter(count, accelerators()), kind)
+        kind = next(filter(count, accelerators()), "")
+        if not kind:
+            raise DeviceError.build(
+                f"put a torch tensor on {device!r}",
+                f"torch has no device {device} here, only {', '.join(devices())}",
+                "device='cpu'",
+            )
     if device == CPU and near.kind == "cpu":
         return CPU  # another library may have several, and an array may lie on the second
-    if kind == near.kind and index in (None, near.index):
+    if kind == near.kind and (index in (None, near.index) or kind == "meta"):
         return near
     if near.kind == "meta":
         raise DeviceError.build(

