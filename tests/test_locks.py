@@ -21,7 +21,7 @@ from xbridge._core import locks
 from xbridge._transfer import api as _transfer
 
 ROOT = Path(xbridge.__file__).parent
-FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("_locks.py", "test_own.py"))
+FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("locks.py", "test_ownership.py"))
 MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "allocate_lock"}
 MODULES = ("threading", "_thread", "multiprocessing")
 
@@ -187,11 +187,11 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     from xbridge.backends import _registry
     warnings.simplefilter("ignore")
     xbridge.asarray(np.ones(3))
-    full = {name: set(table) for name, table in _registry.hot.items()}
+    full = {name: set(table) for name, table in _registry.fast_converters.items()}
     changing, release = threading.Event(), threading.Event()
     def change():
         with _registry._lock:
-            for table in (_registry.kept, *_registry.hot.values()):
+            for table in (_registry.identity_types, *_registry.fast_converters.values()):
                 table.clear()
             _registry.by_type[np.ndarray] = None
             changing.set()
@@ -202,7 +202,7 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        same = full == {name: set(table) for name, table in _registry.hot.items()}
+        same = full == {name: set(table) for name, table in _registry.fast_converters.items()}
         os._exit(0 if same and any(full.values()) and xbridge.backend_of(np.ones(3)) == "numpy" else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     release.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +14,14 @@ from toylib import SubToy, Toy, gaps, make_backend
 import xbridge
 from xbridge.backends import _registry
 from xbridge.backends import numpy as backend
+from xbridge.backends._defaults import Completed
 from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
+    from types import ModuleType
 
     from xbridge._core.protocol import HostArray
 
@@ -379,7 +380,7 @@ BACKEND = """
 import meeting, sys, toylib
 meeting.may_go_on.set()
 import asking
-own = {"owns": lambda cls: cls is asking.Array, "from_host": asking.Array}
+own = {"owns": lambda cls: cls is asking.Array, "from_numpy": asking.Array}
 sys.modules[__name__] = toylib.make_backend("asking", **own)
 """
 IN_THREADS = """
@@ -433,7 +434,7 @@ def test_a_library_that_asks_for_itself_too_early_is_available_later(
     )
     (tmp_path / "early_xbridge.py").write_text(
         "import sys, early, toylib\n"
-        "sys.modules[__name__] = toylib.make_backend('early', plain=(early.Array,))\n"
+        "sys.modules[__name__] = toylib.make_backend('early', array_types=(early.Array,))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     xbridge.register_backend("early", "early_xbridge")
@@ -490,15 +491,15 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
     (tmp_path / "first_toys.py").write_text(
         "import sys, toylib, xbridge\n"
         "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
-        "sys.modules[__name__] = toylib.make_backend(describe=None)\n"
+        "sys.modules[__name__] = toylib.make_backend(to_numpy=None)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     winner = make_backend()
     monkeypatch.setattr(sys.modules["toylib"], "winner", winner, raising=False)
     xbridge.register_backend("toylib", "first_toys")
-    with pytest.raises(xbridge.OptionError, match="first_toys has no describe"):
+    with pytest.raises(xbridge.OptionError, match="first_toys has no to_numpy"):
         xbridge.to_backend(np.ones(2), "toylib")
-    assert _registry.get("toylib") is winner
+    assert _registry.get("toylib").to_numpy is winner.to_numpy
 
     (tmp_path / "second_toys.py").write_text(
         "import sys, toylib, xbridge\n"
@@ -506,7 +507,7 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
         "sys.modules[__name__] = toylib.make_backend()\n"
     )
     xbridge.register_backend("toylib", "second_toys", replace=True)
-    assert _registry.get("toylib") is winner
+    assert _registry.get("toylib").to_numpy is winner.to_numpy
 
 
 def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
@@ -522,14 +523,14 @@ def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_
     assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
 
 
-class Slow(ModuleType):
+class Slow(Completed):
     """A backend one of whose facts takes a while to read."""
 
     reading, may_go_on = threading.Event(), threading.Event()
 
     @property
-    def plain(self) -> tuple[type, ...]:
-        """The plain types, read when the test has had its turn."""
+    def fast_types(self) -> tuple[type, ...]:  # type: ignore[override] # a backend has it from the start
+        """The types of the tables, read when the test has had its turn."""
         self.reading.set()
         assert self.may_go_on.wait(PATIENCE)
         return (Toy,)
@@ -541,9 +542,11 @@ def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_
 ) -> None:
     monkeypatch.setattr(Slow, "reading", threading.Event())
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
-    slow = make_backend(plain=None)
-    slow.__class__ = Slow
-    monkeypatch.setattr("xbridge.backends._registry.check", lambda *_: None)
+    slow = Slow(make_backend())
+    monkeypatch.setattr(
+        "xbridge.backends._registry.complete",
+        lambda module, *_: module if module is slow else Completed(module),
+    )
     xbridge.register_backend("toylib", slow)
     loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
     loading.start()
