@@ -141,7 +141,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         options(device=0),
         xbridge.DeviceError,
-        "cannot put a NumPy array on 'gpu:0': NumPy lives in host memory; try device='cpu'",
+        "cannot put an array of numpy on 'gpu:0': NumPy arrays live in host memory; try device='cpu'",
     ),
     (
         options(device=-1),

@@ -86,7 +86,7 @@ def test_a_batch_that_fails_is_not_tried_again(
     xbridge.register_backend("toylib", make_backend(to_numpy=to_host))
     batch = {"own": [A, A[1:]], "x": [Toy(np.array([float(i)])) for i in range(4)], "more": A[2:]}
     if watched:
-        monkeypatch.setattr("xbridge.backends._registry.watchers", 1)
+        monkeypatch.setattr("xbridge.backends._registry.observers", 1)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]\[2\]: .*no such toy") as told:
         convert(batch)
     assert seen == [0, 1, 2]

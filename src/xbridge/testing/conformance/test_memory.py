@@ -255,6 +255,7 @@ def test_memory_that_may_not_be_written_is_looked_at_read_only(backend: str) -> 
     values = host.copy()
     host.flags.writeable = False
     x = module.from_numpy(host)
+    assert module.owns(type(x)), "the host's array stands for an array of the library"
     layout = module.memory_layout(x)
     assert layout.is_unallocated() or together(layout, spot(HOST, host))
     assert not layout.writable
