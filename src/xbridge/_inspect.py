@@ -210,7 +210,7 @@ def explain(
     >>> plan = explain(np.arange(6.0)[::-1], "numpy", dtype="float32")
     >>> print(plan)
     from  numpy float64 (6,) on cpu  48 bytes  writable
-    1     numpy cast float32         24 bytes  float64 becomes float32
+    1     numpy astype float32       24 bytes  float64 becomes float32
     to    numpy float32 (6,) on cpu  24 bytes  writable
     so    new memory, writable; values may change
     >>> plan.steps[0].nbytes, plan.shares_memory, plan.error
