@@ -16,7 +16,7 @@ FILES = {
 """The file of each module."""
 
 PARTS = {"_leaves": "tree", "_batch": "tree", "__main__": "_cli"}
-"""Modules outside the package that they are a part of. `import xbridge.tree` needs optree, which they do not."""
+"""Modules outside the package that they belong to. To import `xbridge.tree` takes optree, which two avoid."""
 
 
 def package_of(module: str) -> str:
@@ -66,7 +66,7 @@ def packages() -> dict[str, set[str]]:
 
 
 def floors() -> list[list[str]]:
-    """Stack the packages, lowest first: each stands on the floor above the highest package that it imports."""
+    """Stack the packages, lowest first: each is on the floor above the highest package that it imports."""
     left = packages()
     stacked: list[list[str]] = []
     while left:

@@ -1,4 +1,4 @@
-"""Write the generated parts of pages: the reference from docstrings, the rest by conversions and from imports.
+"""Write the generated parts of pages, from docstrings, conversions and imports.
 
 A page holds a part between `<!-- generated: NAME -->` and `<!-- end -->`, and this script writes it, unless a
 backend declares of itself (`declared.py`) what is measured otherwise (`measured.py`, `claims.py`). With
@@ -13,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import xbridge
 from floors import picture
+
+import xbridge
 from xbridge import testing, tree
 from xbridge.testing import strategies
 

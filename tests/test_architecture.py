@@ -10,9 +10,9 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import floors
 import pytest
 
-import floors
 import xbridge
 from xbridge._core import protocol
 from xbridge.backends import INDEX
@@ -142,7 +142,7 @@ NAMED: dict[str, set[str]] = {
     "_cli/matrix.py": {"numpy"},
     "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
 }
-"""The libraries that code may name, by file or folder. Backends and the test kit may name any, other code none."""
+"""The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
 CORE = [path for path in FILES if floors.package_of(MODULES[path]) not in ("backends", "testing")]
 
 
