@@ -1,4 +1,4 @@
-"""Fill in what no hand can keep true: the reference from docstrings, what is supported by converting.
+"""Write the generated parts of pages, from docstrings, conversions and imports.
 
 A page holds a part between `<!-- generated: NAME -->` and `<!-- end -->`, and this script writes it, unless a
 backend declares of itself (`declared.py`) what is measured otherwise (`measured.py`, `claims.py`). With
@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from floors import picture
 
 import xbridge
 from xbridge import testing, tree
@@ -56,6 +58,7 @@ def parts() -> dict[str, str]:
         "errors": errors(),
         "assertions": reference(testing),
         "strategies": reference(strategies),
+        "floors": picture(),
         **{name: table(head, rows) for name, (head, *rows) in tables(backends).items()},
     }
     return {name: f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end -->" for name, text in texts.items()}
@@ -98,7 +101,10 @@ def entries(text: str) -> str:
 def errors() -> str:
     """Every error and warning, what it also is, and when it is raised."""
     kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith(RAISED)}
-    rows = [[f"`{name}`", f"`{kind.__bases__[-1].__name__}`", kind.__doc__] for name, kind in kinds.items()]
+    rows = [
+        [f"`{name}`", f"`{kind.__bases__[-1].__name__}`", FIELD.split(inspect.getdoc(kind) or "")[0]]
+        for name, kind in kinds.items()
+    ]
     return table(["error or warning", "also a", "when"], rows)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from kit_toy import PLACES, Tile, inverted
 
 from xbridge._core.dtypes import category, is_inexact
-from xbridge.testing._samples import LayoutCase
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, HostArray, MemoryLayout
     from xbridge.errors import XBridgeError
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 class Library(NamedTuple):

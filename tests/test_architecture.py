@@ -7,8 +7,10 @@ import inspect
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import floors
 import pytest
 
 import xbridge
@@ -18,14 +20,89 @@ from xbridge.backends._registry import get
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-CORE = [path for path in FILES if path.parent == ROOT]
 BACKENDS = [path for path in FILES if path.parent.name == "backends" and path.stem in INDEX]
 BACKENDS += [path for path in FILES if path.parent.name in INDEX and path.stem == "__init__"]
+MODULES = {path: module for module, path in floors.FILES.items()}
 LIBRARIES = {root for entry in INDEX.values() for root in entry.roots} | {"jax", "cupy", "dask"}
 
 
 def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+FLOORS: tuple[dict[str, str], ...] = (
+    {"errors": ""},
+    {"_core": "errors"},
+    {"_host": "_core errors", "protocol": "_core"},
+    {"backends": "_host _core errors"},
+    {"_plan": "backends _host _core errors"},
+    {"_engine": "_plan backends _host _core errors"},
+    {
+        "_api": "_engine backends _core",
+        "_inspect": "_engine backends _core errors",
+        "_observe": "_engine _plan _core errors",
+        "tree": "_engine _plan backends _core errors",  # and `_leaves` and `_batch`, which need no optree
+    },
+    {
+        "_align_back": "tree _engine backends _core errors",
+        "_transfer": "_observe tree _engine _plan backends _core errors",
+        "testing": "_api _inspect _engine _plan backends _host _core errors",
+    },
+    {
+        "__init__": "_align_back _transfer _api _inspect _observe tree _plan backends _core errors",
+        "_cli": "testing _api _inspect backends _host _core errors",  # and `__main__`
+    },
+)
+"""What each package may import from at run time, by floor, the lowest first."""
+
+
+def table() -> dict[str, set[str]]:
+    return {package: set(allowed.split()) for floor in FLOORS for package, allowed in floor.items()}
+
+
+@pytest.mark.parametrize("package", sorted(table().keys() | floors.packages().keys()))
+def test_a_package_imports_from_the_packages_that_the_table_allows_and_needs_each(package: str) -> None:
+    assert floors.packages()[package] == table()[package]
+
+
+def test_the_table_allows_a_package_to_import_from_lower_floors_only() -> None:
+    below: set[str] = set()
+    for floor in FLOORS:
+        for package, allowed in floor.items():
+            assert set(allowed.split()) <= below, package
+        below |= floor.keys()
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other, the first again at the end, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle(floors.imports()) == []
+
+
+def test_the_checks_of_imports_see_those_in_functions_and_not_those_for_types() -> None:
+    code = "from xbridge import _host\nimport numpy\ndef f():\n    from xbridge._plan.casts import g, h\n"
+    types = "if TYPE_CHECKING:\n    import xbridge._api\nelse:\n    import xbridge.tree\n"
+    found = floors.imported(ast.parse(code + types))
+    assert found == {"xbridge._host", "xbridge._plan.casts", "xbridge.tree"}
+    assert floors.imported(ast.parse("f('xbridge.tree', 'tree')"), by_name=True) == {"xbridge.tree"}
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+
+
+def test_the_picture_has_a_floor_for_every_package() -> None:
+    assert [sorted(floor) for floor in FLOORS] == floors.floors()
+
+
+def test_of_the_plan_only_the_options_ask_the_registry() -> None:
+    asking = [module for module, others in floors.imports().items() if "xbridge.backends._registry" in others]
+    assert [one for one in asking if floors.package_of(one) == "_plan"] == ["xbridge._plan.options"]
 
 
 def names_a_library(tree: ast.AST) -> list[str]:
@@ -58,19 +135,44 @@ def names_a_library(tree: ast.AST) -> list[str]:
     return found
 
 
+NAMED: dict[str, set[str]] = {
+    "_host": {"numpy", "ml_dtypes"},
+    "_cli/formats": {"numpy", "torch"},  # the readers and writers of their files
+    "_cli/info.py": {"jax", "torch"},  # asks them for their accelerators
+    "_cli/matrix.py": {"numpy"},
+    "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
+}
+"""The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
+CORE = [path for path in FILES if floors.package_of(MODULES[path]) not in ("backends", "testing")]
+
+
+def libraries_for(path: Path) -> set[str]:
+    return {one for name, allowed in NAMED.items() if short(path).startswith(name) for one in allowed}
+
+
 @pytest.mark.parametrize("path", CORE, ids=short)
 def test_the_core_names_no_library(path: Path) -> None:
-    assert names_a_library(ast.parse(path.read_text(encoding="utf-8"))) == []
+    named = names_a_library(ast.parse(path.read_text(encoding="utf-8")))
+    assert set(named) <= libraries_for(path)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_code_that_may_name_a_library_does(name: str) -> None:
+    files = [path for path in CORE if short(path).startswith(name)]
+    named = [word for path in files for word in names_a_library(ast.parse(path.read_text(encoding="utf-8")))]
+    assert set(named) == NAMED[name]
+
+
+def test_the_containers_of_trees_import_no_array_library() -> None:
+    tree = ast.parse((ROOT / "tree" / "containers.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            assert names_a_library(node) == []
 
 
 def test_the_check_for_names_can_fail() -> None:
     for line in ("import torch", "from numpy import array", 'name = "cupy"', "torch.ones(2)"):
         assert names_a_library(ast.parse(line))
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "_host").glob("*.py")), ids=short)
-def test_host_memory_is_handled_in_numpy_and_nothing_else(path: Path) -> None:
-    assert set(names_a_library(ast.parse(path.read_text(encoding="utf-8")))) <= {"numpy", "ml_dtypes"}
 
 
 def public_functions(path: Path) -> list[str]:
@@ -127,12 +229,13 @@ def test_every_backend_of_the_index_has_its_room() -> None:
     assert len(BACKENDS) == len(INDEX)
 
 
-def test_only_the_registry_reaches_a_backend_and_only_by_a_string() -> None:
-    for path in CORE:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            private = (module or "").startswith("xbridge.backends._")
-            assert private or not (module or "").startswith("xbridge.backends."), short(path)
+CORE_BUT_COMMANDS = [path for path in CORE if floors.package_of(MODULES[path]) != "_cli"]
+
+
+@pytest.mark.parametrize("path", CORE_BUT_COMMANDS, ids=short)
+def test_only_the_registry_reaches_a_backend_and_only_by_a_string(path: Path) -> None:
+    others = {other.removeprefix("xbridge.backends.") for other in floors.imports()[MODULES[path]]}
+    assert [other for other in others if other.partition(".")[0] in INDEX] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)

@@ -12,8 +12,8 @@ from hypothesis import event, given, settings
 
 import xbridge
 from xbridge import explain
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._probes import apart, spot, together
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:

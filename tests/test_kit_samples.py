@@ -12,9 +12,10 @@ from toylib import Toy, complete, make_backend
 
 import xbridge
 from xbridge.backends._registry import get
-from xbridge.testing._samples import LayoutCase, lay_on, samples_of
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.anything import Anything
+from xbridge.testing.samples.lookup import lay_on, samples_of
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

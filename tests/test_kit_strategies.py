@@ -33,7 +33,7 @@ from xbridge.testing.strategies import (
 )
 
 if TYPE_CHECKING:
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 # -- what is drawn is as it is said to be ---------------------------------------------------------
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rawmemory import Host
     from torch import Tensor
 
-    from xbridge.testing._samples import LayoutCase, Sample
+    from xbridge.testing.samples.model import LayoutCase, Sample
 
 DTYPES_OF_TORCH = tuple(word for word in DTYPES if hasattr(torch, word))
 TESTS = Path(__file__).parent

@@ -19,7 +19,6 @@ import xbridge
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
 from xbridge.backends._registry import get
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import held, lay, telling, try_on, variants
 from xbridge.testing.conformance._probes import (
     apart,
@@ -30,6 +29,7 @@ from xbridge.testing.conformance._probes import (
     together,
 )
 from xbridge.testing.conformance.test_casts import same_values
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gate import PATIENCE, Gate
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _leaves
+from xbridge import _batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,10 +39,10 @@ class Mine(dict[str, Any]):
 def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What walks the batches."""
     if request.param == "without":
-        monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
-        return _leaves.Plain
+        monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
+        return _batch.Plain
     pytest.importorskip("optree")
-    return _leaves.walker()
+    return _batch.walker()
 
 
 def transferred(batch: Any) -> Any:
@@ -149,7 +149,7 @@ class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
 def test_attributes_of_a_tuple_are_kept_or_refused(walker: Any, carried: Callable[[Any], Any]) -> None:
     given = Marked([A])
     given.note = "kept"  # type: ignore[attr-defined]
-    if walker is _leaves.Plain:
+    if walker is _batch.Plain:
         with pytest.raises(
             xbridge.UnsupportedArrayError, match=r"Marked: optree is not installed.*; try pip"
         ):
@@ -233,13 +233,13 @@ class Triple(Point):
 def test_without_optree_other_containers_are_refused(
     mine: Any, within: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
+    monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"optree is not installed.*pip install"):
         transferred({"mine": (mine,)} if within else mine)
 
 
 def test_without_optree_a_tuple_of_numbers_is_a_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xbridge._leaves.walker", lambda: _leaves.Plain)
+    monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
     size = type("Size", (tuple,), {})([2, 3])
     assert transferred([A, size])[1] is size
 
@@ -266,7 +266,7 @@ def test_without_optree_the_walk_is_the_plain_one(monkeypatch: pytest.MonkeyPatc
     for name in [name for name in sys.modules if name.startswith("xbridge.tree")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optree", None)
-    assert _leaves.walker.__wrapped__() is _leaves.Plain
+    assert _batch.walker.__wrapped__() is _batch.Plain
 
 
 def test_without_optree_batches_are_walked_all_the_same() -> None:

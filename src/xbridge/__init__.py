@@ -14,7 +14,7 @@ from os import environ
 
 from xbridge._api import align, asarray, to_backend, to_list, to_numpy, unsafe_share
 from xbridge._core.devices import Device
-from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, shares_memory
+from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, explain, shares_memory
 from xbridge.backends._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
     CastWarning,
@@ -39,7 +39,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
     from xbridge._align_back import align_back, aligned
-    from xbridge._explain import explain
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
@@ -62,7 +61,6 @@ _LATE = {
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
     "aligned": "xbridge._align_back",
-    "explain": "xbridge._explain",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge._inspect import are_arrays
+from xbridge.backends._registry import are_arrays
 from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
 
 TYPE_CHECKING = False
@@ -256,7 +256,8 @@ def _aligned(
 
 
 def _taken(result: Any, name: str, **keywords: object) -> Any:
-    from xbridge._leaves import TreeArrays, converted  # noqa: PLC0415 -- they import NumPy
+    from xbridge._batch import TreeArrays  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._leaves import converted  # noqa: PLC0415 -- they import NumPy
 
     batch = TreeArrays(result)
     if batch.alone and not are_arrays(type(result)):

@@ -1,16 +1,19 @@
-"""The questions users ask of an array. None reads its memory, and all but one answer for any array."""
+"""The questions that users ask of arrays and of conversions. None reads an element or converts an array."""
 
 from __future__ import annotations
 
-from xbridge.backends._registry import backend_for, by_type, get
+from xbridge._core.entry_points import entry_point
+from xbridge.backends._registry import backend_for, by_type, get, is_number
 from xbridge.errors import UnsupportedArrayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from xbridge._api import Grad
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
+    from xbridge._plan.steps import Plan
 
 
 def backend_of(x: Array, /) -> str:
@@ -163,14 +166,60 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     return verbs.shares_memory(a, b)
 
 
-def is_number(x: object) -> bool:
-    """Whether `x` is a Python number, and no array scalar that passes for one."""
-    return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
+@entry_point
+def explain(
+    x: Array,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    requires_grad: bool | None = None,
+) -> Plan:
+    """Say what a conversion would do to an array, without doing it.
 
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`. None of its elements is read.
+    backend : str or module
+        The target library.
+    device, dtype, copy, grad, requires_grad
+        As for `to_backend` and `asarray`.
 
-def are_arrays(cls: type) -> bool:
-    """Whether instances of a class are some backend's arrays, and no strings: NumPy has scalars that are."""
-    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
+    Returns
+    -------
+    Plan
+        The plan that the conversion would run, a frozen value: the facts of both ends, the steps in
+        order, each with its bytes and its reason, and the verdict. A conversion that would be refused has
+        a plan as well, and its `error` is what would be raised.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError, OptionError
+        There is no such target or option, so there is nothing to plan.
+    UnsupportedArrayError
+        `x` is no array, or one that nobody knows before it is read: an exporter that would copy or
+        compute to show itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plan = explain(np.arange(6.0)[::-1], "numpy", dtype="float32")
+    >>> print(plan)
+    from  numpy float64 (6,) on cpu  48 bytes  writable
+    1     numpy astype float32       24 bytes  float64 becomes float32
+    to    numpy float32 (6,) on cpu  24 bytes  writable
+    so    new memory, writable; values may change
+    >>> plan.steps[0].nbytes, plan.shares_memory, plan.error
+    (24, False, None)
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
 
 
 def _owner(x: Array) -> Backend:

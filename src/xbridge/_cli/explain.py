@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Print a plan for each array."""
-    from xbridge import explain  # noqa: PLC0415 -- what it needs is imported when it is asked for
+    from xbridge._inspect import explain  # noqa: PLC0415 -- what it needs is imported when it is asked for
 
     check_source(asked.file)
     options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}

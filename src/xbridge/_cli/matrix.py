@@ -10,11 +10,12 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-from xbridge import is_available, known_backends, shares_memory, to_backend
+from xbridge._api import to_backend
 from xbridge._cli.errors import RefusedError, one_line
 from xbridge._cli.output import print_json, print_table
 from xbridge._core.dtypes import DTYPES
-from xbridge.backends._registry import get
+from xbridge._inspect import shares_memory
+from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import Array
-    from xbridge.testing._samples import LayoutCase
+    from xbridge.testing.samples.model import LayoutCase
 
 HELP = "which dtypes, layouts and pairs of libraries cross, measured now"
 DESCRIPTION = """\
@@ -92,7 +93,7 @@ def _dtypes(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
 
 
 def _layouts(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
-    from xbridge.testing._samples import samples_of  # noqa: PLC0415 -- NumPy, which `--help` does not need
+    from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     for name, way in samples_of(source).ways.items():
         for dtype, shape in [one for one in _SAMPLES if way.takes(*one)][:1]:

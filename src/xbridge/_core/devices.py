@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+CUDA, ROCM, CUDA_MANAGED = 2, 10, 13
+"""Types of devices, as DLPack numbers them."""
+
 _DIGITS = 9
 
 

@@ -16,12 +16,11 @@ from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.convert import convert, convert_all, plan, resolve_source
 from xbridge._engine.execute import observers
 from xbridge._engine.stack import from_arrays, from_numbers
-from xbridge._inspect import is_number
 from xbridge._plan.options import read_options, with_requires_grad
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Conversion, Options, Plan
 from xbridge.backends import HOST, _registry
-from xbridge.backends._registry import backend_for, get
+from xbridge.backends._registry import backend_for, get, is_number
 from xbridge.errors import (
     CopyError,
     DTypeError,

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from xbridge._core.devices import Device
+from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import MemoryLayout
 from xbridge._host.memory import look, native_dtype
-from xbridge.backends._exporter import CUDA, CUDA_MANAGED, ROCM
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:

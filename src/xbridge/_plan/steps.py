@@ -120,7 +120,7 @@ class Plan(NamedTuple):
         The array at each end: `backend`, `dtype`, `device`, `shape`, `nbytes`, `writable`,
         `requires_grad`. `target` is None if the conversion is refused.
     steps : tuple of Step
-        What is done, in order: `backend`, `verb`, `args`, `nbytes`, `reason`. No step at all means that
+        What is done, in order: `backend`, `op`, `args`, `nbytes`, `reason`. No step at all means that
         the result is the source itself.
     shares_memory, exact, cuts_graph : bool
         Whether the result looks at the source's memory, whether every value of such a source is kept, and
@@ -135,8 +135,8 @@ class Plan(NamedTuple):
     >>> import numpy as np
     >>> from xbridge import explain
     >>> plan = explain(np.arange(3), "numpy", dtype="float32")
-    >>> plan.shares_memory, plan.exact, [(step.verb, step.nbytes) for step in plan.steps]
-    (False, False, [('cast', 12)])
+    >>> plan.shares_memory, plan.exact, [(step.op, step.nbytes) for step in plan.steps]
+    (False, False, [('astype', 12)])
     """
 
     conversion: Conversion

@@ -1,7 +1,7 @@
 """Conversions that go on beside the program: one with a handle, or one batch after the other, ahead of use.
 
 A transfer is a conversion in a thread of its own. What that has to know of queues and modes the backends
-tell it (`_apart.py`); the result is handed out when it is complete, and never before. Threads end with what
+tell it (`threads.py`); the result is handed out when it is complete, and never before. Threads end with what
 they do: none waits in a pool for the next call, so nothing is left to a fork or to the exit.
 """
 
@@ -19,11 +19,12 @@ from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from xbridge._batch import TreeArrays
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import caller
 from xbridge._engine.execute import observers
-from xbridge._leaves import TreeArrays, converted
+from xbridge._leaves import converted
 from xbridge._transfer.threads import apart, as_here, begun_by, beside, ends, goal, may_leave
 from xbridge.errors import OptionError, XBridgeError, shown
 

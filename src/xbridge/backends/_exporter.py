@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array
 
-CUDA, ROCM, CUDA_MANAGED = 2, 10, 13
-"""Types of devices, as DLPack numbers them."""
-
 
 class Shown:
     """An array as an exporter, which is asked with its own device current."""

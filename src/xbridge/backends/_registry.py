@@ -329,6 +329,16 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
     return meet
 
 
+def is_number(x: object) -> bool:
+    """Return True if `x` is a Python number and not an array scalar that is one as well."""
+    return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
+
+
+def are_arrays(cls: type) -> bool:
+    """Return True if a backend owns instances of a class. NumPy scalars that are strings do not count."""
+    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
+
+
 def claims(name: str) -> tuple[Entry, ...]:
     """Where a backend of that name may be found: in one place, unless packages disagree."""
     entry = _entries.get(name)

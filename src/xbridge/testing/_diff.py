@@ -16,7 +16,7 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import DTypeError, UnsupportedArrayError
 from xbridge.testing._compare_values import same_bits, same_numbers, words
-from xbridge.testing._samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._inspect import are_arrays
 from xbridge._leaves import converted, crosses, direct, each, is_text, together
 from xbridge._plan.options import read_options
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
+from xbridge.backends._registry import are_arrays, get
 from xbridge.errors import OptionError
 from xbridge.tree.containers import NUMBERS
 from xbridge.tree.flatten import TreeSpec

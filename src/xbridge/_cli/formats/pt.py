@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-import xbridge
+from xbridge._api import to_backend, to_numpy
 from xbridge._cli.errors import unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
@@ -32,6 +32,7 @@ from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
+from xbridge._inspect import dtype_of, shares_memory
 from xbridge.backends._registry import get
 from xbridge.errors import Chained, XBridgeError
 
@@ -134,14 +135,14 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
-    tensors = {x.name: xbridge.to_backend(x.mapped(scratch), "torch") for x in content.arrays}
+    tensors = {x.name: to_backend(x.mapped(scratch), "torch") for x in content.arrays}
     torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
 
 
 def reread(path: Path) -> Iterator[ArrayInfo]:
     loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     for name, tensor in ({None: loaded} if isinstance(loaded, torch.Tensor) else loaded).items():
-        yield name, native_dtype(xbridge.dtype_of(tensor)), tuple(tensor.shape)
+        yield name, native_dtype(dtype_of(tensor)), tuple(tensor.shape)
 
 
 def numbers(content: bytes) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
     for low, high, at in spans:
         before = [(end, other) for end, other in before if end > low]
         for _, other in before:
-            if xbridge.shares_memory(arrays[at].array, arrays[other].array):
+            if shares_memory(arrays[at].array, arrays[other].array):
                 reason = (
                     f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
                 )
@@ -204,7 +205,7 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
 
 def _stored(path: Path, name: str | None, tensor: torch.Tensor, sums: _Sums | None) -> InMemory:
     try:
-        array = xbridge.to_numpy(tensor)
+        array = to_numpy(tensor)
     except XBridgeError as error:
         reason, _, hint = str(error).rpartition("; try ")
         raise unreadable(path, f"{name!r}: {reason}", hint) from error

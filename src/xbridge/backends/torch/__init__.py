@@ -1,6 +1,6 @@
 """PyTorch: devices, pending conjugates and gradients are all real; a read-only tensor does not exist.
 
-A tensor may be many things that only look like memory (`_refusals.py`), so the hot path asks a few cheap
+A tensor may be many things that only look like memory (`_unsupported.py`), so the hot path asks a few cheap
 questions of each, and answers None unless every one is settled.
 """
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xbridge._core.devices import CPU, device_named
-from xbridge.backends._exporter import CUDA, CUDA_MANAGED, ROCM
+from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, device_named
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from xbridge._core.dtypes import DTYPES, is_inexact
 from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-from xbridge.testing._samples import Sample, lay_on, samples_of
+from xbridge.testing.samples.lookup import lay_on, samples_of
+from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from xbridge._core.protocol import MemoryLayout
 from xbridge.backends._registry import get
 from xbridge.errors import XBridgeError
 from xbridge.testing._raw_memory import in_place
-from xbridge.testing._samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,6 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import CopyError, GradientError
 from xbridge.testing._gaps import promise
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import (
     WHOLE,
     held,
@@ -25,12 +24,13 @@ from xbridge.testing.conformance._cases import (
     telling,
 )
 from xbridge.testing.conformance._probes import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.protocol import Array
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 def _tracked(backend: str) -> Iterator[Sample]:

@@ -19,16 +19,16 @@ from xbridge._inspect import dtype_of
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DTypeError, ValueLossError
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, plain, telling, variants
 from xbridge.testing.conformance._probes import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
 _LARGE_NUMBERS = (2**24 + 1, 2**53 + 1, 2**62 + 1)

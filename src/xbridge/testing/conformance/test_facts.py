@@ -16,13 +16,13 @@ from xbridge._inspect import device_of, dtype_of
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, XBridgeError
 from xbridge.testing._raw_memory import in_place
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import held, of_its_own, plain, telling
 from xbridge.testing.conformance._probes import home, is_aligned, refused_write, same_bits, within_reach
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 OBJECTS_OF_NUMPY = (
     np.dtype("f4"),

@@ -14,15 +14,15 @@ from xbridge._api import asarray, to_backend, to_numpy
 from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import fast_converters, get
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, of_the_host, telling
 from xbridge.testing.conformance._probes import apart, home, poke, read, same_bits, spot, together
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.protocol import Array
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 def alike(target: str, direct: Array, planned: Array, source: tuple[str, Array]) -> None:

@@ -21,7 +21,6 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import CopyError
 from xbridge.testing._gaps import promise
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import WHOLE, held, of_its_own, of_the_host, plain, sweep, telling
 from xbridge.testing.conformance._probes import (
     apart,
@@ -37,10 +36,11 @@ from xbridge.testing.conformance._probes import (
     together,
     within_reach,
 )
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 def _host_facts(host: HostArray) -> ArrayInfo:

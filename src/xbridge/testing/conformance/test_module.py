@@ -18,12 +18,12 @@ from xbridge._inspect import array_namespace, backend_of, dtype_of
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get, known_backends
 from xbridge.testing._gaps import promise
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import SHAPES, WHOLE, held, of_its_own, plain, telling
 from xbridge.testing.conformance._probes import read
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 class Stranger:

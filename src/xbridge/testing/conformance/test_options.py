@@ -24,16 +24,16 @@ from xbridge.errors import (
     ValueLossError,
     XBridgeError,
 )
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import held, of_its_own, try_on
 from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot, together
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.protocol import Array
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 ASKED: list[dict[str, Any]] = [
     {},

@@ -17,10 +17,10 @@ import pytest
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import held, of_its_own, of_the_host, plain, telling
 from xbridge.testing.conformance._probes import home, read, refused_write, same_bits
 from xbridge.testing.conformance.test_casts import same_values
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
     Step: TypeAlias = Callable[[Array], Array]
 

@@ -16,16 +16,16 @@ from xbridge._core.devices import CPU
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.testing._gaps import promise
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import held, lay, plain, telling
 from xbridge.testing.conformance._probes import home, read, refused_write, same_bits, spot
 from xbridge.testing.conformance.test_casts import same_values
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.protocol import Array, MemoryLayout
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))
 

@@ -17,14 +17,14 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError
 from xbridge.testing._gaps import promise
-from xbridge.testing._samples import samples_of
 from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
 from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot
 from xbridge.testing.conformance.test_autograd import follows
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
 @of_its_own

@@ -17,8 +17,8 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.testing import _raw_memory
-from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, HostArray
-    from xbridge.testing._samples import LayoutCase
+    from xbridge.testing.samples.model import LayoutCase
 
 
 def _wrapped(way: LayoutCase) -> LayoutCase:

@@ -13,8 +13,8 @@ import cupy
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from xbridge._core.devices import CPU
 from xbridge.backends._registry import get
-from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._samples import LayoutCase
+    from xbridge.testing.samples.model import LayoutCase
 
 
 def _read_only(way: LayoutCase) -> LayoutCase:

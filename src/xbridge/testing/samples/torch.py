@@ -17,9 +17,9 @@ from torch.autograd.graph import get_gradient_edge
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import category, is_inexact
 from xbridge._host.memory import native_dtype
-from xbridge.testing._samples import LayoutCase
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples._torch_refused import refused
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

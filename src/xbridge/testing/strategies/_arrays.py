@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from xbridge._core.dtypes import DTYPES
 from xbridge.backends import HOST
-from xbridge.testing._samples import Sample, lay_on
+from xbridge.testing.samples.lookup import lay_on
+from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
 from xbridge.testing.strategies._values import draw_contents, numbers

@@ -18,7 +18,7 @@ from xbridge._plan.options import read_options
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
-from xbridge.testing._samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from types import TracebackType

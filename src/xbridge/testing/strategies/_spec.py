@@ -14,7 +14,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import is_inexact
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
-from xbridge.testing._samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import admits, read_elements
 from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
 
