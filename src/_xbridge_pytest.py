@@ -75,7 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from xbridge._observe import policy as _policy
 
         try:
-            rules = _policy.rules_in(config.getoption("xbridge_policy"))
+            rules = _policy.rules_in(str(config.getoption("xbridge_policy")))
         except OptionError as error:
             raise pytest.UsageError(f"--xbridge-policy: {error}") from error
         config.stash[_RULES] = _policy.everywhere(rules)

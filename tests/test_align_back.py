@@ -95,7 +95,7 @@ def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
 @pytest.mark.parametrize(
     ("like", "hint"),
     [
-        ("torch", "like=None, backend='torch'"),
+        ("numpy", "like=None, backend='numpy'"),
         (np, "like=None, backend='numpy'"),
         *(("JAX", "like=None"), (3, "like=None"), ([A], "like=None"), ({"a": A}, "like=None")),
     ],

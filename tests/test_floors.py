@@ -72,8 +72,8 @@ def test_the_readme_names_the_floors_of_the_libraries() -> None:
 
 
 def swapped(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same values in the other byte order."""
-    return x.view("u2").byteswap().view(x.dtype.newbyteorder())
+    """The same values in the other byte order, by NumPy's way to it, which asks the library of the dtype."""
+    return x.byteswap().view(x.dtype.newbyteorder())
 
 
 @pytest.mark.parametrize("convert", ["array", "list", "astype", "torch"])
@@ -96,6 +96,14 @@ def test_every_bfloat16_in_the_other_byte_order_arrives_with_its_bits(convert: s
         arrived = arrived[0] if convert == "list" else arrived.astype(ml_dtypes.bfloat16)
         arrived = arrived.view("u2")
     assert (arrived == bits).all()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "float16", "float32", "float64", "bfloat16"])
+def test_what_lies_between_two_powers_of_two_becomes_the_nearer_and_else_the_larger(kind: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    numbers = xbridge.asarray([1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 48, 96], dtype=kind)
+    bits = xbridge.to_numpy(numbers, dtype="float8_e8m0fnu").view("u1")
+    assert (bits.astype(int) - 127).tolist() == [0, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])

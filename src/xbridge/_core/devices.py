@@ -43,7 +43,6 @@ class Device(str):
     """
 
     __slots__ = ("_index", "_kind", "_word")
-    __hash__ = str.__hash__
 
     _index: int | None
     _kind: str
@@ -74,6 +73,9 @@ class Device(str):
 
     def __ne__(self, other: object) -> bool:
         return self._word != (other._word if isinstance(other, Device) else other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self._word,)
