@@ -46,7 +46,7 @@ _NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXT
 
 name = "cupy"
 array_types: tuple[type, ...] = (cupy.ndarray,)
-gaps = {
+gaps: dict[str, Gap] = {
     "host": Gap("never", "CuPy arrays live on a GPU"),
     "autograd": Gap("never", "CuPy does not differentiate"),
     "readonly": Gap("never", "CuPy has no read-only arrays"),

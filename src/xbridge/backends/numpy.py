@@ -24,7 +24,7 @@ _MOST_AXES = 64
 name = "numpy"
 array_types: tuple[type, ...] = (np.ndarray,)
 scalar_types: tuple[type, ...] = (np.generic,)
-gaps = {
+gaps: dict[str, Gap] = {
     "devices": Gap("never", "NumPy arrays live in host memory"),
     "autograd": Gap("never", "NumPy does not differentiate"),
 }

@@ -31,7 +31,7 @@ if getattr(da, "ARRAY_EXPR_ENABLED", False):
 
 name = "dask"
 array_types: tuple[type, ...] = (da.Array,)
-gaps = {
+gaps: dict[str, Gap] = {
     "devices": Gap("never", "Dask arrays are computed in host memory"),
     "autograd": Gap("never", "Dask does not differentiate"),
     "sharing": Gap("never", "Dask reads memory later than the call, so what can change is copied"),

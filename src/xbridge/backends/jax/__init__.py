@@ -51,7 +51,7 @@ _put = getattr(xla_client, "batched_device_put", None)
 name = "jax"
 array_types: tuple[type, ...] = (jax.Array, _Tracer)
 fast_types: tuple[type, ...] = (_Array,)
-gaps = {
+gaps: dict[str, Gap] = {
     "autograd": Gap("never", "JAX differentiates functions, not arrays"),
     "sharing": Gap("never", "JAX reads memory later than the call, so what can change is copied"),
     "axis_order": Gap("never", "JAX arrays are in row-major order"),
