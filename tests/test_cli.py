@@ -97,7 +97,7 @@ def test_whatever_goes_wrong_is_one_line_and_the_status_2(
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     code = (
         "import sys; from xbridge._cli import info, main\n"
-        "_info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
+        "info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
         "sys.exit(main(['info']))"
     )
     run = subprocess.Popen(

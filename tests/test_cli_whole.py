@@ -122,7 +122,7 @@ def test_a_signal_leaves_the_target_as_it_was(source: Path, kill: signal.Signals
         "for hung_up in (signal.SIGTERM, signal.SIGHUP): signal.signal(hung_up, signal.SIG_DFL)\n"
         "import sys; from xbridge._cli import script; from xbridge._cli.formats import stored\n"
         "def slow(*_):\n    yield bytes(8)\n    print('writing', flush=True)\n    sys.stdin.read()\n"
-        "_stored.read_blocks = slow; script()"
+        "stored.read_blocks = slow; script()"
     )
     run = subprocess.Popen(
         [sys.executable, "-c", code, "convert", str(source), str(source.with_name("b.npz")), "--force"],
