@@ -75,7 +75,7 @@ class Device(str):
         return self._word != (other._word if isinstance(other, Device) else other)
 
     def __hash__(self) -> int:
-        return str.__hash__(self)
+        return hash(self._word)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
         return type(self), (self._word,)

@@ -70,9 +70,14 @@ def backend_for(cls: type) -> Backend | None:
 
 def backends_for_object(thing: object) -> list[Backend]:
     """The backends from whose package a thing that is no array comes: a dtype, a device, a class."""
+    return [get(name) for root in _roots(thing) for name in _nominated(root)]
+
+
+@constant
+def _roots(thing: object) -> tuple[str, ...]:
+    """The packages that a thing and its class come from."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
-    roots = dict.fromkeys(str(module).partition(".")[0] for module in modules)
-    return [get(name) for root in roots for name in _nominated(root)]
+    return tuple(dict.fromkeys(str(module).partition(".")[0] for module in modules))
 
 
 def register_backend(

@@ -113,7 +113,7 @@ def dtype_name(dtype: object, /) -> str | None:
             return None
         try:
             found = np.dtype(dtype)
-        except TypeError:  # a class that somebody derived from one of these
+        except TypeError:  # a class that is derived from one of these
             return None
         return _name(found) if found.type is dtype else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Known(NamedTuple):
-    """What is known of a container of a class that nobody was told of."""
+    """What is known of a container of a class that is not registered."""
 
     model: Any
     """The object. Only what cannot change is read of it later."""
@@ -168,7 +168,7 @@ def _seen(cls: type) -> Container | None:
 
 
 class _Seen:
-    """A class of which nobody was told: its items are in its builtin base, its fields have names.
+    """A class that is not registered: its items are in its builtin base, its fields have names.
 
     A field is what an object stores under that name. A descriptor of the class, such as a property, may store
     it under another name.
@@ -242,7 +242,7 @@ class _Seen:
         base, count = self._base, len(known.keys)
         items = parts[:count]
         if base is tuple and all(map(is_, parts, known.children)):
-            return known.model  # nobody can tell
+            return known.model  # an equal tuple would be no other value
         twin = self._new(items, *self._hidden(known.model)) if base is tuple else self._new()
         stored = dict(known.stored)
         for place, child, part in zip(known.places, known.children[count:], parts[count:], strict=True):

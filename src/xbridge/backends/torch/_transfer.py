@@ -44,8 +44,11 @@ _making = lock()
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     """New memory on another device, complete for whoever reads it next."""
-    x, goal = readable(x), torch.device(device)
-    if torch.compiler.is_dynamo_compiling() or x.numel() * x.itemsize < sizes().least:
+    x = readable(x)
+    if torch.compiler.is_dynamo_compiling():
+        return x.to(device._word)  # an older compiler follows a plain string alone
+    goal = torch.device(device)
+    if x.numel() * x.itemsize < sizes().least:
         return x.to(goal)
     place = goal if x.is_cpu else x.device
     if x.is_cpu is (goal.type == "cpu") or not _is_open(place) or (x.is_cpu and x.is_pinned()):
