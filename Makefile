@@ -40,19 +40,19 @@ test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promi
 	$(VENV)/bin/python $(SUITE)=.coverage.conformance -m pytest src/xbridge/testing/conformance $(ARGS)
 
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest --ignore tests/test_kit_bites.py $(ARGS)
+	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest --ignore tests/kit/test_bites.py $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
 
 test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest versions allowed, without torch
-	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/test_floors.py src/xbridge/testing/conformance $(ARGS)
+	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/project/test_floors.py src/xbridge/testing/conformance $(ARGS)
 
 test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
 	$(NEWEST)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
-	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
 	$(VENV)/bin/python -m pytest --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit

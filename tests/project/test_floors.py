@@ -13,7 +13,7 @@ import pytest
 
 import xbridge
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 UNTESTED = {"cupy-cuda12x"}
 """What needs a GPU to be imported."""

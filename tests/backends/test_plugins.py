@@ -31,7 +31,7 @@ pytest_plugins = ["kit_projects"]
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from drawing import drawn, least
 from hypothesis import given
+from kit.test_samples import values_of
 from rawmemory import bits, in_place, same_bits, touched
-from test_kit_samples import values_of
 
 import xbridge
 from xbridge._core.dtypes import DTYPES, is_inexact
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xbridge.testing.samples.model import LayoutCase, Sample
 
 DTYPES_OF_TORCH = tuple(word for word in DTYPES if hasattr(torch, word))
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1] / "helpers"
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
 
 

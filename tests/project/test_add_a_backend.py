@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["few_examples"]
 
-PAGE = (Path(__file__).parents[1] / "docs" / "add-a-backend.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "add-a-backend.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```python file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 

@@ -23,7 +23,7 @@ import xbridge
 
 torch = pytest.importorskip("torch")
 
-PAGE = Path(__file__).parent.parent / "docs" / "idioms.md"
+PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
 
 Names = dict[str, Any]
 """What the cells of a row may mention; the first is the source whose memory is watched."""

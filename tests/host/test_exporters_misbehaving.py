@@ -493,7 +493,7 @@ def test_a_capsule_that_is_consumed_in_use_brings_nothing_down() -> None:
     code = """
 import gc
 import numpy as np, xbridge
-from test_exporters_misbehaving import cached
+from host.test_exporters_misbehaving import cached
 
 x = cached(np.arange(1e6), [])
 host = xbridge.to_numpy(x)

@@ -238,7 +238,7 @@ def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_inter
     monkeypatch.delattr(signal, "SIGHUP", raising=False)  # not every system has it
     with pytest.raises(SystemExit):
         xbridge._cli.script()
-    pyproject = Path(__file__).parent.parent / "pyproject.toml"
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
     assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("array_api_strict")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "downstream"
 PAGE = (ROOT / "docs" / "test-your-library.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python no-run\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,6 @@
 """CuPy's backend over a stub of CuPy: what it decides and refuses, and that what moves has arrived.
 
-What CuPy itself does is tested in `test_cupy_gpu.py`, where there is a GPU.
+What CuPy itself does is tested in `test_gpu.py`, where there is a GPU.
 """
 
 from __future__ import annotations

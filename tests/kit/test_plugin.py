@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["kit_projects"]
 
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 # -- which places ------------------------------------------------------------------------------------

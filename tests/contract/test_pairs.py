@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from contract.pair_contract import (
+    LIBRARIES,
+    Asked,
+    cast,
+    is_guarded,
+    left_open,
+    library,
+    place,
+    refusals,
+    shares,
+)
 from hypothesis import strategies as st
-from pair_contract import LIBRARIES, Asked, cast, is_guarded, left_open, library, place, refusals, shares
 
 import xbridge
 from xbridge._core.dtypes import DTYPES

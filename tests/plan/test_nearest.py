@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pair_contract import nearest_of
+from contract.pair_contract import nearest_of
 from toylib import Toy, make_backend
 
 import xbridge

@@ -1,6 +1,6 @@
 """The suite from outside: the smallest backends pass it, and whoever has the package can run it.
 
-What it notices is held by `test_kit_bites.py`; that NumPy, torch and the strict companions pass, by the suite
+What it notices is held by `test_bites.py`; that NumPy, torch and the strict companions pass, by the suite
 itself, which is collected with the examples of the package.
 """
 
