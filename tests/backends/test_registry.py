@@ -328,10 +328,12 @@ def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
 
 
 def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
-    xbridge.register_backend("toylib", make_backend(assumes_immutable=False))
-    xbridge.register_backend(
-        "others", make_backend("others", assumes_immutable=False, array_types=(SubToy,)), roots=("o",)
-    )
+    own: dict[str, Any] = {
+        "assumes_immutable": False,
+        "memory_layout": lambda x: backend.memory_layout(x.data),
+    }
+    xbridge.register_backend("toylib", make_backend(**own))
+    xbridge.register_backend("others", make_backend("others", array_types=(SubToy,), **own), roots=("o",))
     a = np.ones(3)
     toy = xbridge.to_backend(a, "toylib")
     other = xbridge.to_backend(toy, "others")

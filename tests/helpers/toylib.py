@@ -16,7 +16,7 @@ from xbridge.protocol import Gap
 if TYPE_CHECKING:
     import numpy as np
 
-    from xbridge.protocol import Backend
+    from xbridge.protocol import Backend, MemoryLayout
 
 
 class Toy:
@@ -35,17 +35,24 @@ def gaps(*features: str) -> dict[str, Gap]:
     return dict.fromkeys(features, Gap("never", "it is a toy"))
 
 
+def toy_layout(x: Toy, *, readonly: bool) -> MemoryLayout:
+    """The memory of a toy; toys that cannot be read-only have no flag that says so."""
+    layout = host.memory_layout(x.data)
+    return layout if readonly else layout._replace(writable=True)
+
+
 def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
     """A backend module for toys; `changes` replace what it writes or add to it, None removes a name."""
     module = ModuleType(f"{name}_backend")
+    missing = changes.get("gaps", gaps("readonly"))
     own: dict[str, object] = {
         "name": name,
         "array_types": (Toy,),
         "assumes_immutable": True,
-        "gaps": gaps("readonly"),
+        "gaps": missing,
         "array_info": lambda x: host.array_info(x.data),
         "unsupported": lambda x, *, leaving: host.unsupported(x.data, leaving=leaving),
-        "memory_layout": lambda x: host.memory_layout(x.data),
+        "memory_layout": lambda x: toy_layout(x, readonly="readonly" not in missing),
         "to_numpy": lambda x: x.data,
         "from_numpy": Toy,
         **({"to_device": lambda x, device: x} if "devices" in changes else {}),

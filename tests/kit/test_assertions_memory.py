@@ -232,7 +232,7 @@ def lock(a: Host) -> None:
 CHANGES = {
     "a value": (set_value, r"1 of 6 values:\n"),
     "the shape": (set_shape, r"shape: \(2, 3\) became \(3, 2\)\n"),
-    "the byte order": (swap_bytes, r"native: True became False\n"),
+    "the byte order": (swap_bytes, r"native_byteorder: True became False\n"),
     "the flags": (lock, r"writable: True became False\n  flags: "),
 }
 

@@ -27,18 +27,18 @@ WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128"
 
 
 def poor(*words: str) -> Callable[[str, xbridge.Device], Unsupported | None]:
-    """A verb `lacks` of a library that has these dtypes and no others."""
+    """Return the function `unsupported_dtype` of a library that has these dtypes and no others."""
 
-    def lacks(dtype: str, device: xbridge.Device) -> Unsupported | None:
+    def unsupported_dtype(dtype: str, device: xbridge.Device) -> Unsupported | None:
         return None if dtype in words else Unsupported(xbridge.DTypeError, f"no {dtype}", "another library")
 
-    return lacks
+    return unsupported_dtype
 
 
 def toys(*words: str) -> None:
     """A library of toys that has these dtypes."""
     pytest.importorskip("ml_dtypes")
-    xbridge.register_backend("toylib", make_backend(lacks=poor(*words)), replace=True)
+    xbridge.register_backend("toylib", make_backend(unsupported_dtype=poor(*words)), replace=True)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_it_looks_at_the_values_only_where_one_could_be_lost() -> None:
         assert plan.target is not None
         assert plan.target.dtype == there
         assert [step.action for step in plan.checks] == (
-            [] if dtype in ("bfloat16", "uint8") else [f"check {there}"]
+            [] if dtype in ("bfloat16", "uint8") else [f"check_cast {there}"]
         )
         assert plan.exact is (dtype != "float64")
 

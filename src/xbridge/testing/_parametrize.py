@@ -78,7 +78,7 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
 
     Returns
     -------
-    tuple of Place
+    tuple of BackendDevice
         The same tuple whenever it is asked.
 
     Raises
@@ -110,7 +110,7 @@ def place(word: str) -> BackendDevice:
 
     Returns
     -------
-    Place
+    BackendDevice
         With the word as its id.
 
     Raises
@@ -121,7 +121,7 @@ def place(word: str) -> BackendDevice:
     Examples
     --------
     >>> place("numpy")
-    Place(id='numpy', backend='numpy', device='cpu')
+    BackendDevice(id='numpy', backend='numpy', device='cpu')
     """
     name, colon, kind = word.partition(":")
     module = get(name)

@@ -16,6 +16,8 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.testing import _raw_memory
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
@@ -64,7 +66,8 @@ class Anything:
 
         @cache
         def takes(dtype: str, shape: Shape) -> bool:
-            if backend.unsupported_dtype(dtype, CPU) or not way.takes(dtype, shape):
+            libraries = (backend, get(HOST))  # values of the dtype are made in host memory first
+            if any(each.unsupported_dtype(dtype, CPU) for each in libraries) or not way.takes(dtype, shape):
                 return False
             memory = way.lay(np.zeros(shape, native_dtype(dtype)))
             info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
