@@ -214,9 +214,11 @@ def _there(
 ) -> tuple[tuple[Array, ...], Restore]:
     """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
 
-    met = verbs.align(xs, like, backend, place, **keywords)
-    return met, Restore(tuple(map(verbs.home, xs)), verbs.leading_index(xs))
+    sources = [resolve_source(x) for x in xs]
+    aligned = verbs.align_sources(sources, place, like, backend, **keywords)
+    return aligned, Restore(tuple(map(verbs.home, sources)), leading_index(sources))
 
 
 def _aligned(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
 from xbridge._engine import verbs
-from xbridge._engine.convert import resolve_source
+from xbridge._engine.source import resolve_source
 from xbridge._plan.options import read_options
 from xbridge._plan.steps import Options
 from xbridge.backends._registry import are_arrays, backend_for, fast_converters, get

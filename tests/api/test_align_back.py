@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -16,9 +18,12 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import _align_back
 from xbridge._core.devices import CPU, SHARDED
+from xbridge.backends import _registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from xbridge._core.protocol import ArrayInfo, Backend
 
 A = np.arange(3.0, dtype="f4")
 
@@ -48,6 +53,34 @@ def test_the_first_array_decides_and_no_number_or_list(order: tuple[str, ...]) -
         assert type(restore(kinds["numpy"])) is type(inputs[first.removesuffix("lib")])
         assert type(restore(kinds["numpy"], to=order.index("toy"))) is Toy
         assert type(restore(kinds["toy"], to=order.index("numpy"))) is np.ndarray
+
+
+@pytest.mark.parametrize("verb", [xbridge.align, xbridge.align_back], ids=["align", "align_back"])
+@pytest.mark.parametrize("options", [{}, {"backend": "numpy"}, {"dtype": "nearest"}], ids=str)
+def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
+    verb: Callable[..., object], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned, described = Counter[type](), Counter[int]()
+    original, info = _registry.backend_for, make_backend().array_info
+    verb(A)  # imports the modules of the engine
+
+    def backend_for(cls: type) -> Backend | None:
+        owned[cls] += 1
+        return original(cls)
+
+    def array_info(x: Toy) -> ArrayInfo:
+        described[id(x)] += 1
+        return info(x)  # type: ignore[no-any-return] # the attribute of a module
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("xbridge.") and vars(module).get("backend_for") is original:
+            monkeypatch.setattr(module, "backend_for", backend_for)
+    xbridge.register_backend("toylib", make_backend(array_info=array_info), replace=True)
+    like, *arrays = (type(f"Toy{i}", (Toy,), {})(A) for i in range(4))
+    verb(*arrays, 2.5, like=like, **options)
+    assert [owned[type(x)] for x in (*arrays, like)] == [1, 1, 1, 1]
+    assert [described[id(x)] for x in arrays] == [1, 1, 1]
+    assert described[id(like)] <= 1
 
 
 def test_a_result_gets_the_dtype_back_only_where_somebody_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from fresh import run
 from hypothesis import event, given, settings
 
 import xbridge
-from xbridge import explain
+from xbridge import _host, explain
+from xbridge._core.protocol import OPTIONAL, VERBS
+from xbridge._plan.steps import Op
 from xbridge.testing.conformance._probes import apart, spot, together
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import conversions
@@ -115,6 +117,11 @@ def test_the_steps_of_a_plan_make_the_memory_that_they_tell(call: Conversion) ->
         held: Any = getattr(x, "_array", x)
         assert step.nbytes == (held.nbytes if step.copy_reason else 0)
         assert step.reason
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_every_operation_of_a_step_is_a_function_of_backends_or_of_host_memory(op: str) -> None:
+    assert op in (*VERBS, *OPTIONAL) or callable(getattr(_host, op))
 
 
 @settings(max_examples=75)

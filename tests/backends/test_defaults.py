@@ -11,8 +11,8 @@ from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
 from xbridge._core.protocol import FACTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
-from xbridge._engine.convert import resolve_source
-from xbridge._plan.rules import plan_between
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
 from xbridge.backends import INDEX
 from xbridge.backends._defaults import Completed
@@ -241,7 +241,7 @@ def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_
         xbridge.register_backend("chips", chips(**given), roots=("test_backend_defaults",), replace=True)
         xbridge.register_backend("others", chips("others", **taken), roots=(), replace=True)
         x = Chip(np.arange(3.0), CHIP)
-        plan = plan_between(resolve_source(x).backend, get("others"), x, Options())
+        plan = convert.plan(resolve_source(x), get("others"), Options())
         assert [step.op for step in plan.steps] == expected
 
 

@@ -17,8 +17,8 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.protocol import Unsupported
-from xbridge._engine.convert import resolve_source
-from xbridge._plan.rules import plan_between
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
 
@@ -87,7 +87,7 @@ def a_card(values: Any, **changes: Any) -> Card:
 
 
 def plan(x: object, target: str, **options: Any) -> list[str]:
-    made = plan_between(resolve_source(x).backend, get(target), x, Options(**options))
+    made = convert.plan(resolve_source(x), get(target), Options(**options))
     return [" ".join((step.module.name, step.op, *map(str, step.args))) for step in made.steps]
 
 

@@ -1,179 +1,104 @@
-"""One array, one conversion: find its backend, have the steps planned, run them. Or many at once."""
+"""Convert one array: plan the steps and run them. The other verbs about one array are here too."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._engine.execute import is_observed, observed, perform, run
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, instead, is_numeric
+from xbridge._engine.execute import observers, run
+from xbridge._engine.source import import_for, import_source
 from xbridge._plan.rules import plan_between, plan_within
-from xbridge._plan.steps import Options, Plan, in_words, nbytes_of
-from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get
-from xbridge.errors import XBridgeError, index_errors
+from xbridge._plan.steps import Conversion, Plan, in_words
+from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from xbridge._core.protocol import Array, ArrayInfo, Backend
-    from xbridge._plan.steps import Step
-
-SMALL = 1 << 18
-"""Bytes up to which arrays are moved together: for a larger one, to ask costs little beside the copy."""
+    from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.source import Source
+    from xbridge._plan.steps import Options
 
 
-_MANY = {"materialize": "materialize_many", "to_device": "to_device_many"}
-"""The optional function of a backend that does a step for many arrays at once."""
+def convert(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Array:
+    """Convert an input to the target. With `leaving`, refuse what may not leave its library in any case."""
+    source = import_for(source, target, options)
+    return run(source.array, plan(source, target, options, leaving=leaving))
 
 
-class Source(NamedTuple):
-    """An array and its backend."""
-
-    array: Array
-    backend: Backend
-    foreign: bool = False
-    """It came in through an export protocol, so it is leaving some other library."""
-
-    def info(self) -> ArrayInfo:
-        """What its backend says of it."""
-        return self.backend.array_info(self.array)
-
-    def is_late(self) -> bool:
-        """Whether it has no memory before it is computed."""
-        if self.backend.unsupported(self.array, leaving=True):
-            return False
-        layout = self.backend.memory_layout(self.array)
-        return not layout.materialized and not layout.address
-
-
-def resolve_source(
-    x: object, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
-) -> Source:
-    """`x` as an array of some backend. What nobody owns is admitted as a host array, if it is on the host.
-
-    With `fetch`, it is asked to come there: that is for who asked for the host. Else the target looks at it
-    where it is, or another library that can.
-    """
-    backend = backend_for(type(x))
-    if backend is not None and not isinstance(x, backend.scalar_types):
-        return Source(x, backend)
-    try:
-        host = _host.import_array(x, must_share=must_share, fetch=fetch)
-        return Source(host, get(HOST), foreign=backend is None)
-    except _host.NotOnHostError as error:
-        refused = error
-    from xbridge._engine import device_import  # noqa: PLC0415 -- only device memory that nobody owns needs it
-
-    array, importer = device_import.import_device_array(x, refused, target, must_share=must_share)
-    return Source(array, importer, foreign=True)
-
-
-def convert(source: Source, target: Backend, options: Options) -> Array:
-    """The array in the target's library, as requested."""
-    return run(source.array, plan(source, target, options))
-
-
-def convert_all(sources: Iterable[Source], target: Backend, options: Options) -> list[Array]:
-    """Each as `convert` would; what many can do together, such as to move if they are small, they do so."""
-    if not is_observed(target):
-        return _together(index_errors(_begun(sources, target, options)))
-    known = list(index_errors(sources))
-    arrays, plans = (
-        [source.array for source in known],
-        list(index_errors(plan(x, target, options) for x in known)),
-    )
-    return observed(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
-
-
-def _begun(
-    sources: Iterable[Source], target: Backend, options: Options
-) -> Iterator[tuple[Array, Plan | None]]:
-    """Each as far as it comes alone, and what is left to do.
-
-    Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
-    """
-    plain = get(HOST).fast_types if options == Options(options.device) else ()
-    alike: dict[object, Plan] = {}
-    for source in sources:
-        x = source.array
-        rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
-        adopted = None if rest is None else target.fast_from_numpy(x)
-        if adopted is None:
-            adopted, rest = _alone(x, plan(source, target, options))
-            if rest and len(rest.steps) == 1 and type(x) in plain:
-                alike[x.dtype] = rest
-        yield adopted, rest
-
-
-def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
-    """The array as it is before the next step that others may share, and what is left to do then."""
-    steps = plan.steps[done:]
-    if not steps:
-        return x, None
-    at = next((i for i, step in enumerate(steps) if _is_joint(step, plan)), len(steps))
-    x = perform(x, plan._replace(steps=steps[:at]))
-    return x, plan._replace(steps=steps[at:]) if steps[at:] else None
-
-
-def _is_joint(step: Step, plan: Plan) -> bool:
-    """Whether its library does it for many at once: computes what hangs together, moves what is small."""
-    if step.op == "materialize":
-        return step.module.materialize_many is not None
-    if step.op == "to_device":
-        return step.module.to_device_many is not None and _is_small(plan.conversion.info)
-    return False
-
-
-def _is_small(info: ArrayInfo) -> bool:
-    nbytes = nbytes_of(info.shape, info.dtype)
-    return nbytes is not None and nbytes <= SMALL
-
-
-def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
-    """What is left to do, the same step of many at once."""
-    arrays: list[Array] = []
-    rests: dict[int, Plan] = {}
-    for i, (x, rest) in enumerate(begun):
-        arrays.append(x)
-        if rest:
-            rests[i] = rest
-    while rests:
-        waiting: dict[Step, list[int]] = {}
-        for i, rest in rests.items():
-            waiting.setdefault(rest.steps[0], []).append(i)
-        for step, chosen in waiting.items():
-            plans = [rests.pop(i) for i in chosen]
-            try:
-                done = _jointly(step, [arrays[i] for i in chosen], plans)[::-1]  # each let go when it goes on
-                behind = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
-                for i, (x, rest) in zip(chosen, behind, strict=True):
-                    arrays[i] = x
-                    if rest:
-                        rests[i] = rest
-            except XBridgeError as error:
-                error.remap_index(chosen)
-                raise
-    return arrays
-
-
-def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
-    """The step for all; one by one if it fails and may be done again, to see at which."""
-    try:
-        done: list[Array] = perform(xs, Plan(plans[0].conversion, (step._replace(op=_MANY[step.op]),)))
-    except XBridgeError:
-        if step.op != "to_device":
-            raise
-        alone = (perform(x, plan._replace(steps=(step,))) for x, plan in zip(xs, plans, strict=True))
-        done = list(index_errors(alone))
-    return done
-
-
-def plan(source: Source, target: Backend, options: Options) -> Plan:
-    """What is to be done to it, or why it cannot be done."""
-    owner = source.backend
-    refused = owner.unsupported(source.array, leaving=source.foreign or owner is not target)
+def plan(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Plan:
+    """Plan the conversion of an array, or raise the reason that forbids it."""
+    backend, array, info = source.backend, source.array, source.info()
+    leaving = leaving or source.foreign or backend is not target
+    refused = backend.unsupported(array, leaving=leaving)
     if refused:
-        raise refused.error.build(in_words(owner, source.info(), target), refused.reason, refused.hint)
-    if owner is target:
-        return plan_within(owner, source.array, options)
-    return plan_between(owner, target, source.array, options)
+        raise refused.error.build(in_words(backend, info, target), refused.reason, refused.hint)
+    if backend is target:
+        return plan_within(backend, array, info, options)
+    return plan_between(backend, target, array, info, options)
+
+
+def list_values(source: Source, host: Backend, options: Options) -> Any:
+    """List the values of an array as Python numbers."""
+    source = import_for(source, host, options)
+    dtype = source.info().dtype
+    named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
+    cast = "float32" if named and host.unsupported_dtype(dtype, CPU) else named
+    listable = bool(named) or not is_numeric(dtype)
+    listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
+    if listed is None or host.array_info(listed).dtype not in DTYPES:
+        raise DTypeError.build(
+            f"list an array of {dtype}",
+            "Python has no such numbers",
+            f"to_numpy(x, {instead(dtype)}).tolist()",
+        )
+    return listed.tolist()
+
+
+def foresee(source: Source, target: Backend, options: Options) -> Plan:
+    """Plan a conversion for a reader: with sizes and the layout, or with the error that it would raise."""
+    given = _viewed(source, target)
+    backend, info = given.backend, given.info()
+    try:
+        if options.copy is False:
+            import_source(source, target, must_share=True)
+        found = plan(given, target, options).with_sizes(given.array)
+        for observer in observers():
+            observer.forbid(found)
+    except XBridgeError as error:
+        conversion = Conversion(backend, target, info, options, info.dtype, info.device)
+        found = Plan(conversion, (), error=error.with_traceback(None))  # which would hold on to the array
+    if backend.unsupported(given.array, leaving=True):
+        return found
+    layout = backend.memory_layout(given.array)
+    # A scalar stands for a value, which has no address.
+    return found._replace(layout=layout._replace(address=0) if source.is_scalar() else layout)
+
+
+def _viewed(source: Source, target: Backend) -> Source:
+    """Import an input without a copy of its memory; a scalar is copied."""
+    try:
+        return import_source(source, target, must_share=source.foreign)
+    except CopyError as error:
+        raise UnsupportedArrayError.build(
+            f"explain what becomes of a {type(source.array).__name__}",
+            "it would have to copy or compute to show itself",
+            "reading it first: asarray(x)",
+        ) from error
+
+
+def share(source: Source, target: Backend, options: Options) -> Array:
+    """Convert an array over the same memory, also if the contract would copy it."""
+    source = import_source(source, target, must_share=True)
+    result = convert(source, target, options)
+    layouts = (
+        ()
+        if source.backend is target
+        else (source.backend.memory_layout(source.array), target.memory_layout(result))
+    )
+    if layouts and not any(layout.is_unallocated() for layout in layouts) and not _host.overlap(*layouts):
+        raise CopyError.build(
+            f"share this memory with {target.name}",
+            f"{target.name} has copied it",
+            f"to_backend(x, {target.name!r})",
+        )
+    return result

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.caller import Caller
-    from xbridge._plan.steps import Plan, Step
+    from xbridge._plan.steps import Op, Plan, Step
     from xbridge.errors import XBridgeError
 
 T = TypeVar("T")
 
-_FAILURES: dict[str, type[XBridgeError]] = {
+_FAILURES: dict[Op, type[XBridgeError]] = {
     "astype": DTypeError,
     "check_cast": DTypeError,
     "to_device": DeviceError,

@@ -14,8 +14,10 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
 from xbridge._core.protocol import ArrayInfo
-from xbridge._engine.convert import Source, convert, convert_all, resolve_source
+from xbridge._engine.batch import convert_all
+from xbridge._engine.convert import convert
 from xbridge._engine.execute import run
+from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
@@ -98,8 +100,9 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     if dtype in DTYPES:  # or it would be computed to be refused
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     part = Options(spot, dtype, options.copy and None, options.grad)
+    checked = part._replace(check_loss=not named)
     parts = [
-        _part(element, stacker, part._replace(exact=not named and (narrow or element.must_stay_exact(dtype))))
+        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part)
         for element in elements
     ]
 
@@ -112,16 +115,16 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
 
 
 def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
-    fetch = target.host_only or options.device == CPU
-    sources = [
-        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf, target, fetch=fetch)
+    options = options._replace(copy=None)  # what shares no memory is refused as a whole
+    given = [
+        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
+    sources = [import_for(source, target, options) for source in given]
     _compute_unknown(sources, target)
-    scalars = get(HOST).scalar_types
     return [
-        _Element(source, source.info(), weak, isinstance(leaf, scalars))
-        for source, leaf, weak in zip(sources, nest.leaves, nest.weak, strict=True)
+        _Element(source, source.info(), weak, leaf.is_scalar())
+        for source, leaf, weak in zip(sources, given, nest.weak, strict=True)
     ]
 
 
@@ -193,7 +196,7 @@ def _part(element: _Element, stacker: Backend, options: Options) -> Array:
         array = _as_it_is(source, info, stacker, options)
         if array is not None:
             return array
-    return convert(source._replace(foreign=source.foreign or stacker.host_only), stacker, options)
+    return convert(source, stacker, options, leaving=stacker.host_only)
 
 
 def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
@@ -241,7 +244,7 @@ def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Option
 def _together(sources: list[Source]) -> Backend | None:
     """The library of several arrays that have no memory before they are computed; None if nobody has such."""
     for backend, source in {source.backend: source for source in sources}.items():
-        if source.is_late() and sum(other.backend is backend for other in sources) > 1:
+        if source.is_lazy() and sum(other.backend is backend for other in sources) > 1:
             return backend
     return None
 

@@ -85,7 +85,7 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
 
 def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     """Look at the values, where the dtype was not named and may not hold them all."""
-    asked = conversion.options.dtype in UNNAMED or conversion.options.exact
+    asked = conversion.options.dtype in UNNAMED or conversion.options.check_loss
     if not asked or holds_every(conversion.info.dtype, conversion.dtype):
         return []
     return [Step(backend, "check_cast", (conversion.dtype,))]

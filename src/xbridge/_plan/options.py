@@ -39,34 +39,26 @@ def read_options(
     dtype: object,
     copy: object,
     grad: object,
-    requires_grad: bool = False,
-    traced: bool = False,
+    requires_grad: object = None,
 ) -> Options:
-    """The options as a request; `rooms` are asked first what a dtype or device object means."""
+    """Check the options of a call; `backends` are asked first what a dtype or device object means."""
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'")
-    return Options(
-        _device(device, backends), _dtype(dtype, backends), copy, grad, requires_grad, traced=traced
-    )
-
-
-def with_requires_grad(grad: object, requires_grad: object) -> object:
-    """What `requires_grad` makes of `grad`."""
-    if requires_grad is None or requires_grad is True:
-        return grad
-    if requires_grad is not False:
+    if requires_grad is False:
+        if grad == "keep":
+            raise OptionError.build(
+                "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
+            )
+        grad = "detach"
+    elif requires_grad is not None and requires_grad is not True:
         raise OptionError.build(
             f"take requires_grad={shown(requires_grad)}",
             "it is None, True or False",
             "requires_grad=None",
         )
-    if grad == "keep":
-        raise OptionError.build(
-            "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
-        )
-    return "detach"
+    return Options(_device(device, backends), _dtype(dtype, backends), copy, grad, requires_grad is True)
 
 
 def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:

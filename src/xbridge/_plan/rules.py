@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Options
 
 
-def plan_within(backend: Backend, x: Array, options: Options) -> Plan:
+def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """The plan for a conversion inside one library."""
-    conversion = _conversion(backend, backend, backend.array_info(x), options)
-    info = conversion.info
+    conversion = _conversion(backend, backend, info, options)
     changes = order_cast_and_move(
         conversion, backend, [*check(conversion, backend), *cast(conversion, backend)]
     )
@@ -56,10 +55,10 @@ def plan_within(backend: Backend, x: Array, options: Options) -> Plan:
     return _plan(conversion, [*steps, *_track(conversion)])
 
 
-def plan_between(source: Backend, target: Backend, x: Array, options: Options) -> Plan:
+def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """The plan for a conversion from one library to another."""
-    conversion = _conversion(source, target, source.array_info(x), options)
-    info, device = conversion.info, conversion.device
+    conversion = _conversion(source, target, info, options)
+    device = conversion.device
     if info.requires_grad and options.grad == "keep":
         raise GradientError.build(
             conversion.asked(),
@@ -278,7 +277,7 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
             yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
         if info.requires_grad:
             yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
-    elif conversion.options.traced and _is_guarded(info, layout):
+    elif conversion.options.compiled and _is_guarded(info, layout):
         yield reason("compiled", "a compiler would make its read-only array writable")
 
 

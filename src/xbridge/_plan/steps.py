@@ -8,7 +8,7 @@ for whoever asks, from the same facts.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
 
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from xbridge.errors import XBridgeError
 
 
+Op: TypeAlias = Literal[
+    "detach",
+    "materialize",
+    "materialize_many",
+    "check_cast",
+    "astype",
+    "copy",
+    "to_device",
+    "to_device_many",
+    "stream_to_device",
+    "stack",
+    "to_numpy",
+    "from_numpy",
+    "to_dlpack",
+    "from_dlpack",
+    "as_readonly",
+    "as_writable",
+    "require_grad",
+]
+"""What a step does: the name of a function of the backend, or of `_host`, that runs it."""
+
+
 class Options(NamedTuple):
     """What the caller asked, checked and in canonical words."""
 
@@ -31,9 +53,9 @@ class Options(NamedTuple):
     copy: bool | None = None
     grad: str | None = None
     requires_grad: bool = False
-    exact: bool = False
+    check_loss: bool = False
     """Whether no value may be lost, though the dtype was named."""
-    traced: bool = False
+    compiled: bool = False
     """Whether a compiler will handle the result, which makes read-only arrays writable."""
     unsafe: bool = False
     """Whether memory is to be shared that the contract would copy."""
@@ -43,7 +65,7 @@ class Step(NamedTuple):
     """One verb of one room: the source's, the target's, or the host's."""
 
     module: Backend | ModuleType
-    op: str
+    op: Op
     args: tuple[object, ...] = ()
     copy_reason: CopyReason | None = None
     """Why it makes new memory; None if it does not."""
@@ -66,7 +88,7 @@ class Step(NamedTuple):
         return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
 
 
-_PURPOSES = {
+_PURPOSES: dict[Op, str] = {
     "detach": "its history stays behind",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
@@ -181,7 +203,7 @@ class Plan(NamedTuple):
     def writable(self) -> bool | None:
         """Whether the result may be written, where its library writes at all."""
         backend = self.conversion.target
-        if self.error or backend.assumes_immutable or "as_readonly" in self._verbs():
+        if self.error or backend.assumes_immutable or "as_readonly" in self._ops():
             return False
         return True if self.copies or not backend.readonly else self.source.writable
 
@@ -195,7 +217,7 @@ class Plan(NamedTuple):
     @property
     def requires_grad(self) -> bool:
         """Whether autograd tracks the result."""
-        return not self.error and ("require_grad" in self._verbs() or self._keeps_history())
+        return not self.error and ("require_grad" in self._ops() or self._keeps_history())
 
     @property
     def cuts_graph(self) -> bool:
@@ -207,7 +229,7 @@ class Plan(NamedTuple):
         """The steps that look at values, and may still raise."""
         return tuple(step for step in self.steps if step.op == "check_cast")
 
-    def _verbs(self) -> list[str]:
+    def _ops(self) -> list[Op]:
         return [step.op for step in self.steps]
 
     def _keeps_history(self) -> bool:
@@ -215,7 +237,7 @@ class Plan(NamedTuple):
         if (
             conversion.source is not conversion.target
             or not conversion.info.requires_grad
-            or "detach" in self._verbs()
+            or "detach" in self._ops()
         ):
             return False
         return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
+from xbridge._engine.source import resolve_source
 from xbridge._leaves import converted, crosses, direct, each, is_text, together
 from xbridge._plan.options import read_options
 from xbridge.backends import HOST
@@ -160,9 +161,8 @@ def align(
     kinds = set(filter(are_arrays, walk.kinds))
     arrays = [x for x in walk.leaves if type(x) in kinds and not is_text(x)]
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    aligned: tuple[Tree, ...] = _converted(
-        walk, verbs.choose_target(arrays, like, backend, keywords), keywords
-    )
+    target, options = verbs.choose_target([resolve_source(x) for x in arrays], like, backend, **keywords)
+    aligned: tuple[Tree, ...] = _converted(walk, target, {**keywords, "device": options.device})
     return aligned
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge._engine.convert import resolve_source
-from xbridge._plan.rules import plan_between
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
 
@@ -36,7 +36,7 @@ def tensor(shape: tuple[int, ...] = (3, 4), dtype: str = "float32") -> Any:
 
 
 def verbs(x: object, target: str, **options: Any) -> list[str]:
-    made = plan_between(resolve_source(x).backend, get(target), x, Options(**options))
+    made = convert.plan(resolve_source(x), get(target), Options(**options))
     return [f"{step.module.name} {step.op}" for step in made.steps]
 
 
