@@ -47,7 +47,7 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import what is asked for late, and once."""
-        if name == "tree":  # not listed, because whoever asks for all that is listed may have no optree
+        if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

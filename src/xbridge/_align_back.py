@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import are_arrays
+from xbridge.backends._registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
 
 TYPE_CHECKING = False
@@ -258,13 +258,13 @@ def _aligned(
 
 
 def _taken(result: Any, name: str, **keywords: object) -> Any:
-    from xbridge._batch import TreeArrays  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._leaves import converted  # noqa: PLC0415 -- they import NumPy
+    from xbridge.tree.batch import TreeArrays  # noqa: PLC0415 -- it imports NumPy
+    from xbridge.tree.leaf import leaf_converter  # noqa: PLC0415 -- likewise
 
-    batch = TreeArrays(result)
+    batch = TreeArrays(result, alone=True)
     if batch.alone and not are_arrays(type(result)):
         return result
-    return batch.map(lambda xs: converted(xs, name, **keywords))
+    return batch.map(leaf_converter(get(name), keywords))
 
 
 def _named(fn: Callable[..., object]) -> str:

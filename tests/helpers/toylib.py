@@ -41,7 +41,7 @@ def toy_layout(x: Toy, *, readonly: bool) -> MemoryLayout:
     return layout if readonly else layout._replace(writable=True)
 
 
-def make_backend(name: str = "toylib", **changes: object) -> ModuleType:
+def make_backend(name: str = "toylib", **changes: Any) -> ModuleType:
     """A backend module for toys; `changes` replace what it writes or add to it, None removes a name."""
     module = ModuleType(f"{name}_backend")
     missing = changes.get("gaps", gaps("readonly"))

@@ -1,20 +1,19 @@
-"""What a batch is to `transfer` and `prefetch`: with optree what it is to `xbridge.tree`, without it less."""
+"""A batch is to `transfer` and `prefetch` what it is to `xbridge.tree`."""
 
 from __future__ import annotations
 
-import sys
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-from fresh import run
 from gate import PATIENCE, Gate
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _batch
+from xbridge import tree
+from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,16 +32,6 @@ class Sample:
 
 class Mine(dict[str, Any]):
     """A dict that may mean more."""
-
-
-@pytest.fixture(params=["with optree", "without"])
-def walker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What walks the batches."""
-    if request.param == "without":
-        monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
-        return _batch.Plain
-    pytest.importorskip("optree")
-    return _batch.walker()
 
 
 def transferred(batch: Any) -> Any:
@@ -69,7 +58,6 @@ both = pytest.mark.parametrize("carried", [transferred, prefetched])
     ],
 )
 def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: Callable[[Any], Any]) -> None:
-    tree = pytest.importorskip("xbridge.tree", exc_type=ImportError)
     made = carried(make(A))
 
     assert type(made) is type(make(A))
@@ -79,14 +67,13 @@ def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: 
 
 
 @both
-@pytest.mark.usefixtures("walker")
 @pytest.mark.parametrize(
     ("batch", "way"),
     [
         ([A, COMPLEX], r"tree\[1\]"),
         ({"a": A, "b": (A, {3: COMPLEX})}, r"tree\['b'\]\[1\]\[3\]"),
         ([A, [A], COMPLEX, COMPLEX], r"tree\[2\]"),
-        (Point(A, [COMPLEX]), r"tree(\.y|\[1\])\[0\]"),
+        (Point(A, [COMPLEX]), r"tree\.y\[0\]"),
     ],
     ids=str,
 )
@@ -97,29 +84,28 @@ def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Call
 
 
 @both
-@pytest.mark.usefixtures("walker")
 def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy complex128"):
         carried(COMPLEX)
 
 
-def test_an_array_is_named_by_the_place_that_it_had_at_the_call(walker: Any) -> None:
+def test_an_array_is_named_by_the_place_that_it_had_at_the_call() -> None:
     batch: dict[str, Any] = {"a": [COMPLEX], "b": A}
-    walk = walker(batch)
+    spec = TreeSpec(batch)
     batch["a"].clear()
     batch["b"] = COMPLEX
-    assert walk.name_of(COMPLEX) == "tree['a'][0]"
-    assert walker(A).name_of(A) == "tree"
+    assert spec.name_of(COMPLEX) == "tree['a'][0]"
+    assert TreeSpec(A).name_of(A) == "tree"
 
 
 @pytest.mark.parametrize(
     "change", [list.reverse, list.clear, lambda rows: rows[0].update(b=rows[0].pop("a"))]
 )
-def test_a_batch_is_what_it_was_at_the_call(walker: Any, change: Callable[[Any], object]) -> None:
+def test_a_batch_is_what_it_was_at_the_call(change: Callable[[Any], object]) -> None:
     batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
-    walk = walker(batch)
+    spec = TreeSpec(batch)
     change(batch)
-    assert walk.unflatten([10 * n for n in walk.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
+    assert spec.unflatten([10 * n for n in spec.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
 
 
 class Backwards(NamedTuple):
@@ -133,7 +119,6 @@ class Backwards(NamedTuple):
 
 
 @both
-@pytest.mark.usefixtures("walker")
 def test_a_named_tuple_is_read_past_its_class(carried: Callable[[Any], Any]) -> None:
     made = carried([Backwards(A, "a")])[0]
     assert (made.x.dtype, made.x.tolist(), made.y) == (np.float32, A.tolist(), "a")
@@ -146,16 +131,10 @@ class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
 
 
 @both
-def test_attributes_of_a_tuple_are_kept_or_refused(walker: Any, carried: Callable[[Any], Any]) -> None:
+def test_attributes_of_a_tuple_are_kept(carried: Callable[[Any], Any]) -> None:
     given = Marked([A])
     given.note = "kept"  # type: ignore[attr-defined]
-    if walker is _batch.Plain:
-        with pytest.raises(
-            xbridge.UnsupportedArrayError, match=r"Marked: optree is not installed.*; try pip"
-        ):
-            carried([given])
-    else:
-        assert carried([given])[0].note == "kept"
+    assert carried([given])[0].note == "kept"
 
 
 class Silent:
@@ -170,13 +149,11 @@ class Silent:
 
 
 @both
-@pytest.mark.usefixtures("walker")
 def test_what_cannot_tell_its_dtype_is_an_array_that_cannot_be_read(carried: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
         carried(Silent())
 
 
-@pytest.mark.usefixtures("walker")
 def test_what_fails_only_together_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from xbridge._engine import verbs
 
@@ -192,7 +169,6 @@ def test_what_fails_only_together_is_told_as_it_is(monkeypatch: pytest.MonkeyPat
         transferred([A, A + 1])
 
 
-@pytest.mark.usefixtures("walker")
 def test_a_batch_that_holds_itself_has_no_end() -> None:
     endless: list[object] = [A]
     endless.append(endless)
@@ -200,7 +176,6 @@ def test_a_batch_that_holds_itself_has_no_end() -> None:
         transferred(endless)
 
 
-@pytest.mark.usefixtures("walker")
 def test_plain_containers_keep_their_form() -> None:
     made = transferred({"a": [A, "text"], 3: (A, None), "p": Point(A, 1), "none": []})
     assert [type(part) for part in made.values()] == [list, tuple, Point, list]
@@ -209,42 +184,6 @@ def test_plain_containers_keep_their_form() -> None:
     assert made["a"][0].dtype == np.float32
 
 
-@dataclass
-class Fields:
-    x: Any
-
-
-class Triple(Point):
-    """A named tuple that may be more than its fields."""
-
-
-@pytest.mark.parametrize(
-    "mine",
-    [
-        *(Mine(x=A), Mine(), type("RecordRow", (list,), {})([A]), deque([A]), UserDict(x=A), Fields(A)),
-        *(Triple(A, 1), Triple(1, 1), type("RecordRow", (tuple,), {})([1, A])),
-    ],
-    ids=[
-        *("dict", "empty dict", "list", "deque", "user dict", "dataclass"),
-        *("named tuple", "named tuple of numbers", "tuple"),
-    ],
-)
-@pytest.mark.parametrize("within", [False, True])
-def test_without_optree_other_containers_are_refused(
-    mine: Any, within: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"optree is not installed.*pip install"):
-        transferred({"mine": (mine,)} if within else mine)
-
-
-def test_without_optree_a_tuple_of_numbers_is_a_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xbridge._batch.walker", lambda: _batch.Plain)
-    size = type("Size", (tuple,), {})([2, 3])
-    assert transferred([A, size])[1] is size
-
-
-@pytest.mark.usefixtures("walker")
 def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -> None:
     gate = Gate()
     xbridge.register_backend("toylib", make_backend(to_numpy=lambda x: np.asarray(gate)))
@@ -262,25 +201,7 @@ def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -
     assert [len(row) for row in made["rows"]] == [1, 2]
 
 
-def test_without_optree_the_walk_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("xbridge.tree")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "optree", None)
-    assert _batch.walker.__wrapped__() is _batch.Plain
-
-
-def test_without_optree_batches_are_walked_all_the_same() -> None:
-    code = """
-    import sys
-    sys.modules["optree"] = None
-    import numpy as np, xbridge
-    print(xbridge.transfer({"x": [np.ones(1)]}, "numpy").result())
-    """
-    assert run(code) == (0, ["{'x': [array([1.])]}"])
-
-
 def test_the_lengths_of_a_packed_sequence_keep_their_dtype() -> None:
-    pytest.importorskip("optree")
     torch = pytest.importorskip("torch")
     from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -408,18 +407,14 @@ def test_align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
         tree.align([x], [BAD])
 
 
-def test_importing_xbridge_does_not_import_optree() -> None:
-    code = "import xbridge, sys; print('optree' in sys.modules); xbridge.tree; print('optree' in sys.modules)"
-    assert run(code) == (0, ["False", "True"])
-
-
-def test_without_optree_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optree", None)
-    monkeypatch.delitem(sys.modules, "xbridge.tree")
-    monkeypatch.delattr(xbridge, "tree")
-    missing = "cannot convert trees: optree is not installed; try pip install 'xbridge-array[tree]'"
-    with pytest.raises(xbridge.MissingLibraryError, match=re.escape(missing)):
-        _ = xbridge.tree
+def test_trees_need_no_optree_and_do_not_import_it() -> None:
+    code = """
+    import sys
+    import numpy as np, xbridge
+    made = xbridge.tree.to_numpy([np.ones(1), {"x": np.ones(1)}])
+    print(made, [name for name in sys.modules if name.partition(".")[0] == "optree"])
+    """
+    assert run(code) == (0, ["[array([1.]), {'x': array([1.])}] []"])
 
 
 def test_there_is_nothing_else_to_find_late() -> None:

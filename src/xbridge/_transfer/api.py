@@ -19,23 +19,22 @@ from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from xbridge._batch import TreeArrays
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import caller
 from xbridge._engine.execute import observers
-from xbridge._leaves import converted
 from xbridge._transfer.threads import apart, as_here, begun_by, beside, ends, goal, may_leave
 from xbridge.errors import OptionError, XBridgeError, shown
+from xbridge.tree.batch import TreeArrays
+from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from types import ModuleType
 
     from xbridge._api import Grad
-    from xbridge._core.protocol import Backend
+    from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.caller import Caller
-    from xbridge._leaves import ArrayFn
 
 _END = object()
 
@@ -161,10 +160,10 @@ def transfer(
     """
     keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     target, place = goal(backend, keywords)
-    convert = partial(converted, name=backend, **keywords)
+    convert = leaf_converter(target, keywords)
     future: Future[Any] = Future()
     try:
-        batch = TreeArrays(tree)
+        batch = TreeArrays(tree, alone=True)
         if all(map(may_leave, batch.arrays)):
             carry = apart(convert, [(target, place), *ends(batch.arrays, target)])
             begun = beside(begun_by(caller(), batch.map), carry)
@@ -257,7 +256,7 @@ def _ahead(
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
     target, place = goal(name, keywords)
-    carry = apart(partial(converted, name=name, **keywords), [(target, place)])
+    carry = apart(leaf_converter(target, keywords), [(target, place)])
     loading, load = copy_context(), partial(_loaded, batches, carry, target)
     carried = begun_by(by, _carried)
     loader = ThreadPoolExecutor(1, "xbridge-load", as_here())
@@ -309,7 +308,7 @@ def _loaded(batches: Iterator[Any], carry: ArrayFn, target: Backend) -> Callable
     item = next(batches, _END)
     if item is _END:
         return None
-    batch = TreeArrays(item)
+    batch = TreeArrays(item, alone=True)
     return partial(batch.map, apart(carry, ends(batch.arrays, target)))
 
 

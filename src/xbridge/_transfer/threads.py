@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Backend
+    from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.caller import Caller
-    from xbridge._leaves import ArrayFn
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,11 +20,10 @@ from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import optree
-
-from xbridge._leaves import Fixture
+from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import backend_for
 from xbridge.errors import UnsupportedArrayError
+from xbridge.tree.leaf import Fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,11 +49,14 @@ class _Known(NamedTuple):
     """Whether its items are its attributes."""
 
 
-NUMBERS = (bool, int, float, complex)
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
 _NOTHING = object()
 _OF_C = BuiltinFunctionType
 """What makes instances whose memory no attribute shows."""
+
+
+_IS_BASE = 1 << 10
+"""The flag of a class that other classes may derive from."""
 
 
 def _is_unknown(*_: object) -> bool:
@@ -93,13 +95,14 @@ def _class(module: str, name: str) -> Any:
 
 def _told(cls: type, x: object) -> Container | None:
     """As somebody registered it. What is registered from the start keeps less than can be seen."""
-    if cls in _BASES or optree.is_structseq_class(cls):
+    if cls in _BASES or _is_struct_sequence(cls):
         return None
     return _of_optree(cls) or _of_torch(cls) or _of_jax(cls, x)
 
 
 def _of_optree(cls: type) -> Container | None:
-    found = optree.register_pytree_node.get(cls)
+    registry: Any = _class("optree", "register_pytree_node")
+    found = registry.get(cls) if registry else None
     if found is None or found.type is not cls:  # it answers for all named tuples
         return None
     flatten, entry = found.flatten_func, found.path_entry_type
@@ -108,18 +111,20 @@ def _of_optree(cls: type) -> Container | None:
         children, _, *names = flatten(x)
         known: Any = names[0] if names else None
         entries = range(len(list(children))) if known is None else known
-        return [entry(name, cls, optree.PyTreeKind.CUSTOM).codify("") for name in entries]
+        return [entry(name, cls, _class("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
 
     return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, ways)
 
 
 def _of_torch(cls: type) -> Container | None:
-    tree: Any = sys.modules.get("torch.utils._pytree")
-    found = tree.SUPPORTED_NODES.get(cls) if tree else None
+    found = (_class("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
     return Container(
-        cls, found.flatten_fn, lambda known, parts: found.unflatten_fn(parts, known), _ways(tree)
+        cls,
+        found.flatten_fn,
+        lambda known, parts: found.unflatten_fn(parts, known),
+        _ways(sys.modules["torch.utils._pytree"]),
     )
 
 
@@ -151,7 +156,7 @@ def _ways(tree: Any) -> Callable[[Any, object], list[str]]:
 def _seen(cls: type) -> Container | None:
     """By its base and its fields; none if it has neither, or if its base holds what cannot be seen."""
     bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _OF_C)
-    base = tuple if optree.is_structseq_class(cls) else next(bases)
+    base = tuple if _is_struct_sequence(cls) else next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _class("torch.nn", "Module"))):
         return None
     if cls.__dictoffset__ and _dict_of(cls) is None:  # the class has taken the word
@@ -181,11 +186,11 @@ class _Seen:
         self._new: Callable[..., Any] = partial(base.__new__, cls)
         self._labels: tuple[str, ...] = ()  # of the items of a tuple
         self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()  # what it holds behind its items
-        if optree.is_structseq_class(cls):
-            self._new, self._labels = cls, optree.structseq_fields(cls)
+        if _is_struct_sequence(cls):
+            self._new, self._labels = cls, vars(cls)["__match_args__"]
             self._hidden = lambda x: x.__reduce__()[1][1:]
-        elif optree.is_namedtuple_class(cls):
-            self._labels = optree.namedtuple_fields(cls)
+        elif base is tuple and _told_by(cls, "_make"):
+            self._labels = _told_by(cls, "_fields")
         inside = [(of, name, it) for of in cls.__mro__ for name, it in vars(of).items()]
         in_force = {name: it for _, name, it in reversed(inside)}
         self._computed = {
@@ -294,13 +299,19 @@ class _Seen:
 
     def ways(self, _: object, known: _Known) -> list[str]:
         """By key or by name."""
-        items = [f".{label}" for label in self._labels] or [f"[{key!r}]" for key in known.keys]
+        items = [f"[{key!r}]" for key in known.keys]
+        items[: len(self._labels)] = [f".{label}" for label in self._labels]
         return [*items, *(f".{_label(place)}" for place in known.places)]
 
     def is_same(self, x: Any, known: _Known) -> bool:
         """Whether it still has these children under these keys."""
         now = self.take(x)[1]
         return is_same(now.children, known.children) and (not self._mapping or is_same(now.keys, known.keys))
+
+
+def _is_struct_sequence(cls: type) -> bool:
+    """Return True if C code has made a class of tuples, such as `time.struct_time`."""
+    return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
 
 
 def _told_by(cls: type, word: str) -> Any:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from builtins import map as _map
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
-from xbridge._leaves import converted, crosses, direct, each, is_text, together
-from xbridge._plan.options import read_options
 from xbridge.backends import HOST
-from xbridge.backends._registry import are_arrays, get
+from xbridge.backends._registry import get
 from xbridge.errors import OptionError
-from xbridge.tree.containers import NUMBERS
-from xbridge.tree.flatten import TreeSpec
+from xbridge.tree.batch import TreeArrays
+from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import TypeAlias
 
     from xbridge._api import Grad
     from xbridge._core.protocol import Array, Backend
     from xbridge.tree.flatten import Tree
-
-    LeafFn: TypeAlias = Callable[[list[Any]], list[Any]]
-    """From all leaves of one type to what becomes of them."""
-    Bulk: TypeAlias = Callable[[list[Any]], list[Any] | None]
-    """The same, or None in doubt."""
 
 
 @entry_point
@@ -82,7 +73,7 @@ def to_backend(
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _converted(TreeSpec(tree), get(backend), keywords, scalars=scalars)
+    return _converted(TreeArrays(tree), get(backend), keywords, scalars=scalars)
 
 
 @entry_point
@@ -157,12 +148,12 @@ def align(
     >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
-    walk = TreeSpec(trees)
-    kinds = set(filter(are_arrays, walk.kinds))
-    arrays = [x for x in walk.leaves if type(x) in kinds and not is_text(x)]
+    batch = TreeArrays(trees)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, options = verbs.choose_target([resolve_source(x) for x in arrays], like, backend, **keywords)
-    aligned: tuple[Tree, ...] = _converted(walk, target, {**keywords, "device": options.device})
+    target, options = verbs.choose_target(
+        [resolve_source(x) for x in batch.arrays], like, backend, **keywords
+    )
+    aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
     return aligned
 
 
@@ -202,57 +193,17 @@ def map(  # noqa: A001 -- what others call it too
     """
     if not callable(fn):
         raise OptionError.build(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
-    walk = TreeSpec(tree)
-    ways: dict[type, LeafFn] = {
-        kind: partial(_once, partial(each, walk, fn)) for kind in walk.kinds if are_arrays(kind)
-    }
-    if scalars:
-        ways |= {kind: partial(each, walk, fn) for kind in walk.kinds.intersection(NUMBERS)}
-    done = _all(walk, ways)
-    walk.refuse_changes()
-    return walk.unflatten(done)
-
-
-def _converted(walk: TreeSpec, target: Backend, keywords: dict[str, Any], *, scalars: bool = False) -> Tree:
-    options = read_options((target,), **keywords)
-    ways: dict[type, LeafFn] = {}
-    for kind in walk.kinds:
-        if crosses(kind):
-            plain = direct(kind, target, options) is target.fast_from_numpy
-            many = target.fast_from_numpy_many if plain else None
-            planned = partial(converted, name=target.name, **keywords)
-            ways[kind] = partial(_once, partial(_arrays, walk, many, planned))
-        elif scalars and kind in NUMBERS:
-            number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
-            ways[kind] = partial(each, walk, number)
-    return walk.unflatten(_all(walk, ways))
-
-
-def _all(walk: TreeSpec, ways: dict[type, LeafFn]) -> list[Any]:
-    """What becomes of all leaves."""
-    leaves = done = walk.leaves
-    if len(walk.kinds) == 1 == len(ways):
-        return next(iter(ways.values()))(leaves)
-    for kind, way in ways.items():
-        found = iter(way([x for x in leaves if type(x) is kind]))
-        done = [next(found) if type(x) is kind else y for x, y in zip(leaves, done, strict=True)]
+    batch = TreeArrays(tree)
+    done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
+    batch.refuse_changes()
     return done
 
 
-def _once(way: LeafFn, xs: list[Array]) -> list[Any]:
-    """The same object for the same array, wherever it stands."""
-    if len(set(_map(id, xs))) == len(xs):
-        return way(xs)
-    distinct = dict(zip(_map(id, xs), xs, strict=True))
-    done = dict(zip(distinct, way(list(distinct.values())), strict=True))
-    return [done[id(x)] for x in xs]
-
-
-def _arrays(walk: TreeSpec, many: Bulk | None, planned: LeafFn, xs: list[Array]) -> list[Array]:
-    """Arrays of one type, converted at once if all are plain; text stays."""
-    done = many(xs) if many else None
-    if done is not None:
-        return done
-    numbers = [x for x in xs if not is_text(x)]
-    found = iter(together(walk, planned, numbers) if numbers else ())
-    return [x if is_text(x) else next(found) for x in xs]
+def _converted(
+    batch: TreeArrays, target: Backend, keywords: dict[str, Any], *, scalars: bool = False
+) -> Tree:
+    """Convert the arrays of a tree, and with `scalars` its Python numbers."""
+    number = None
+    if scalars:
+        number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
+    return batch.map(leaf_converter(target, keywords), number)
