@@ -70,9 +70,10 @@ mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and 
 	@$(VENV)/bin/mutmut results --all true | awk '{ sub(/\.x.*: /, " "); all[$$1]++; alive[$$1] += $$2 ~ /^(survived|no)/ } \
 	  END { for (m in all) printf "%-34s %5d mutants %5d killed %4d %%\n", m, all[m], all[m] - alive[m], 100 * (1 - alive[m] / all[m]) }' | sort
 
-lint: $(VENV)/dev.stamp ## Check style, format and types
+lint: $(VENV)/dev.stamp ## Check style, format, words and types
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
+	$(VENV)/bin/python docs/vocabulary.py
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python
 	PYTHONPATH=src $(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python --verifytypes xbridge --ignoreexternal

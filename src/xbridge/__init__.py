@@ -6,8 +6,8 @@
 (True, 'numpy', 'float64')
 """
 
-# What this imports says `TYPE_CHECKING = False` for itself: to import `typing` would take longer than all
-# the rest. What most programs never ask for is imported when it is asked for.
+# These modules set `TYPE_CHECKING = False` themselves, because to import `typing` would take longer than all
+# other imports together. Names that most programs do not use are imported on first access.
 
 from importlib import import_module
 from os import environ
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for late, and once."""
+        """Import a late name on first access, and keep it."""
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
@@ -112,7 +112,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What is imported late is there, too."""
+    """List all names, also those that are imported late."""
     return sorted({*globals(), *__all__})
 
 

@@ -1,7 +1,7 @@
-"""Names for backends outside of xbridge: the protocol and its values.
+"""The backend protocol and its types, for backends outside of xbridge.
 
-Errors and `Device` are at the top of the package. A backend may call NumPy's own, `xbridge.backends.numpy`.
-`Backend` documents each name.
+`Backend` documents each name. The errors and `Device` are at the top of the package. A backend may call the
+functions of NumPy's backend, `xbridge.backends.numpy`.
 """
 
 from xbridge._core.protocol import (

@@ -212,7 +212,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy <U1 array of shape (1,) on cpu to numpy: "
-            "<U1 is no numeric dtype; try x.astype(float) if it spells numbers, or x.tolist()"
+            "<U1 is not a numeric dtype; try x.astype(float) if it spells numbers, or x.tolist()"
         ),
     ),
     (
@@ -225,7 +225,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         xbridge.DTypeError,
         (
             "cannot convert a numpy datetime64[D] array of shape () on cpu to numpy: "
-            "datetime64[D] is no numeric dtype; try x.astype('int64')"
+            "datetime64[D] is not a numeric dtype; try x.astype('int64')"
         ),
     ),
     (
@@ -240,7 +240,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
         lambda: xbridge.to_numpy([1]),
         xbridge.UnsupportedArrayError,
         (
-            "cannot convert a list: numbers and lists are no arrays; "
+            "cannot convert a list: numbers and lists are not arrays; "
             "try asarray(x), or xbridge.tree.to_backend for the arrays in it"
         ),
     ),

@@ -256,7 +256,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         host(lambda: Wrapper(F)),
         xbridge.UnsupportedArrayError,
         OUT,
-        "a Wrapper is no plain memory; try the tensor inside it",
+        "a Wrapper is not plain memory; try the tensor inside it",
     ),
     (
         host(lambda: torch.quantize_per_tensor(F, 0.1, 0, torch.qint8)),

@@ -10,7 +10,7 @@ import pytest
 from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
-from xbridge._core.protocol import FACTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
+from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
 from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
@@ -93,7 +93,7 @@ def chips(name: str = "chips", **more: Any) -> ModuleType:
 def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
     backend = Completed(of_four_names("fours"))
     names = [word for word in vars(Backend) if not word.startswith("_")]
-    assert set(names) == {*FACTS, *VERBS, *OPTIONAL, *DERIVED}
+    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
     assert [word for word in names if not hasattr(backend, word)] == []
     assert [word for word in OPTIONAL if getattr(backend, word) is not None] == []
     assert set(REQUIRED) <= set(names)

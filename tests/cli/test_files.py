@@ -355,7 +355,7 @@ def test_a_hostile_pickle_is_named_and_not_run(
     monkeypatch.chdir(tmp_path)
     save_pt({"a": Evil()}, Path("a.pt"), _use_new_zipfile_serialization=not old)
     said = refused(capsys, "convert", "a.pt", "b.npz")
-    assert f"it asks for {os.mkdir.__module__}.mkdir, which is no tensor and could run code" in said
+    assert f"it asks for {os.mkdir.__module__}.mkdir, which is not a tensor and could run code" in said
     Path("a.pt").write_bytes(b"junk" * 100)
     assert "cannot read a.pt: KeyError(" in refused(capsys, "convert", "a.pt", "b.npz")
     Path("a.pt").write_bytes(pickle.dumps(Evil()))
@@ -374,8 +374,8 @@ PT: dict[str, tuple[Callable[[Any], object], str]] = {
     "a dict in a dict": (lambda torch: {"a": {"b": torch.ones(2)}}, "'a' is of type dict, and no tensor"),
     "a number": (lambda torch: {"w": torch.ones(2), "epoch": 3}, "'epoch' is of type int, and no tensor"),
     "a list": (lambda torch: [torch.ones(2)], "it holds a list"),
-    "a number for a name": (lambda torch: {1: torch.ones(2)}, "the name 1 is no string"),
-    "None for a name": (lambda torch: {None: torch.ones(2)}, "the name None is no string"),
+    "a number for a name": (lambda torch: {1: torch.ones(2)}, "the name 1 is not a string"),
+    "None for a name": (lambda torch: {None: torch.ones(2)}, "the name None is not a string"),
     "shared memory": (lambda _: _alias(), "'a' and 'b' share memory, and would be two arrays"),
     "sparse": (
         lambda torch: {"s": torch.eye(2).to_sparse()},
@@ -529,7 +529,7 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, capsys: pytest.
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no array")
-    assert "its member 'readme.txt' is no array" in refused(capsys, "convert", path, tmp_path / "b.npz")
+    assert "its member 'readme.txt' is not an array" in refused(capsys, "convert", path, tmp_path / "b.npz")
     with zipfile.ZipFile(path, "w") as archive:
         for _ in range(2):
             archive.writestr("x.npy", npy("<f8", (1,), bytes(8)))

@@ -276,7 +276,7 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("a.npy", "b.txt"), "cannot tell the format of b.txt: its name ends in '.txt'"),
         (("a.npy", "no/b.npz"), "cannot write no/b.npz: there is no directory no; try mkdir -p no"),
         (("a.npy", "folder.npz"), "cannot write folder.npz: it is a directory; try folder.npz/a.npy"),
-        (("a.npy", "pipe.npz", "--force"), "cannot write pipe.npz: it is no regular file"),
+        (("a.npy", "pipe.npz", "--force"), "cannot write pipe.npz: it is not a regular file"),
         (("a.npy", "loop.npz", "--force"), "cannot write loop.npz: it is a link to a file that is not there"),
         (("a.npy", "to-loop.npz"), "cannot write to-loop.npz: it is a link to a file that is not there"),
         (("a.npy", "to-folder.npz"), "cannot write to-folder.npz: it is a directory"),
@@ -291,7 +291,7 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("n" * 300 + ".npz", "c.npz"), "n.npz: File name too long; try the name of an array file"),
         (("no.npy", "b.npz"), "cannot read no.npy: it does not exist"),
         ((".", "b.npz"), "cannot read .: it is a directory"),
-        (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is no regular file"),
+        (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
     ],
 )
 def test_a_name_that_is_no_file_is_refused(

@@ -613,7 +613,7 @@ def test_no_protocol_brings_what_is_no_number(dtype: str) -> None:
     for x in exporters:
         for verb in VERBS:
             with pytest.raises(
-                xbridge.DTypeError, match=r"it exports .*, which is no numeric dtype; try casting"
+                xbridge.DTypeError, match=r"it exports .*, which is not a numeric dtype; try casting"
             ):
                 verb(x)
     with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):

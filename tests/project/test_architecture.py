@@ -192,9 +192,9 @@ def test_every_backend_writes_its_verbs_in_the_order_of_the_protocol(path: Path)
 
 def test_the_protocol_lists_every_name_in_one_group() -> None:
     names = [word for word in vars(protocol.Backend) if not word.startswith("_")]
-    lists = [*protocol.FACTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
+    lists = [*protocol.CONSTANTS, *protocol.DERIVED, *protocol.VERBS, *protocol.OPTIONAL]
     assert sorted(lists) == sorted(names)
-    assert set(protocol.REQUIRED) <= {*protocol.FACTS, *protocol.VERBS}
+    assert set(protocol.REQUIRED) <= {*protocol.CONSTANTS, *protocol.VERBS}
     assert {word for group in protocol.TOGETHER for word in group} <= {*protocol.VERBS, *protocol.OPTIONAL}
 
 

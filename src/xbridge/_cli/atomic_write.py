@@ -44,7 +44,7 @@ def _resolved(target: Path, source: Path, *, force: bool) -> Path:
     elif target.is_symlink() and not target.exists():
         reason = "it is a link to a file that is not there"
     elif real.exists() and not real.is_file():
-        reason = "it is no regular file"
+        reason = "it is not a regular file"
     elif not real.parent.is_dir():
         reason = f"there is no directory {real.parent}"
         hint = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"

@@ -37,7 +37,7 @@ def check_source(path: Path) -> None:
         if not path.exists():
             reason = "it is a link to a file that is not there" if path.is_symlink() else "it does not exist"
         elif not path.is_file():
-            reason = "it is a directory" if path.is_dir() else "it is no regular file"
+            reason = "it is a directory" if path.is_dir() else "it is not a regular file"
         elif not path.stat().st_size:
             reason = "it is empty"
         else:

@@ -1,1 +1,1 @@
-"""The vocabulary of the core: names of dtypes and devices, the backend protocol, text. No NumPy, no I/O."""
+"""Names of dtypes and devices, the backend protocol, and text. No NumPy, no I/O."""

@@ -1,8 +1,8 @@
-"""Device: one grammar, `kind[:index]`, for every library's places.
+"""Device: one grammar, `kind[:index]`, for the devices of every library.
 
 A device is a string, so `device_of(x) == "cuda:0"` needs no import and prints as itself. Kinds are the
-words people already use (`cpu cuda mps xpu tpu`); a library's own word (`device1`) is a kind as well.
-`gpu` stands for the target's accelerator and never comes back as an answer.
+usual words (`cpu cuda mps xpu tpu`) and a library's own words (`device1`). `gpu` stands for the target's
+accelerator in a request; no function returns it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 CUDA, ROCM, CUDA_MANAGED = 2, 10, 13
-"""Types of devices, as DLPack numbers them."""
+"""DLPack's numbers of device types."""
 
 _DIGITS = 9
 
 
 class Device(str):
-    """A place where arrays live: a string with a kind and an index.
+    """A device that holds arrays: a string with a kind and an index.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Device(str):
     _word: str
 
     def __new__(cls, name: str) -> Self:
-        """Check the grammar once, where the device is made."""
+        """Check the grammar once, when the device is made."""
         name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
         kind, colon, index = name.partition(":")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
@@ -67,7 +67,7 @@ class Device(str):
         device._word, device._kind, device._index = kind + colon + index, kind, int(index) if colon else None
         return device
 
-    # A compiler that traces these lines compares two strings. Left to themselves, some compare the objects.
+    # A compiler that traces these lines compares two strings. Without them, some compare the objects.
     def __eq__(self, other: object) -> bool:
         return self._word == (other._word if isinstance(other, Device) else other)
 
@@ -87,16 +87,16 @@ class Device(str):
 
     @property
     def index(self) -> int | None:  # type: ignore[override] # a device has no substrings to look for
-        """The number after the colon; None where there is none."""
+        """The number after the colon; None if there is none."""
         return self._index
 
 
 class _Made:
-    """Every device that was asked for, as an attribute: a compiler can follow that."""
+    """The devices that were requested so far, as attributes, which a compiler can follow."""
 
 
 def device_named(name: str) -> Device:
-    """`Device(name)`, where a compiler may be tracing."""
+    """Return `Device(name)`, also if a compiler traces the call."""
     made: Device = getattr(_Made, _make(name))
     return made
 
@@ -111,6 +111,6 @@ def _make(name: str) -> str:
 
 CPU = device_named("cpu")
 GPU = device_named("gpu")
-"""The target's accelerator, whatever its kind; no array is there."""
+"""The target's accelerator, whatever its kind. No array reports this device."""
 SHARDED = device_named("sharded")
-"""Where an array is that lies on several devices at once."""
+"""The device of an array that is stored on several devices."""

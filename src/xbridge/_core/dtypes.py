@@ -1,7 +1,7 @@
-"""Canonical dtype names, and what each one means.
+"""Canonical dtype names, and the meaning of each.
 
-A name is all that two libraries have in common, so the core reasons about names: which kind, how wide,
-up to which integer every value is exact. The names are NumPy's and ml_dtypes'.
+Dtypes of two libraries have only a name in common. So the core decides by names: the kind, the width, and the
+range of integers that are exact. The names are those of NumPy and ml_dtypes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class DType(NamedTuple):
-    """What a canonical name means."""
+    """The meaning of a canonical name."""
 
     kind: str
     bits: int
     digits: int = 0
-    """Of a floating dtype: every integer from -2**digits to 2**digits is exact."""
+    """Every integer from -2**digits to 2**digits is exact in a floating dtype."""
 
 
 DTYPES = {
@@ -45,16 +45,16 @@ DTYPES = {
 }
 
 UNNAMED = ("default", "nearest")
-"""What stands for a dtype that depends on the array and on the target."""
+"""Words for a dtype that depends on the array and on the target."""
 
 _PARTIAL = {
     "longdouble": DType("float", 128, 113),
     "clongdouble": DType("complex", 256, 113),
     "complex32": DType("complex", 32, 11),
 }
-"""Libraries' own numbers that have no canonical name, because hardly anybody else has them.
+"""Numeric dtypes without a canonical name, because few libraries have them.
 
-A long double is as wide as it is anywhere: on some machines it is less.
+The width of a long double is the largest on any machine; some machines have less.
 """
 
 _OTHER = DType("other", 0)
@@ -71,34 +71,34 @@ _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", comp
 
 
 def is_numeric(name: str) -> bool:
-    """Return True if the name means numbers of some library, with or without a canonical name."""
+    """Return True if the name means numbers, with or without a canonical name."""
     return name in DTYPES or name in _PARTIAL
 
 
 def of_python(dtype: object) -> str | None:
-    """The name that Python's own number type stands for, with NumPy's meaning."""
+    """Return the dtype that a number type of Python stands for in NumPy; None for another object."""
     return _PYTHON.get(dtype) if isinstance(dtype, type) else None
 
 
 def category(name: str) -> str:
-    """`bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
+    """Return `bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
     kind = _meaning(name).kind
     return "int" if kind == "uint" else kind
 
 
 def is_inexact(name: str) -> bool:
-    """Whether gradients can flow through the dtype."""
+    """Return True if gradients can flow through the dtype."""
     return category(name) in ("float", "complex")
 
 
 def instead(name: str) -> str:
-    """What to type where a dtype does not exist."""
+    """Return a hint for a dtype that a target does not have."""
     near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
     return f"dtype={near!r}" if near else "casting it in its own library first"
 
 
 def exact_integers(name: str) -> tuple[int, int]:
-    """The range in which every integer is a value of the dtype."""
+    """Return the range in which every integer is a value of the dtype."""
     meaning = DTYPES[name]
     if meaning.kind == "int":
         return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
@@ -108,7 +108,7 @@ def exact_integers(name: str) -> tuple[int, int]:
 
 
 def holds_every(narrow: str, wide: str) -> bool:
-    """Whether every number of one dtype is one of the other; of a library's own dtypes nobody knows."""
+    """Return True if every number of one dtype is a number of the other; False for a library's own dtype."""
     if narrow == wide:
         return True
     if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
@@ -126,7 +126,7 @@ def holds_every(narrow: str, wide: str) -> bool:
 
 
 def no_wider(name: str, default: str) -> str:
-    """`name`, narrowed to the default of its kind where it is wider than that."""
+    """Return `name`, narrowed to the default of its kind if it is wider than that."""
     meaning, limit = DTYPES[name], DTYPES[default]
     if meaning.bits <= limit.bits:
         return name
@@ -134,10 +134,11 @@ def no_wider(name: str, default: str) -> str:
 
 
 def nearest(name: str, has: Callable[[str], bool]) -> str:
-    """`name` if it is there; else the narrowest of its kind that holds its every value; else the widest.
+    """Return the dtype nearest to `name` among those that a target has.
 
-    Among those of one width, one that has a sign like `name`, and then the one of more digits. `name` if no
-    dtype of its kind is there.
+    That is `name` itself; else the narrowest dtype of its kind that holds all its values; else the widest of
+    its kind. Among dtypes of one width, signed or unsigned like `name` comes first, then more digits. The
+    result is `name` if the target has no dtype of its kind.
     """
     if has(name):
         return name
@@ -153,5 +154,5 @@ def nearest(name: str, has: Callable[[str], bool]) -> str:
 
 
 def _meaning(name: str) -> DType:
-    """What any name means, a library's own word as well."""
+    """Return the meaning of any name, also of a library's own word."""
     return DTYPES.get(name) or _PARTIAL.get(name) or _OTHER

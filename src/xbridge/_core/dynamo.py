@@ -1,7 +1,7 @@
-"""Say to whoever traces a program which functions are pure.
+"""Marks of pure functions, for compilers that trace a program.
 
-A compiler that meets xbridge inside a traced program follows it line by line. Where it cannot follow (a
-lock, an import, a new string type), it may call a marked function once and keep the answer.
+A compiler follows the calls of xbridge in a traced program line by line. It cannot follow a lock, an import
+or a new string type. It calls a marked function once, and keeps the result.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 
 def constant(fn: F) -> F:
-    """Mark a function whose answer depends on nothing but its arguments."""
+    """Mark a function whose result depends only on its arguments."""
     vars(fn)["_dynamo_marked_constant"] = True
     return fn

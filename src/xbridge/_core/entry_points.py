@@ -1,4 +1,4 @@
-"""Mark the functions that users call to convert, so that the line that called one can be found."""
+"""Marks of the functions that users call to convert, so that the calling line can be found."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 codes: set[CodeType] = set()
-"""The code of every marked function."""
+"""The code objects of the marked functions."""
 
 
 def entry_point(fn: F) -> F:
-    """Mark a function, which stays as it is."""
+    """Mark a function, and return it unchanged."""
     codes.add(fn.__code__)
     return fn

@@ -1,21 +1,20 @@
 """Protocol of a backend: four required names, and everything else optional.
 
 A backend is a module, not a class: its library is imported at its top, and its verbs are functions in the
-order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. For every other name
-`backends/_defaults.py` has a default, which follows from what the backend writes. The core sees the completed
-backend, so it never asks whether a verb is there.
+order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. `backends/_defaults.py` derives a
+default for every other name from these. The core works with the completed backend, so no verb is missing.
 
-- *Flags and facts* are constants. The sharing rules and the tables in the docs follow from them.
-- *Verbs about arrays* (layout, dtypes, devices) read no element, and answer for arrays that cannot be
-  converted too.
-- *Steps* are what plans consist of. Each does one thing or raises.
-- *Optional functions* are None if the backend does not write them. They have no default because the core does
-  without them.
+- *Flags and constants* are constants. The sharing rules and the tables in the docs follow from them.
+- *Verbs about arrays* (layout, dtypes, devices) read no element. They accept arrays that cannot be converted
+  too.
+- *Steps* are the parts of a plan. Each does one thing or raises.
+- *Optional functions* are None if the backend does not write them. They have no default, because the core
+  works without them.
 - `gaps` names the features that the library does not have. Flags such as `readonly` are derived from them.
 """
 
 # pyright: reportReturnType=false
-# The methods of a protocol are their docstrings.
+# The methods of a protocol consist of their docstrings.
 
 from __future__ import annotations
 
@@ -44,34 +43,34 @@ Array: TypeAlias = Any
 
 
 class Exporter(Protocol):
-    """What shows memory by DLPack. Who looks at it says on which stream."""
+    """An object that exports memory by DLPack. The consumer passes its stream."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The type and the number of the device."""
+        """Return the type and the number of the device."""
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
-        """A capsule, whose memory is ready for the work that the stream is given next."""
+        """Return a capsule. Its memory is ready for work that the stream is given after the call."""
 
 
 class ArrayInfo(NamedTuple):
-    """What a conversion within one library needs to know. Reads no pointer, so it can be traced."""
+    """The properties that a conversion within one library needs. Tracers have them: none is a pointer."""
 
     dtype: str
-    """Canonical name, or the library's own word where there is none."""
+    """Canonical name, or the library's own word if there is none."""
     device: Device
     shape: tuple[int, ...]
-    """With NaN for the length of an axis that is known only after the array is computed."""
+    """The length of an axis is NaN if it is known only after the array is computed."""
     requires_grad: bool = False
-    """Whether autograd tracks it."""
+    """True if autograd records operations on the array."""
     native_byteorder: bool = True
-    """Whether its bytes are in this machine's order."""
+    """True if the bytes are in this machine's order."""
 
 
 class MemoryLayout(NamedTuple):
-    """How an array that may be read lies in memory."""
+    """The memory layout of an array that can be read."""
 
     address: int
-    """Of the first element, in bytes; 0 if there is no memory before it is settled."""
+    """Of the first element, in bytes; 0 if the array has no memory before it is materialized."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """In bytes."""
@@ -83,22 +82,22 @@ class MemoryLayout(NamedTuple):
 
     @classmethod
     def unallocated(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> MemoryLayout:
-        """Of an array that has no memory before it is settled, and lies row by row then."""
+        """Make the layout of an array without memory, which is in row-major order once it is materialized."""
         rows = tuple(accumulate((itemsize, *shape[:0:-1]), mul))[: len(shape)]
         return cls(0, shape, rows[::-1], itemsize, writable=writable, materialized=False)
 
     def is_unallocated(self) -> bool:
-        """Whether it has no byte in memory: it is empty, or still to be computed."""
+        """Return True if the array has no bytes in memory: it is empty, or not yet computed."""
         return 0 in self.shape or not self.address
 
     def span(self) -> tuple[int, int]:
-        """The bytes from the lowest to behind the highest, relative to the first element."""
+        """Return the lowest byte and one past the highest, relative to the first element."""
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
         low = sum(r for r in reach if r < 0)
         return low, sum(r for r in reach if r > 0) + self.itemsize
 
     def may_overlap_itself(self) -> bool:
-        """Whether two elements may lie in the same memory; True when in doubt."""
+        """Return True if two elements may share memory, or if that is not certain."""
         if 0 in self.shape:
             return False
         behind = self.itemsize
@@ -165,8 +164,8 @@ class Backend(Protocol):
         """Return an array over the same memory, whether or not that is writable.
 
         If `sharing` is a gap and the library is not `assumes_immutable`: an array of the same values in new
-        memory. A library without arrays in host memory (gap `host`) lets the host's array stand for its own:
-        this and `to_numpy` return what they are given, and `to_device` takes and gives it.
+        memory. A library without arrays in host memory (gap `host`) uses NumPy's arrays on the host: this and
+        `to_numpy` return their argument, and `to_device` takes and returns NumPy's arrays there.
         """
 
     # -- flags ---------------------------------------------------------------------------------------
@@ -180,15 +179,15 @@ class Backend(Protocol):
 
     @property
     def assumes_immutable(self) -> bool:
-        """It reads shared memory after the call too, so it shares only immutable sources. Default: False."""
+        """The library reads memory after the call too, so it shares immutable memory only. Default: False."""
 
     @property
     def imports_dlpack(self) -> bool:
-        """`from_dlpack` takes device memory of unregistered libraries too. Default: False."""
+        """`from_dlpack` accepts device memory of unregistered libraries too. Default: False."""
 
     @property
     def samples(self) -> str:
-        """The import path of what the test kit knows of the library. Default: empty, for nothing special."""
+        """The import path of the library's samples for the test kit. Default: empty, for no samples."""
 
     @property
     def readonly(self) -> bool:
@@ -202,23 +201,23 @@ class Backend(Protocol):
     def host_only(self) -> bool:
         """Derived: arrays are in host memory only."""
 
-    # -- layout and facts ----------------------------------------------------------------------------
+    # -- layout and properties ----------------------------------------------------------------------------
     @property
     def scalar_types(self) -> tuple[type, ...]:
-        """Types that it owns and that stand for a 0-d array of the host. Default: none."""
+        """Types of its scalars, each of which stands for a 0-d array on the host. Default: none."""
 
     def owns(self, cls: type, /) -> bool:
-        """Return True if instances of the class are its arrays or scalars.
+        """Return True if instances of the class are the library's arrays or scalars.
 
         Default: subclasses of `array_types` and `scalar_types`.
         """
 
     def array_info(self, x: Array, /) -> ArrayInfo:
-        """Describe any array it owns, convertible or not. Default: describe `to_numpy(x)`."""
+        """Describe any array of the library, convertible or not. Default: describe `to_numpy(x)`."""
 
     @property
     def is_text(self) -> Callable[[Array], bool] | None:
-        """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` tells."""
+        """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` decides."""
 
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         """Say why `x` cannot be converted, within the library or to another one; None if it can.
@@ -246,7 +245,7 @@ class Backend(Protocol):
 
     @property
     def stack_many(self) -> Callable[[list[Array]], Array | None] | None:
-        """`stack_many(xs)`: `stack` in one row, for arrays that may differ; None if they do, or in doubt."""
+        """`stack_many(xs)`: `stack` along one axis, or None if the arrays differ or may differ."""
 
     # -- dtypes --------------------------------------------------------------------------------------
     def dtype_name(self, dtype: object, /) -> str | None:
@@ -262,29 +261,29 @@ class Backend(Protocol):
     def promote(self) -> Callable[[list[str], list[complex]], str | None] | None:
         """`promote(dtypes, numbers)`: the dtype of arrays of these dtypes beside Python numbers.
 
-        It is None for dtypes that the library does not promote. Those of a list are promoted as NumPy does
-        then, and without this function.
+        The result is None for dtypes that the library does not promote. NumPy's rules then hold for a list,
+        as they do without this function.
         """
 
     def astype(self, x: Array, dtype: str, /) -> Array:
         """Cast as the library does; new memory. Default: the namespace's cast, else NumPy's."""
 
     def check_cast(self, x: Array, dtype: str, /) -> Array:
-        """Return `x` if a cast to the dtype loses no value; else raise. Default: look at all values."""
+        """Return `x` if a cast to the dtype loses no value; else raise. Default: check all values."""
 
     @property
     def host_casts(self) -> frozenset[tuple[str, str]]:
-        """Casts (from, to) that NumPy does with the same bits as any device, and faster. Default: none."""
+        """Casts (from, to) in which NumPy gives the same bits as any device, faster. Default: none."""
 
     def cast_matches_numpy(self, dtype: str, other: str, device: Device, /) -> bool:
-        """Return True if its cast there gives NumPy's numbers, faster or not.
+        """Return True if the library's cast on the device gives NumPy's numbers, faster or not.
 
-        Default: all casts of a library that is in host memory only, else those in `host_casts`.
+        Default: all casts of a library with host memory only, else those in `host_casts`.
         """
 
     # -- devices: `devices`, `to_device`, `array_info` and `memory_layout` come together ---------------------
     def devices(self) -> tuple[Device, ...]:
-        """List the devices that are present now. Default: the host."""
+        """Return the devices that are present now. Default: the host."""
 
     def to_device(self, x: Array, device: Device, /) -> Array:
         """Copy to new memory on another device, complete when the call returns."""
@@ -306,12 +305,12 @@ class Backend(Protocol):
     def to_dlpack(self) -> Callable[[Array], Exporter] | None:
         """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
 
-        Without it, arrays move between devices of two libraries by way of the host.
+        Without it, arrays move between devices of two libraries through host memory.
         """
 
     @property
     def from_dlpack(self) -> Callable[[Exporter], Array] | None:
-        """`from_dlpack(shown)`: an array over exported memory, in the order of the current stream there."""
+        """`from_dlpack(shown)`: an array over exported memory, in order of its device's current stream."""
 
     # -- autograd: `require_grad`, `detach` and `array_info` come together -----------------------------
     def detach(self, x: Array, /) -> Array:
@@ -329,7 +328,7 @@ class Backend(Protocol):
 
     # -- lazy ----------------------------------------------------------------------------------------
     def materialize(self, x: Array, /) -> Array:
-        """Do what is pending on the bytes; new memory. Default: `x`."""
+        """Apply pending operations, into new memory. Default: `x`."""
 
     @property
     def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
@@ -338,28 +337,28 @@ class Backend(Protocol):
     # -- speed ---------------------------------------------------------------------------------------
     @property
     def fast_types(self) -> tuple[type, ...]:
-        """Exact types that the fast path takes. Default: `array_types`."""
+        """Exact types that the fast path accepts. Default: `array_types`."""
 
     def fast_to_numpy(self, x: Array, /) -> HostArray | None:
-        """Return NumPy's view of an ordinary array in one step; None in doubt, never raise. Default: None."""
+        """Return NumPy's view of an ordinary array in one step, else None. Never raise. Default: None."""
 
     def fast_from_numpy(self, host: HostArray, /) -> Array | None:
-        """Return an array over a usual host array in one step; None in doubt, never raise. Default: None."""
+        """Return an array over an ordinary host array in one step, else None. Never raise. Default: None."""
 
     @property
     def fast_from_numpy_many(self) -> Callable[[list[HostArray]], list[Array] | None] | None:
-        """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each of them; None when in doubt about one."""
+        """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
 
     @property
     def streams_to_device(self) -> Callable[[int, Device], bool] | None:
-        """`streams_to_device(nbytes, device)`: True if `stream_to_device` takes an array of that size."""
+        """`streams_to_device(nbytes, device)`: True if `stream_to_device` accepts an array of that size."""
 
     @property
     def stream_to_device(self) -> Callable[..., Array] | None:
         """`stream_to_device(host, device, dtype)`: cast or copy on the host and move, piece by piece.
 
-        No whole copy is made on the way. The result has the axis order that the host would have given it. The
-        dtype may be left out.
+        The host never holds a whole copy. The result has the axis order that NumPy would have given it. The
+        dtype is optional.
         """
 
     # -- compilers and threads -----------------------------------------------------------------------
@@ -367,7 +366,7 @@ class Backend(Protocol):
         """Return True if a compiler of the library traces the caller now. Default: False."""
 
     def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
-        """Return `fn`, run outside the modes that would change its result, such as tracing. Default: `fn`."""
+        """Return `fn`, made to run outside modes that would change its result. Default: `fn`."""
 
     @property
     def threaded(self) -> Callable[[ArrayFn, Device], ArrayFn] | None:
@@ -382,13 +381,13 @@ class Backend(Protocol):
     def thread_context(self) -> Callable[[], Callable[[], None]] | None:
         """`thread_context()`: capture the modes, device and streams of this thread.
 
-        The returned function applies them to the thread that calls it, for its life.
+        The returned function applies them to the thread that calls it, until that thread ends.
         """
 
 
 REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
 
-FACTS: dict[str, type] = {
+CONSTANTS: dict[str, type] = {
     "name": str,
     "array_types": tuple,
     "gaps": Mapping,
@@ -411,7 +410,7 @@ VERBS = tuple(
 OPTIONAL = tuple(
     word
     for word, each in vars(Backend).items()
-    if isinstance(each, property) and word not in (*FACTS, *DERIVED)
+    if isinstance(each, property) and word not in (*CONSTANTS, *DERIVED)
 )
 """Functions that are None if the backend does not write them."""
 

@@ -68,7 +68,7 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
     if stream is not None and (type(stream) is not int or stream < 1):
         raise _refused(x, f"its stream {stream!r} is none")
     if dtype.name not in DTYPES:
-        reason, hint = f"{dtype} is no numeric dtype", "casting it in its own library first"
+        reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
         raise _refused(x, reason, hint, DTypeError)
     if not dtype.isnative:
         raise _refused(x, "its bytes are in foreign order")

@@ -120,7 +120,7 @@ def _compare(x: Any, host: HostArray) -> None:
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         raise DTypeError.build(
             f"read a {type(x).__name__}",
-            f"it exports {host.dtype}, which is no numeric dtype",
+            f"it exports {host.dtype}, which is not a numeric dtype",
             f"casting it {_ELSEWHERE}",
         )
     layout = layout_of(host)
@@ -252,7 +252,7 @@ def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), _LITERALS) and not hasattr(type(x), "_fields"):
         raise UnsupportedArrayError.build(
             f"convert a {type(x).__name__}",
-            "numbers and lists are no arrays",
+            "numbers and lists are not arrays",
             f"asarray(x), or {_IN_A_TREE}",
         )
     with Chained(lambda error: _failed(x, error)):

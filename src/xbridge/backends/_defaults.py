@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import FACTS, OPTIONAL, VERBS, Gap, Unsupported
+from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
 from xbridge.backends import numpy
 from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
@@ -217,7 +217,7 @@ class Completed(ModuleType):
 
 def written(module: ModuleType) -> list[str]:
     """List the names of the protocol that a module writes."""
-    return [word for word in (*FACTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
+    return [word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
 
 
 def _missing(own: Mapping[str, Any]) -> dict[str, Gap]:

@@ -89,7 +89,7 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Say what keeps a module from being a backend, and what to write instead."""
     from xbridge._core.protocol import (  # noqa: PLC0415 -- read on a miss only
-        FACTS,
+        CONSTANTS,
         OPTIONAL,
         REQUIRED,
         TOGETHER,
@@ -97,12 +97,12 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     )
 
     yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
-    words = {word for word in (*FACTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None}
+    words = {word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None}
     missing = [word for word in REQUIRED if word not in words]
     if missing:
         yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
-    for word in filter(words.__contains__, (*FACTS, *VERBS, *OPTIONAL)):
-        value, kind = getattr(module, word), FACTS.get(word)
+    for word in filter(words.__contains__, (*CONSTANTS, *VERBS, *OPTIONAL)):
+        value, kind = getattr(module, word), CONSTANTS.get(word)
         if kind is None and not callable(value):
             yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
         if kind is not None and not isinstance(value, kind):

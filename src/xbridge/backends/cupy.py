@@ -82,7 +82,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
         return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
     if _name(x.dtype) in DTYPES:
         return None
-    return Unsupported(DTypeError, f"{x.dtype} is no numeric dtype", "one field, such as x['name']")
+    return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", "one field, such as x['name']")
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:

@@ -75,7 +75,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     hint = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
     if x.dtype.type.__module__ == "ml_dtypes":
         hint = "x.astype('float32')"
-    return Unsupported(DTypeError, f"{x.dtype} is no numeric dtype", hint)
+    return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
 
 
 def memory_layout(x: HostArray, /) -> MemoryLayout:

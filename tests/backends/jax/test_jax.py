@@ -252,7 +252,7 @@ def deleted() -> Array:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: jax.random.key(0), r"key<fry> is no numeric dtype; try jax.random.key_data\(x\)"),
+        (lambda: jax.random.key(0), r"key<fry> is not a numeric dtype; try jax.random.key_data\(x\)"),
         (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
     ],
 )

@@ -162,7 +162,7 @@ def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
     assert xbridge.to_numpy(x) is x
     assert xbridge.dtype_of(x) == word
     for call in (xbridge.to_list, lambda x: xbridge.to_backend(x, "toylib")):
-        with pytest.raises(D, match=rf": {word} is no numeric dtype; try x\.astype\('float32'\)$"):
+        with pytest.raises(D, match=rf": {word} is not a numeric dtype; try x\.astype\('float32'\)$"):
             call(x)
 
 

@@ -39,7 +39,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
     archive = stack.enter_context(open_archive(path))
     for name in archive.namelist():
         if not name.endswith(_SUFFIX):
-            raise unreadable(path, f"its member {name!r} is no array", "an archive of .npy files alone")
+            raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")
     return Content([_member(archive, path, name) for name in archive.namelist()], {})
 
 

@@ -125,7 +125,9 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
     for name, tensor in loaded.items():
         if not isinstance(name, str):
-            raise unreadable(path, f"the name {name!r} is no string", "saving the dict with strings as keys")
+            raise unreadable(
+                path, f"the name {name!r} is not a string", "saving the dict with strings as keys"
+            )
         if not isinstance(tensor, torch.Tensor):
             reason = f"{name!r} is of type {type(tensor).__name__}, and no tensor"
             raise unreadable(path, reason, "saving a flat dict of tensors alone")
@@ -156,7 +158,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
     def ours(error: Exception) -> RefusedError:
         asked = re.search(r"GLOBAL (\S+)", str(error))
         if asked:
-            reason = f"it asks for {asked[1]}, which is no tensor and could run code"
+            reason = f"it asks for {asked[1]}, which is not a tensor and could run code"
             return unreadable(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
         return unreadable(path, error)
 

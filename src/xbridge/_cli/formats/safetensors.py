@@ -99,7 +99,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
 
 def reread(path: Path) -> Iterator[ArrayInfo]:
     with safe_open(str(path), "numpy") as file:
-        for name in file.keys():  # noqa: SIM118 -- it is no mapping
+        for name in file.keys():  # noqa: SIM118 -- it is not a mapping
             found = file.get_slice(name)
             yield name, _dtype(found.get_dtype()), tuple(found.get_shape())
 

@@ -93,7 +93,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if isinstance(x, _Tracer):
         reason, hint = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
-        reason, hint = f"{x.dtype} is no numeric dtype", "jax.random.key_data(x)"
+        reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():
         reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
     elif not x.is_fully_addressable:
