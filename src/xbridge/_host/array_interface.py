@@ -55,8 +55,8 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         dtype = np.dtype(said["typestr"])
         shape, strides = tuple(said["shape"]), said.get("strides")
         address, readonly = said["data"]
-        dense = np.empty((0, *shape[1:]), f"V{dtype.itemsize}").strides[: len(shape)]
-        steps = dense if strides is None else tuple(strides)
+        rows = MemoryLayout.unallocated(shape, dtype.itemsize).strides
+        steps = rows if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
         raise _refused(x, "its interface is not of the form that it announces")

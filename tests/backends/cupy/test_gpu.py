@@ -124,7 +124,7 @@ def test_no_byte_sees_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         for verb in ("to_numpy", "from_numpy"):
             monkeypatch.setattr(get(name), verb, lambda *_: pytest.fail("it went to the host"))
     t = tensor()
-    assert verbs(t, "cupy") == ["torch export", "cupy import_"]
+    assert verbs(t, "cupy") == ["torch to_dlpack", "cupy from_dlpack"]
     x = xbridge.to_backend(t, "cupy")
     xbridge.to_backend(x, "torch", dtype="float64")
     xbridge.asarray([x, x], backend="torch")
@@ -218,7 +218,7 @@ def test_every_pair_with_jax_copies_on_the_device(jax: Any, dtype: str) -> None:
         t = tensor(shape, dtype)
         sources: list[tuple[Any, str]] = [(t, "torch"), (xbridge.to_backend(t, "cupy", copy=True), "cupy")]
         for source, name in sources:
-            assert verbs(source, "jax") == [f"{name} copy", f"{name} export", "jax import_"]
+            assert verbs(source, "jax") == [f"{name} copy", f"{name} to_dlpack", "jax from_dlpack"]
             there = xbridge.to_backend(source, "jax")
             assert xbridge.device_of(there) == "cuda:0"
             want = xbridge.to_numpy(source)

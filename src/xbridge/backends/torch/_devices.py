@@ -64,6 +64,9 @@ def _over(interface: dict[str, Any], owner: object) -> torch.Tensor:
             break
     else:
         raise DeviceError.build("take over memory that lies on no CUDA device", "torch copied it", "x.copy()")
-    if interface.get("stream") is not None:
-        torch.cuda.ExternalStream(interface["stream"], tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
+    stream = interface.get("stream")
+    if stream in (1, 2):  # the two default streams, of which torch has no handle
+        torch.cuda.synchronize(tensor.device)
+    elif stream is not None:
+        torch.cuda.ExternalStream(stream, tensor.device).synchronize()  # type: ignore[no-untyped-call] # theirs
     return tensor
