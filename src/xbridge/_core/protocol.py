@@ -67,6 +67,17 @@ class ArrayInfo(NamedTuple):
     """Whether its bytes are in this machine's order."""
 
 
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order, in bytes."""
+    strides = tuple(accumulate((itemsize, *shape[:0:-1]), mul))
+    return strides[: len(shape)][::-1]
+
+
+def is_aligned(address: int, strides: tuple[int, ...], itemsize: int) -> bool:
+    """Return True if every element begins at a multiple of the item size."""
+    return all(offset % itemsize == 0 for offset in (address, *strides))
+
+
 class MemoryLayout(NamedTuple):
     """How an array that may be read lies in memory."""
 
@@ -84,8 +95,7 @@ class MemoryLayout(NamedTuple):
     @classmethod
     def unallocated(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> MemoryLayout:
         """Of an array that has no memory before it is settled, and lies row by row then."""
-        rows = tuple(accumulate((itemsize, *shape[:0:-1]), mul))[: len(shape)]
-        return cls(0, shape, rows[::-1], itemsize, writable=writable, materialized=False)
+        return cls(0, shape, c_strides(shape, itemsize), itemsize, writable=writable, materialized=False)
 
     def is_unallocated(self) -> bool:
         """Whether it has no byte in memory: it is empty, or still to be computed."""
