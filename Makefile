@@ -145,19 +145,19 @@ $(OLDEST)/pins.txt $(FLOORS)/pins.txt: %/pins.txt: requirements/oldest.txt $(PIN
 $(OLDEST)/oldest.stamp: requirements/tests.txt requirements/core.txt $(OLDEST)/pins.txt pyproject.toml
 	@echo "Installing the oldest versions xbridge allows, torch among them, into $(OLDEST)"
 	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/tests.txt -c $(OLDEST)/pins.txt
-	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]' -c $(OLDEST)/pins.txt
+	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]' -c $(OLDEST)/pins.txt
 	@touch $@
 
 $(FLOORS)/floors.stamp: requirements/floors.txt requirements/core.txt $(FLOORS)/pins.txt pyproject.toml
 	@echo "Installing the oldest versions xbridge allows, without torch, into $(FLOORS)"
 	@$(FLOORS)/bin/python $(PIP_INSTALL) -r requirements/floors.txt -c $(FLOORS)/pins.txt
-	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing,tree]' -c $(FLOORS)/pins.txt
+	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing]' -c $(FLOORS)/pins.txt
 	@touch $@
 
 $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.toml | $(NEWEST)/new.stamp
 	@echo "Installing the newest versions there are into $(NEWEST)"
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
-	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]'
+	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]'
 	@touch $@
 
 $(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp

@@ -29,9 +29,6 @@ NEEDING = {
         "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
-    "optree": [
-        "src/xbridge/tree",
-    ],
     "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",

@@ -15,8 +15,8 @@ FILES = {
 }
 """The file of each module."""
 
-PARTS = {"_leaves": "tree", "_batch": "tree", "__main__": "_cli"}
-"""Modules outside the package that they belong to. To import `xbridge.tree` takes optree, which two avoid."""
+PARTS = {"__main__": "_cli"}
+"""Modules outside the package that they belong to."""
 
 
 def package_of(module: str) -> str:

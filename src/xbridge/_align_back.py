@@ -41,8 +41,8 @@ class Restore:
         Parameters
         ----------
         result : array or tree
-            What was computed. Numbers and other leaves stay as they are. Plain lists, tuples, named tuples
-            and dicts need nothing; other containers need the extra `tree`.
+            What was computed. Numbers and other leaves stay as they are. Containers are those of
+            `xbridge.tree.to_backend`.
         to : int, optional
             Which argument of `align_back` to go back to; the array that decided if not given.
         dtype : bool or dtype, optional

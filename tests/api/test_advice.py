@@ -18,11 +18,8 @@ import pytest
 from exporters import Exporter
 
 import xbridge
-from xbridge.testing import strategies
-
-pytest.importorskip("optree")
-
 from xbridge import tree
+from xbridge.testing import strategies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

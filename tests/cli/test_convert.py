@@ -382,7 +382,7 @@ def test_it_tells_what_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixt
     out = shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
     assert out.splitlines() == [
         "array   dtype    shape     size",
-        "weight  float32  (256, 3)  3.0 KiB",
+        "weight  float32  (256, 3)  3.07 kB",
         "n       int64    ()        8 B",
     ]
     told = json.loads(shell(capsys, "convert", tmp_path / "b.safetensors", tmp_path / "c.npz", "--json"))

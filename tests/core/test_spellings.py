@@ -12,11 +12,8 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge.backends import _registry
-
-pytest.importorskip("optree")
-
 from xbridge import tree
+from xbridge.backends import _registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

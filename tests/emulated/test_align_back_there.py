@@ -48,7 +48,6 @@ def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]
 
 
 def test_a_tree_goes_there_and_back() -> None:
-    pytest.importorskip("optree")
     from xbridge import tree
 
     a = np.arange(3.0)
@@ -59,7 +58,6 @@ def test_a_tree_goes_there_and_back() -> None:
 
 
 def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    pytest.importorskip("optree")
     from xbridge import tree
 
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)

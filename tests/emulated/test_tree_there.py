@@ -11,9 +11,6 @@ from emulated.engine import use_small_buffers, watch_packs
 from emulated.there import DEVICE, KIND
 
 import xbridge
-
-pytest.importorskip("optree")
-
 from xbridge import tree
 
 if TYPE_CHECKING:

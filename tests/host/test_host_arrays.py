@@ -19,7 +19,7 @@ from strategies_casts import castable, pairs_of
 
 import xbridge
 from xbridge import _host
-from xbridge._host import fill
+from xbridge._host import memory
 from xbridge.testing.strategies import host_arrays
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def casts(*, exist: bool) -> list[tuple[str, str]]:
 @given(host_arrays().filter(lambda array: array.ndim and array.size), st.sampled_from([1, 2, 5]))
 def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, workers: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fill, "LARGE", 0)
-        patch.setattr(fill, "WORKERS", workers)
+        patch.setattr(memory, "LARGE", 0)
+        patch.setattr(memory, "WORKERS", workers)
         result = _host.copy(array)
     assert same_bits(result, array)
     assert not overlaps(result, array)
@@ -87,7 +87,7 @@ def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, wo
 
 
 def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fill, "LARGE", 0)
+    monkeypatch.setattr(memory, "LARGE", 0)
     array = np.array([1e300, 1.5, -2.5])
     assert _host.astype(array, "float32").tolist() == [np.inf, 1.5, -2.5]
     assert _host.astype(array[1:], "int8").tolist() == [1, -2]

@@ -11,14 +11,11 @@ from contract.pair_contract import nearest_of
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge import tree
 from xbridge._core.dtypes import DTYPES, category, nearest
 from xbridge._core.protocol import Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends._registry import get
-
-pytest.importorskip("optree")
-
-from xbridge import tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -167,7 +167,6 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
 
 
 def test_the_reference_has_a_place_for_every_public_name() -> None:
-    pytest.importorskip("optree")
     text = (DOCS / "reference.md").read_text("utf-8")
     named = re.findall(r"^(?:## |\| `)([\w.]+)(?:`|$)", text, re.MULTILINE)
     assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])

@@ -22,7 +22,6 @@ from toylib import Toy, make_backend
 
 import xbridge
 
-pytest.importorskip("optree")
 pytest.importorskip("attrs")
 
 import attrs

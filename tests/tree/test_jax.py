@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax")
-pytest.importorskip("optree")
 
 import jax
 

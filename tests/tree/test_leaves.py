@@ -11,11 +11,8 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge.backends._registry import fast_converters
-
-pytest.importorskip("optree")
-
 from xbridge import tree
+from xbridge.backends._registry import fast_converters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ import pytest
 import xbridge
 
 pytest.importorskip("torch")
-pytest.importorskip("optree")
 pytest.importorskip("attrs")
 
 import torch

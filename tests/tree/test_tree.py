@@ -17,10 +17,8 @@ from toylib import Toy, make_backend
 
 import xbridge
 
-pytest.importorskip("optree")
 pytest.importorskip("attrs")
 
-import optree
 from trees import PAIRS, Defined, Frozen, Names, Open, Pair, Sample, form, leaves, trees
 
 from xbridge import tree
@@ -66,6 +64,7 @@ class Registered:
 @pytest.fixture
 def told() -> Iterator[Any]:
     """Tells optree of a class, until the test ends or it is told anew."""
+    optree = pytest.importorskip("optree")
     globally = vars(optree.registry)["__GLOBAL_NAMESPACE"]
 
     def forget() -> None:
@@ -75,6 +74,8 @@ def told() -> Iterator[Any]:
     def tell(flatten: Any, unflatten: Any, **entry: Any) -> None:
         forget()
         register: Any = optree.register_pytree_node
+        if "path_entry_type" in entry:
+            entry["path_entry_type"] = getattr(optree, entry["path_entry_type"])
         register(Registered, flatten, unflatten, namespace=globally, **entry)
 
     yield tell
@@ -323,9 +324,9 @@ def test_what_optree_was_told_of_a_class_holds(told: Any) -> None:
     ("names", "entry", "way"),
     [
         ((), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
-        ((None,), {"path_entry_type": optree.SequenceEntry}, r"tree\[0\]\[1\]\['x'\]"),
-        ((["n", "y"],), {"path_entry_type": optree.GetAttrEntry}, r"tree\[0\]\.y\['x'\]"),
-        ((["n"],), {"path_entry_type": optree.GetAttrEntry}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+        ((None,), {"path_entry_type": "SequenceEntry"}, r"tree\[0\]\[1\]\['x'\]"),
+        ((["n", "y"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\.y\['x'\]"),
+        ((["n"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
         ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
     ],
 )

@@ -11,7 +11,6 @@ import pytest
 import xbridge
 from xbridge import policy, record
 
-pytest.importorskip("optree")
 pytest.importorskip("array_api_strict")
 
 import array_api_strict as xp

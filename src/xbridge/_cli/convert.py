@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from xbridge._cli.errors import RefusedError, check_source, printable
 from xbridge._cli.formats import SUFFIXES, Content, format_of
-from xbridge._cli.output import in_bytes, print_json, print_table, progress
+from xbridge._cli.output import print_json, print_table, progress
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.text import format_bytes
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def run(asked: Namespace) -> int:
         print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
     else:
         rows = [
-            [printable(x.name or ""), str(x.dtype), str(x.shape), in_bytes(x.nbytes)] for x in written.arrays
+            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)]
+            for x in written.arrays
         ]
         print_table(["array", "dtype", "shape", "size"], rows)
     return 0

@@ -13,8 +13,9 @@ from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 from xbridge._cli.errors import one_line
-from xbridge._cli.output import in_bytes, print_json, print_table
+from xbridge._cli.output import print_json, print_table
 from xbridge._core.devices import CPU
+from xbridge._core.text import format_bytes
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, known_backends
 from xbridge.errors import UnknownBackendError, XBridgeError
@@ -80,7 +81,7 @@ def _row(info: dict[str, Any]) -> list[str]:
     if not info["available"]:
         return [info["name"], "", "", f"{info['why']}; try {info['try']}"]
     devices = [
-        device["name"] if device["bytes"] is None else f"{device['name']} ({in_bytes(device['bytes'])})"
+        device["name"] if device["bytes"] is None else f"{device['name']} ({format_bytes(device['bytes'])})"
         for device in info["devices"]
     ]
     switches = [f"{name} {value}" for name, value in info["switches"].items()]

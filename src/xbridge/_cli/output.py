@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from xbridge._core import text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -35,10 +37,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             table.add_row(*row)
         Console(markup=False).print(table)
         return
-    lines = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print(*text.table([head, *rows]), sep="\n")
 
 
 @contextmanager
@@ -59,11 +58,3 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
-
-
-def in_bytes(count: int) -> str:
-    """A size that a person can read."""
-    if count < 1024:
-        return f"{count} B"
-    steps = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / 1024**steps:.1f} {'KMGT'[steps - 1]}iB"

@@ -91,6 +91,11 @@ class Device(str):
         return self._index
 
 
+def is_of_kind(device: Device, asked: Device) -> bool:
+    """Return True if a device is of the kind that was asked for without an index."""
+    return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind
+
+
 class _Made:
     """The devices that were requested so far, as attributes, which a compiler can follow."""
 

@@ -107,6 +107,12 @@ def exact_integers(name: str) -> tuple[int, int]:
     return -(1 << meaning.digits), 1 << meaning.digits
 
 
+def holds_integers(name: str, low: int, high: int) -> bool:
+    """Return True if every integer from `low` to `high` is a value of the dtype."""
+    least, most = exact_integers(name)
+    return least <= low and high <= most
+
+
 def holds_every(narrow: str, wide: str) -> bool:
     """Return True if every number of one dtype is a number of the other; False for a library's own dtype."""
     if narrow == wide:
@@ -117,8 +123,7 @@ def holds_every(narrow: str, wide: str) -> bool:
     if "bool" in (given.kind, other.kind):
         return given.kind == "bool"
     if category(narrow) == "int":
-        (low, high), (least, most) = exact_integers(narrow), exact_integers(wide)
-        return least <= low and high <= most
+        return holds_integers(wide, *exact_integers(narrow))
     if (given.kind, other.kind) == ("float", "complex"):
         return 2 * given.bits <= other.bits
     reaches = (narrow, wide) != ("float8_e8m0fnu", "float16")

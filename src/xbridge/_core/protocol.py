@@ -66,6 +66,17 @@ class ArrayInfo(NamedTuple):
     """True if the bytes are in this machine's order."""
 
 
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order, in bytes."""
+    strides = tuple(accumulate((itemsize, *shape[:0:-1]), mul))
+    return strides[: len(shape)][::-1]
+
+
+def is_aligned(address: int, strides: tuple[int, ...], itemsize: int) -> bool:
+    """Return True if every element begins at a multiple of the item size."""
+    return all(offset % itemsize == 0 for offset in (address, *strides))
+
+
 class MemoryLayout(NamedTuple):
     """The memory layout of an array that can be read."""
 
@@ -83,8 +94,7 @@ class MemoryLayout(NamedTuple):
     @classmethod
     def unallocated(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> MemoryLayout:
         """Make the layout of an array without memory, which is in row-major order once it is materialized."""
-        rows = tuple(accumulate((itemsize, *shape[:0:-1]), mul))[: len(shape)]
-        return cls(0, shape, rows[::-1], itemsize, writable=writable, materialized=False)
+        return cls(0, shape, c_strides(shape, itemsize), itemsize, writable=writable, materialized=False)
 
     def is_unallocated(self) -> bool:
         """Return True if the array has no bytes in memory: it is empty, or not yet computed."""

@@ -1,40 +1,36 @@
-"""A table of text, and the places and amounts in it as people write them."""
+"""Tables of text, and amounts with units."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Words to the left, amounts to the right."""
+def table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the rows as lines of aligned columns. The columns `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if 3 <= column <= 6 else cell.ljust(width)
+            cell.rjust(width) if column in right else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     ]
 
 
-def named_place(file: str) -> Path:
-    """A file, from here if it is below here."""
-    path = Path(file)
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def short(nbytes: int) -> str:
-    """An amount of memory."""
+def format_bytes(nbytes: int) -> str:
+    """Return an amount of memory with a unit, rounded to three digits."""
     amount, units = float(nbytes), ["B", "kB", "MB", "GB", "TB"]
-    while amount >= 1000 and len(units) > 1:
+    while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}"
+    return f"{_rounded(amount)} {units[0]}"
 
 
-def time(seconds: float) -> str:
-    """A time that something took."""
-    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
+def format_seconds(seconds: float) -> str:
+    """Return a duration with a unit, rounded to three digits."""
+    return f"{_rounded(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_rounded(seconds)} s"
+
+
+def _rounded(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 99.5 else f"{amount:.3g}"

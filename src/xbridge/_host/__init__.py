@@ -6,9 +6,19 @@ Imported when the first conversion needs it, never by `import xbridge`.
 """
 
 from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.fill import ALIGNMENT, fill
 from xbridge._host.importers import import_array
-from xbridge._host.memory import as_readonly, as_writable, astype, check_cast, copy, dtype_of_code, overlap
+from xbridge._host.memory import (
+    ALIGNMENT,
+    as_readonly,
+    as_writable,
+    astype,
+    check_cast,
+    copy,
+    dtype_of_code,
+    extremes,
+    fill,
+    overlap,
+)
 from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
@@ -23,6 +33,7 @@ __all__ = [
     "check_cast",
     "copy",
     "dtype_of_code",
+    "extremes",
     "fill",
     "import_array",
     "is_literal",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import layout_of
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError
 
@@ -55,8 +55,7 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         dtype = np.dtype(said["typestr"])
         shape, strides = tuple(said["shape"]), said.get("strides")
         address, readonly = said["data"]
-        rows = MemoryLayout.unallocated(shape, dtype.itemsize).strides
-        steps = rows if strides is None else tuple(strides)
+        steps = c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
         raise _refused(x, "its interface is not of the form that it announces")
@@ -72,7 +71,7 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         raise _refused(x, reason, hint, DTypeError)
     if not dtype.isnative:
         raise _refused(x, "its bytes are in foreign order")
-    aligned = all(place % dtype.itemsize == 0 for place in (address, *steps))
+    aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse what may not be written, or warn of it; here it is only read.
     return {**said, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout

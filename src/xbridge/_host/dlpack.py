@@ -9,14 +9,13 @@ takes it, and its own destructor frees the memory.
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import look, native_dtype
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
 
@@ -201,10 +200,11 @@ def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryL
     size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
     if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
         raise _refused(x, "its capsule has no memory")
-    steps = tensor.strides[: tensor.ndim] if tensor.strides else _dense(shape)
-    address, strides = (tensor.data or 0) + tensor.byte_offset, tuple(step * size for step in steps)
-    aligned = all(place % size == 0 for place in (address, *strides))
-    return name, MemoryLayout(address, shape, strides, size, not readonly, aligned)
+    strides = c_strides(shape, size)
+    if tensor.strides:
+        strides = tuple(step * size for step in tensor.strides[: tensor.ndim])
+    address = (tensor.data or 0) + tensor.byte_offset
+    return name, MemoryLayout(address, shape, strides, size, not readonly, is_aligned(address, strides, size))
 
 
 def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
@@ -216,11 +216,6 @@ def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> Hos
         return look(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
         raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
-
-
-def _dense(shape: tuple[int, ...]) -> list[int]:
-    """Strides in C order, in items."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _dtype_name(x: object, tensor: _Tensor) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
+from xbridge._core.literals import LITERALS, is_kind
 from xbridge._host.array_interface import from_interface
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
@@ -25,7 +26,6 @@ from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
 if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
-_LITERALS = (bool, int, float, complex, list, tuple, range)
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """The protocols that an exporter may still speak when its DLPack export raises."""
@@ -249,7 +249,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _from_buffer(x: object) -> HostArray:
-    if issubclass(type(x), _LITERALS) and not hasattr(type(x), "_fields"):
+    if is_kind(x, LITERALS) and not hasattr(type(x), "_fields"):
         raise UnsupportedArrayError.build(
             f"convert a {type(x).__name__}",
             "numbers and lists are not arrays",

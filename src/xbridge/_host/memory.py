@@ -1,19 +1,34 @@
-"""Copy, cast, freeze and compare host memory."""
+"""Host memory in NumPy: copy it, cast it, view it, and compare layouts."""
 
 from __future__ import annotations
 
+import math
+import os
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, exact_integers
+from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import MemoryLayout
-from xbridge._host.fill import filled
 from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
+    from types import ModuleType
+
+    from xbridge._core.protocol import Array, HostArray
+
+ALIGNMENT = 64
+"""Memory that a library is to take over begins at a multiple of so many bytes."""
+
+ALIGNED = 1 << 16
+"""Bytes from which on memory is allocated to be taken over: measured, below it another copy costs less."""
+
+LARGE = 1 << 26
+"""Bytes from which on threads pay: measured, below it starting them costs more than they save."""
+
+WORKERS = min(4, os.cpu_count() or 1)
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
@@ -47,12 +62,56 @@ def dtype_of_code(code: str) -> np.dtype[Any] | None:
 
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     """One pass into fresh memory: dense, native byte order, the same axis order; C is to be taken over."""
-    return filled(host, host.dtype.newbyteorder("="), order)
+    return _filled(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
-    return filled(host, native_dtype(dtype), order)
+    return _filled(host, native_dtype(dtype), order)
+
+
+def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
+    """Return new memory with the values of `host`, cast in one pass: dense, in the same axis order.
+
+    The result in order C begins where a library can take it over. An axis of stride 0 has no place in the
+    axis order, so such an array is returned in order C too.
+
+    In a large copy, the first touch of every page takes the time. Threads share it, because NumPy releases
+    the interpreter while it copies. They end with the call, so a fork finds none.
+    """
+    taken_over = order == "C" and host.size * dtype.itemsize >= ALIGNED
+    order = "C" if 0 in host.strides else order
+    if host.nbytes < LARGE and not taken_over:
+        with np.errstate(all="ignore"):
+            return host.astype(dtype, order=order, subok=False)
+    fresh = _aligned(host.shape, dtype) if taken_over else np.empty_like(host, dtype, order, subok=False)
+    if host.nbytes < LARGE:
+        fill(fresh, host)
+        return fresh
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
+
+    axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
+    cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
+    parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(fill, [fresh[part] for part in parts], [host[part] for part in parts]))
+    except RuntimeError:  # an interpreter that shuts down does not start threads
+        fill(fresh, host)
+    return fresh
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """Return uninitialized memory that a library can take over."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray(shape, dtype, raw, start)
+
+
+def fill(into: HostArray, values: HostArray) -> None:
+    """Copy values into existing memory, with NumPy's cast."""
+    with np.errstate(all="ignore"):
+        np.copyto(into, values, casting="unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
@@ -75,8 +134,7 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
     if host.size == 0:
         return host
     if host.dtype.kind in "iu":
-        low, high = exact_integers(dtype)
-        lost = int(host.min()) < low or int(host.max()) > high
+        lost = not holds_integers(dtype, int(host.min()), int(host.max()))
     else:
         lost = host.dtype.kind != "b" and _overflows(host, target)
     if lost:
@@ -100,6 +158,18 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
             if np.isinf(ends).any():
                 return True
     return False
+
+
+def extremes(xp: ModuleType, x: Array) -> Array:
+    """Return the least and the greatest finite values of an array, computed by its library.
+
+    They are few numbers to move to the host, where `check_cast` decides by them as by the whole array.
+    """
+    if x.dtype.kind in "biu":
+        return xp.stack([x.min(), x.max()])
+    parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
+    finite = [xp.where(xp.isfinite(part), part, part.dtype.type(0)) for part in parts]
+    return xp.stack([end for part in finite for end in (part.min(), part.max())])
 
 
 def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers
+from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
 from xbridge._host.memory import native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 Nested: TypeAlias = Any
 """A number, an array, or a list, tuple or range of nested things."""
 
-_SEQUENCES = (list, tuple, range)
-_NUMBERS = (bool, int, float, complex)
-_NO_ARRAYS = (*_NUMBERS, *_SEQUENCES, str, type(None))
+_NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 
 
@@ -38,19 +37,14 @@ class Nest(NamedTuple):
 
 
 def is_literal(x: object) -> bool:
-    """Whether `x` is a number or a sequence, and no array."""
-    return _is(x, (*_NUMBERS, *_SEQUENCES)) and not _is(x, np.generic)
-
-
-def _is(x: object, kinds: type | tuple[type, ...]) -> bool:
-    """Whether `x` is of a kind. What it says of its class is not asked: a proxy may lie, or raise."""
-    return issubclass(type(x), kinds)
+    """Return True if `x` is a Python number or sequence, and not an array scalar."""
+    return is_kind(x, LITERALS) and not is_kind(x, np.generic)
 
 
 def nest(x: Nested) -> Nest | None:
     """Lay out the arrays in `x`; None if there are none."""
     with Chained(_failed):
-        kinds = set(map(type, x)) if _is(x, (list, tuple)) else set()
+        kinds = set(map(type, x)) if is_kind(x, (list, tuple)) else set()
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
             return Nest((len(x),), list(x), [False] * len(x))
         depth = _depth(x, 0)
@@ -84,7 +78,7 @@ def _is_small(host: HostArray, floating: str | None) -> bool:
 def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
     """Numbers that NumPy would round without a word, as it does [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
-    if not all(isinstance(n, _NUMBERS) for n in numbers):
+    if not all(isinstance(n, NUMBERS) for n in numbers):
         raise UnsupportedArrayError.build(
             "make an array of this list", "not all of it are numbers", "a list of numbers or arrays"
         )
@@ -139,7 +133,7 @@ def _unlike(names: list[str]) -> DTypeError:
 
 
 def _flat(x: Nested) -> Iterator[Any]:
-    if _is(x, _SEQUENCES):
+    if is_kind(x, SEQUENCES):
         for item in x:
             yield from _flat(item)
     else:
@@ -149,14 +143,14 @@ def _flat(x: Nested) -> Iterator[Any]:
 def _depth(x: Nested, level: int) -> int:
     """How many lists lie above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
-        return -1 if x is None or _is(x, str) else level
-    if not _is(x, _SEQUENCES):
+        return -1 if x is None or is_kind(x, str) else level
+    if not is_kind(x, SEQUENCES):
         return -1
     if level == _DEEPEST:
         raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
     deepest = -1
     for item in x:
-        if type(item) not in _NUMBERS:
+        if type(item) not in NUMBERS:
             deepest = max(deepest, _depth(item, level + 1))
     return deepest
 
@@ -166,9 +160,9 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not _is(x, _SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
+    if not is_kind(x, SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
         raise _ragged("it holds arrays and numbers at different depths")
-    if not _is(x, _SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
+    if not is_kind(x, SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
         raise _ragged("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:

@@ -7,11 +7,13 @@ there are too many of them. It sees all threads, because a hidden transfer is of
 from __future__ import annotations
 
 import json
+from functools import reduce
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xbridge._core import text
 from xbridge._core.locks import lock
-from xbridge._core.text import aligned, named_place, short, time
 from xbridge._engine.execute import add_observer, remove_observer
 from xbridge._plan.reasons import ONCE
 from xbridge.errors import MissingLibraryError
@@ -62,7 +64,7 @@ class RecordRow(NamedTuple):
     @property
     def where(self) -> str:
         """File and line, from here if the file is below here."""
-        return f"{named_place(self.file)}:{self.line}"
+        return _place(self)
 
     @classmethod
     def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
@@ -100,9 +102,9 @@ class QueueStats(NamedTuple):
 
     def __str__(self) -> str:
         """In one line: full on average means that the program is what takes time."""
-        where = f"{named_place(self.file)}:{self.line}"
         full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
-        return f"{where}  prefetch  {self.batches:,} batches  {full}  waited {time(self.waited)}"
+        waited = text.format_seconds(self.waited)
+        return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -283,16 +285,25 @@ def table(rows: Sequence[RecordRow], most: int) -> list[str]:
     """The first of some rows, and what all of them come to; at least one."""
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
     cells = [head, *map(_cells, rows[:most])]
-    total = (sum(row.calls for row in rows), sum(row.copied for row in rows))
-    moved, seconds = sum(row.moved for row in rows), sum(row.seconds for row in rows)
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
-    cells.append((count, "", "", f"{total[0]:,}", *map(short, (total[1], moved)), time(seconds), ""))
-    return aligned(cells)
+    cells.append((count, "", "", *_amounts(reduce(RecordRow.plus, rows)), ""))
+    return text.table(cells, right=range(3, 7))
 
 
 def _cells(row: RecordRow) -> tuple[str, ...]:
-    amounts = (f"{row.calls:,}", short(row.copied), short(row.moved), time(row.seconds))
-    return (row.where, row.source, row.target, *amounts, row.avoid)
+    return (row.where, row.source, row.target, *_amounts(row), row.avoid)
+
+
+def _amounts(row: RecordRow) -> tuple[str, ...]:
+    memory = map(text.format_bytes, (row.copied, row.moved))
+    return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
+
+
+def _place(row: RecordRow | QueueStats) -> str:
+    """Return file and line, as a relative path if the file is in the working directory or below."""
+    path = Path(row.file)
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{row.line}"
 
 
 def _to_avoid(plan: Plan) -> str:

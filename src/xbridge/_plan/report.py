@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from xbridge._core.text import table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
@@ -22,13 +24,7 @@ def line(plan: Plan) -> str:
 
 def text(plan: Plan) -> str:
     """The ends, the steps and the verdict, one a line."""
-    rows = [*_rows(plan)]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        f"{label:<{widths[0]}}  {what:<{widths[1]}}  {nbytes:>{widths[2]}}  {note}".rstrip()
-        for label, what, nbytes, note in rows
-    ]
-    return "\n".join([*lines, f"{'so':<{widths[0]}}  {'; '.join(verdict(plan))}"])
+    return "\n".join([*table([*_rows(plan)], right=[2]), f"so    {'; '.join(verdict(plan))}"])
 
 
 def html(plan: Plan) -> str:

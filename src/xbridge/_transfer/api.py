@@ -125,8 +125,7 @@ def transfer(
     Parameters
     ----------
     tree : tree
-        As for `xbridge.tree.to_backend`; without optree, nested plain lists, tuples, named tuples and dicts.
-        Do not write the arrays before the transfer is done.
+        As for `xbridge.tree.to_backend`. Do not write the arrays before the transfer is done.
     backend, device, dtype, copy, grad
         As for `to_backend`.
 

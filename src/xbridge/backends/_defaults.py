@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
 from xbridge.backends import numpy
@@ -159,7 +159,7 @@ class Completed(ModuleType):
         present = self.devices()
         if device in present:
             return device
-        alike = [each for each in (near, *present) if each in present and _is_of_kind(each, device)]
+        alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
         if alike:
             return alike[0]
         raise DeviceError.build(
@@ -231,8 +231,3 @@ def _missing(own: Mapping[str, Any]) -> dict[str, Gap]:
     if "namespace" not in own and not any(hasattr(cls, "__array_namespace__") for cls in own["array_types"]):
         gaps["namespace"] = Gap("notimpl", f"{name} has no array API namespace")
     return gaps
-
-
-def _is_of_kind(device: Device, asked: Device) -> bool:
-    """Return True if a device is of the kind that was asked for without an index."""
-    return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 
 from xbridge._core.dynamo import constant
+from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.backends._loading import complete, load, plugins, under_way, unknown
@@ -336,7 +337,7 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
 
 def is_number(x: object) -> bool:
     """Return True if `x` is a Python number and not an array scalar that is one as well."""
-    return isinstance(x, (bool, int, float, complex)) and backend_for(type(x)) is None
+    return isinstance(x, NUMBERS) and backend_for(type(x)) is None
 
 
 def are_arrays(cls: type) -> bool:

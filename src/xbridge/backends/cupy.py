@@ -17,7 +17,7 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
 from xbridge._host.memory import native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
@@ -87,8 +87,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
 
 def memory_layout(x: Array, /) -> MemoryLayout:
     address, size = x.data.ptr if x.size else 0, x.itemsize
-    aligned = all(place % size == 0 for place in (address, *x.strides))
-    return MemoryLayout(address, x.shape, x.strides, size, aligned=aligned)
+    return MemoryLayout(address, x.shape, x.strides, size, aligned=is_aligned(address, x.strides, size))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
@@ -123,7 +122,8 @@ def astype(x: Array, dtype: str, /) -> Array:
 def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with x.device:
-            _host.check_cast(_ends(x).get(), dtype)
+            wide = x if x.dtype.kind in "biufc" else x.astype("float32")
+            _host.check_cast(_host.extremes(cupy, wide).get(), dtype)
     return x
 
 
@@ -205,13 +205,3 @@ def _sent(x: Array, device: Device) -> Array:
 def _name(dtype: np.dtype[np.generic]) -> str:
     """The canonical name; NumPy's own word where there is none."""
     return dtype.name if dtype.name in DTYPES else str(dtype)
-
-
-def _ends(x: Array) -> Array:
-    """The few numbers that say whether a cast loses one, found where the array is."""
-    if x.dtype.kind in "biu":
-        return cupy.stack([x.min(), x.max()])
-    wide = x.astype("float32") if x.dtype.kind not in "fc" else x
-    parts = [wide.real, wide.imag] if wide.dtype.kind == "c" else [wide]
-    finite = [cupy.where(cupy.isfinite(part), part, part.dtype.type(0)) for part in parts]
-    return cupy.stack([end for part in finite for end in (part.min(), part.max())])

@@ -34,12 +34,13 @@ class TreeArrays:
         self._spec = TreeSpec(tree)
         self.alone = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """The tree is a leaf that is treated as an array."""
-        self._kinds = self._spec.kinds if self.alone else set(filter(is_converted, self._spec.kinds))
+        self.kinds = self._spec.kinds if self.alone else set(filter(is_converted, self._spec.kinds))
+        """The types of the leaves that are converted."""
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays of numbers, in order, each once."""
-        kinds = self._kinds - {Fixture}
+        kinds = self.kinds - {Fixture}
         found = {id(x): x for x in self._spec.leaves if type(x) in kinds}
         return [x for x in found.values() if not is_text(x)]
 
@@ -49,7 +50,7 @@ class TreeArrays:
         `convert` is called once, with each array once, and with the fixtures. `number` is called with each
         Python number. An error names the path to the leaf at which it was raised.
         """
-        kinds = self._kinds if fixtures else self._kinds - {Fixture}
+        kinds = self.kinds if fixtures else self.kinds - {Fixture}
         done = self._replaced(self._spec.leaves, kinds, partial(_once, partial(self._converted, convert)))
         if number is not None:
             kinds = self._spec.kinds.intersection(NUMBERS)

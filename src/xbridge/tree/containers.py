@@ -1,10 +1,10 @@
-"""What a container is: how it comes apart into children, and how one like it is put together of others.
+"""Containers: how each class is taken apart into children, and how a similar one is built.
 
-A container is made of raw items, which its builtin base holds, and of fields. Both are read and written past
-the class, so that none of its code runs: it may count what it is given, scale it, or refuse it.
+A container consists of items, which its builtin base holds, and of fields. Both are read and written past the
+class, so that no code of the class runs. Such code may count, scale or refuse what it is given.
 
-A class is looked up when it is met, and nothing is registered anywhere: what optree, torch or JAX have been
-told of a class holds, in that order, and before what can be seen of the class itself.
+xbridge registers nothing. What is registered with optree, torch or JAX goes first, in that order, and then
+what the class itself shows.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from xbridge.tree.leaf import Fixture
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    _Place = str | MemberDescriptorType
-    """Where an object stores an attribute: under a name in its `__dict__`, or in a slot."""
+    _Storage = str | MemberDescriptorType
+    """The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
 
 
-class _Known(NamedTuple):
-    """What is known of a container of a class that is not registered."""
+class _Form(NamedTuple):
+    """The form of a container of a class that is not registered."""
 
     model: Any
-    """The object. Only what cannot change is read of it later."""
+    """The object. Only parts that cannot change are read from it later."""
     children: list[Any]
-    """As they are in it: its items, then its fields."""
+    """Its items, then its fields."""
     keys: Collection[Any]
-    """Of its items."""
-    places: Sequence[_Place]
-    """Of its fields."""
-    stored: Mapping[_Place, Any]
-    """Its attributes."""
+    """The keys of its items."""
+    storages: Sequence[_Storage]
+    """The attributes that store its fields."""
+    stored: Mapping[_Storage, Any]
+    """All attributes that it stores."""
     itself: bool
-    """Whether its items are its attributes."""
+    """Its items are its attributes."""
 
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
-_NOTHING = object()
-_OF_C = BuiltinFunctionType
-"""What makes instances whose memory no attribute shows."""
+_MISSING = object()
+_C_FUNCTION = BuiltinFunctionType
+"""The type of `__new__` in a class of C code, whose instances hold more than attributes."""
 
 
 _IS_BASE = 1 << 10
@@ -60,123 +60,130 @@ _IS_BASE = 1 << 10
 
 
 def _is_unknown(*_: object) -> bool:
-    """Only the class could tell whether a container has changed."""
+    """Return True for a container whose changes only its class could show."""
     return True
 
 
 class Container(NamedTuple):
-    """A kind of container."""
+    """A class of containers."""
 
     cls: type
-    take: Callable[[Any], tuple[Any, Any]]
-    """Its children, and what else has to be known of it."""
-    build: Callable[[Any, list[Any]], Any]
-    """A container like it, of what else was known and new children."""
-    ways: Callable[[Any, Any], list[str]]
-    """How Python writes the way to each child, of the container and what else was known of it."""
+    flatten: Callable[[Any], tuple[Any, Any]]
+    """Return the children of a container, and its form: all else that it takes to build a similar one."""
+    unflatten: Callable[[Any, list[Any]], Any]
+    """Return a similar container, of a form and new children."""
+    paths: Callable[[Any, Any], list[str]]
+    """Return the path to each child as Python writes it, of the container and its form."""
     is_same: Callable[[Any, Any], bool] = _is_unknown
-    """Whether the container still holds the same objects in the same order, as far as that can be seen."""
+    """Return True if the container holds the objects of its form in the same order, or does not show them."""
 
 
 def find(x: object) -> Container | None:
-    """How things of the class of `x` come apart; None if they are leaves."""
+    """Return the container class of `x`, or None if it is a leaf."""
     cls: Any = type(x)
     if cls in PLAIN:
         return PLAIN[cls]
-    if cls in (NoneType, _class("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+    if cls in (NoneType, _loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
         return None
-    return _told(cls, x) or _seen(cls)
+    return _registered(cls, x) or _unregistered(cls)
 
 
-def _class(module: str, name: str) -> Any:
-    """A class of a library, if that is loaded; else none."""
+def _loaded(module: str, name: str) -> Any:
+    """Return an attribute of a module, or an empty tuple if the program has not imported it."""
     return getattr(sys.modules.get(module), name, ())
 
 
-def _told(cls: type, x: object) -> Container | None:
-    """As somebody registered it. What is registered from the start keeps less than can be seen."""
+def _registered(cls: type, x: object) -> Container | None:
+    """Return a class as the user registered it.
+
+    The libraries register builtin containers themselves, but keep less of them than this module does.
+    """
     if cls in _BASES or _is_struct_sequence(cls):
         return None
     return _of_optree(cls) or _of_torch(cls) or _of_jax(cls, x)
 
 
 def _of_optree(cls: type) -> Container | None:
-    registry: Any = _class("optree", "register_pytree_node")
+    registry: Any = _loaded("optree", "register_pytree_node")
     found = registry.get(cls) if registry else None
-    if found is None or found.type is not cls:  # it answers for all named tuples
+    if found is None or found.type is not cls:  # optree returns an entry for every named tuple
         return None
     flatten, entry = found.flatten_func, found.path_entry_type
 
-    def ways(x: Any, _: object) -> list[str]:
+    def paths(x: Any, _: object) -> list[str]:
         children, _, *names = flatten(x)
-        known: Any = names[0] if names else None
-        entries = range(len(list(children))) if known is None else known
-        return [entry(name, cls, _class("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
+        given: Any = names[0] if names else None
+        entries = range(len(list(children))) if given is None else given
+        return [entry(name, cls, _loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
 
-    return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, ways)
+    return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, paths)
 
 
 def _of_torch(cls: type) -> Container | None:
-    found = (_class("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
+    found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
     return Container(
         cls,
         found.flatten_fn,
-        lambda known, parts: found.unflatten_fn(parts, known),
-        _ways(sys.modules["torch.utils._pytree"]),
+        lambda form, parts: found.unflatten_fn(parts, form),
+        _paths_of(sys.modules["torch.utils._pytree"]),
     )
 
 
 def _of_jax(cls: type, x: object) -> Container | None:
-    """JAX is asked for one level, and by an object: not every version can tell of a class.
+    """Return a class as JAX knows it.
 
-    It takes any tuple with `_fields` for its own.
+    Not every version of JAX can look up a class, so JAX flattens one level of an object. It treats any tuple
+    with `_fields` as a named tuple.
     """
     tree: Any = sys.modules.get("jax.tree_util")
     named = issubclass(cls, tuple) and hasattr(cls, "_fields")
     if tree is None or named or tree.all_leaves((x,)):
         return None
     return Container(
-        cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _ways(tree)
+        cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _paths_of(tree)
     )
 
 
-def _ways(tree: Any) -> Callable[[Any, object], list[str]]:
-    """As the library writes them."""
+def _paths_of(tree: Any) -> Callable[[Any, object], list[str]]:
+    """Return a function that writes paths as a library does."""
 
-    def ways(x: Any, _: object) -> list[str]:
+    def paths(x: Any, _: object) -> list[str]:
         named, _ = tree.tree_flatten_with_path(x, is_leaf=partial(is_not, x))
         return [tree.keystr(path) for path, _ in named]
 
-    return ways
+    return paths
 
 
 @lru_cache
-def _seen(cls: type) -> Container | None:
-    """By its base and its fields; none if it has neither, or if its base holds what cannot be seen."""
-    bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _OF_C)
+def _unregistered(cls: type) -> Container | None:
+    """Return a class by its base and its fields.
+
+    Return None if it has neither, or if its base holds more than attributes show.
+    """
+    bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _C_FUNCTION)
     base = tuple if _is_struct_sequence(cls) else next(bases)
-    if base not in _BASES or issubclass(cls, (Enum, _class("torch.nn", "Module"))):
+    if base not in _BASES or issubclass(cls, (Enum, _loaded("torch.nn", "Module"))):
         return None
-    if cls.__dictoffset__ and _dict_of(cls) is None:  # the class has taken the word
+    if cls.__dictoffset__ and _dict_of(cls) is None:  # a class attribute named `__dict__` hides it
         return None
     names: list[str] = []
-    if _told_by(cls, "__dataclass_fields__"):
+    if _class_attribute(cls, "__dataclass_fields__"):
         names += [field.name for field in fields(cast("Any", cls))]
-    names += [attribute.name for attribute in _told_by(cls, "__attrs_attrs__")]
+    names += [attribute.name for attribute in _class_attribute(cls, "__attrs_attrs__")]
     names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
     if base is object and not names:
         return None
-    kind = _Packed if cls is _class("torch.nn.utils.rnn", "PackedSequence") else _Seen
+    kind = _PackedSequence if cls is _loaded("torch.nn.utils.rnn", "PackedSequence") else _Unregistered
     return kind(cls, base, names).node
 
 
-class _Seen:
-    """A class that is not registered: its items are in its builtin base, its fields have names.
+class _Unregistered:
+    """A class that is not registered: its builtin base holds its items, and its fields have names.
 
-    A field is what an object stores under that name. A descriptor of the class, such as a property, may store
-    it under another name.
+    An object stores a field under its name. A descriptor of the class, such as a property, may store it under
+    another name.
     """
 
     def __init__(self, cls: type, base: Any, names: Collection[str]) -> None:
@@ -185,12 +192,13 @@ class _Seen:
         self._items = base.values if self._mapping else getattr(base, "__iter__", lambda _: ())
         self._new: Callable[..., Any] = partial(base.__new__, cls)
         self._labels: tuple[str, ...] = ()  # of the items of a tuple
-        self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()  # what it holds behind its items
+        # The fields of a struct sequence that are not items.
+        self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()
         if _is_struct_sequence(cls):
             self._new, self._labels = cls, vars(cls)["__match_args__"]
             self._hidden = lambda x: x.__reduce__()[1][1:]
-        elif base is tuple and _told_by(cls, "_make"):
-            self._labels = _told_by(cls, "_fields")
+        elif base is tuple and _class_attribute(cls, "_make"):
+            self._labels = _class_attribute(cls, "_fields")
         inside = [(of, name, it) for of in cls.__mro__ for name, it in vars(of).items()]
         in_force = {name: it for _, name, it in reversed(inside)}
         self._computed = {
@@ -199,93 +207,98 @@ class _Seen:
             if isinstance(it, cached_property) or (name not in self._names and _computes(it))
         }
         self._dict = _dict_of(cls)
-        self._slots = [  # of attrs' slots, those that are no fields hold what was computed
+        self._slots = [  # slots of attrs that are not fields hold computed values
             it
             for of, name, it in inside
             if type(it) is MemberDescriptorType and (name in names or "__attrs_attrs__" not in vars(of))
         ]
-        found = {name: in_force.get(name, _NOTHING) for name in self._names if name not in self._computed}
-        self._places: list[_Place] = [
+        found = {name: in_force.get(name, _MISSING) for name in self._names if name not in self._computed}
+        self._storages: list[_Storage] = [
             it if type(it) is MemberDescriptorType else name for name, it in found.items()
         ]
-        self._behind = {
+        self._described = {
             name: it
             for name, it in found.items()
             if type(it) is not MemberDescriptorType and _has_any(it, "__set__", "__delete__")
         }
-        self._defaults: dict[_Place, Any] = {
+        self._defaults: dict[_Storage, Any] = {
             name: it
             for name, it in found.items()
-            if self._dict and it is not _NOTHING and not _has_any(it, "__get__", "__set__", "__delete__")
+            if self._dict and it is not _MISSING and not _has_any(it, "__get__", "__set__", "__delete__")
         }
-        self.node = Container(cls, self.take, self.build, self.ways, self.is_same)
+        self.node = Container(cls, self.flatten, self.unflatten, self.paths, self.is_same)
 
-    def take(self, x: Any) -> tuple[list[Any], _Known]:
-        """Its items, as its base holds them, and its fields."""
+    def flatten(self, x: Any) -> tuple[list[Any], _Form]:
+        """Return the items, read by the base, and the fields."""
         children = list(self._items(x))
         keys = list(self._base.keys(x)) if self._mapping else range(len(children))
         attributes = self._dict.__get__(x) if self._dict else {}
-        itself = attributes is x  # its items are its attributes
-        stored: dict[_Place, Any] = {}
+        itself = attributes is x  # such as a dict that is its own `__dict__`
+        stored: dict[_Storage, Any] = {}
         if not itself:
             stored = {name: it for name, it in dict.items(attributes) if name not in self._computed}
         for slot in self._slots:
-            with suppress(AttributeError):  # it may not be set
+            with suppress(AttributeError):  # an empty slot
                 stored[slot] = slot.__get__(x)
-        places = [place for place in self._places if place in stored or place in self._defaults]
+        storages = [storage for storage in self._storages if storage in stored or storage in self._defaults]
         if itself:
-            places = []
+            storages = []
         else:
-            others = [place for place in stored if place not in places]
-            behind = [self._stored_for(name, others) for name in self._behind if name not in stored]
-            places += dict.fromkeys(chain.from_iterable(behind))
-        children += [stored[place] if place in stored else self._defaults[place] for place in places]
-        return children, _Known(x, children, keys, places, stored, itself)
+            others = [storage for storage in stored if storage not in storages]
+            behind = [self._stored_for(name, others) for name in self._described if name not in stored]
+            storages += dict.fromkeys(chain.from_iterable(behind))
+        children += [
+            stored[storage] if storage in stored else self._defaults[storage] for storage in storages
+        ]
+        return children, _Form(x, children, keys, storages, stored, itself)
 
-    def build(self, known: _Known, parts: list[Any]) -> Any:
-        """An object with the same attributes but for its fields. What was computed of them is left behind."""
-        base, count = self._base, len(known.keys)
+    def unflatten(self, form: _Form, parts: list[Any]) -> Any:
+        """Return an object with new items and fields, and the other attributes.
+
+        Attributes that were computed from the fields are left out.
+        """
+        base, count = self._base, len(form.keys)
         items = parts[:count]
-        if base is tuple and all(map(is_, parts, known.children)):
-            return known.model  # an equal tuple would be no other value
-        twin = self._new(items, *self._hidden(known.model)) if base is tuple else self._new()
-        stored = dict(known.stored)
-        for place, child, part in zip(known.places, known.children[count:], parts[count:], strict=True):
-            if place in stored or part is not child:  # or it stays the default of the class
-                stored[place] = part
-        if known.itself:
-            self._dict.__set__(twin, twin)
-        self._store(twin, stored)
+        if base is tuple and all(map(is_, parts, form.children)):
+            return form.model  # an equal tuple is the same value
+        made = self._new(items, *self._hidden(form.model)) if base is tuple else self._new()
+        stored = dict(form.stored)
+        for storage, child, part in zip(form.storages, form.children[count:], parts[count:], strict=True):
+            if storage in stored or part is not child:  # otherwise it stays the default of the class
+                stored[storage] = part
+        if form.itself:
+            self._dict.__set__(made, made)
+        self._store(made, stored)
         if self._mapping:
             put = self._base.__setitem__
-            for key, item in zip(known.keys, items, strict=True):
-                put(twin, key, item)
+            for key, item in zip(form.keys, items, strict=True):
+                put(made, key, item)
         elif base is list:
-            list.extend(twin, items)
+            list.extend(made, items)
         elif base is deque:
-            deque.__init__(twin, items, vars(deque)["maxlen"].__get__(known.model))
-        return twin
+            deque.__init__(made, items, vars(deque)["maxlen"].__get__(form.model))
+        return made
 
-    def _store(self, twin: Any, stored: Mapping[_Place, Any]) -> None:
-        """Write attributes past the class."""
+    def _store(self, made: Any, stored: Mapping[_Storage, Any]) -> None:
+        """Write attributes without code of the class."""
         attributes = {}
-        for place, value in stored.items():
-            if type(place) is MemberDescriptorType:
-                with suppress(AttributeError):  # C code may only show it
-                    place.__set__(twin, value)
+        for storage, value in stored.items():
+            if type(storage) is MemberDescriptorType:
+                with suppress(AttributeError):  # C code may make it read-only
+                    storage.__set__(made, value)
             else:
-                attributes[place] = value
+                attributes[storage] = value
         if attributes:
-            self._dict.__get__(twin).update(attributes)
+            self._dict.__get__(made).update(attributes)
 
-    def _stored_for(self, name: str, others: list[_Place]) -> list[_Place]:
-        """The attributes that may store a field for its descriptor: those that bear its name, such as `_x`.
+    def _stored_for(self, name: str, others: list[_Storage]) -> list[_Storage]:
+        """Return the attributes that may store a field for its descriptor.
 
-        A property may keep it in any other attribute, or compute it. Other descriptors may keep it in
-        themselves.
+        These are the ones with its name, such as `_x`. A property without such an attribute may use any other
+        attribute, or compute the field. Another descriptor may store it in itself.
         """
-        word, descriptor = "_" + name.strip("_"), self._behind[name]
-        found = [place for place in others if ("_" + _label(place).strip("_")).endswith(word)]
+        word, descriptor = "_" + name.strip("_"), self._described[name]
+        found = [storage for storage in others if ("_" + _label(storage).strip("_")).endswith(word)]
         if found:
             return found
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
@@ -297,16 +310,16 @@ class _Seen:
             f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
         )
 
-    def ways(self, _: object, known: _Known) -> list[str]:
-        """By key or by name."""
-        items = [f"[{key!r}]" for key in known.keys]
+    def paths(self, _: object, form: _Form) -> list[str]:
+        """Return paths by key or by name."""
+        items = [f"[{key!r}]" for key in form.keys]
         items[: len(self._labels)] = [f".{label}" for label in self._labels]
-        return [*items, *(f".{_label(place)}" for place in known.places)]
+        return [*items, *(f".{_label(storage)}" for storage in form.storages)]
 
-    def is_same(self, x: Any, known: _Known) -> bool:
-        """Whether it still has these children under these keys."""
-        now = self.take(x)[1]
-        return is_same(now.children, known.children) and (not self._mapping or is_same(now.keys, known.keys))
+    def is_same(self, x: Any, form: _Form) -> bool:
+        """Return True if the object has the same children under the same keys."""
+        now = self.flatten(x)[1]
+        return is_same(now.children, form.children) and (not self._mapping or is_same(now.keys, form.keys))
 
 
 def _is_struct_sequence(cls: type) -> bool:
@@ -314,22 +327,22 @@ def _is_struct_sequence(cls: type) -> bool:
     return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
 
 
-def _told_by(cls: type, word: str) -> Any:
-    """What a class has under a word, itself or from a base. Its metaclass is not asked."""
+def _class_attribute(cls: type, word: str) -> Any:
+    """Return an attribute of a class or its bases, or an empty tuple. The metaclass is not asked."""
     return next((vars(of)[word] for of in cls.__mro__ if word in vars(of)), ())
 
 
 def _dict_of(cls: type) -> Any:
-    """What reads and writes the `__dict__` of instances past the class; None if they have none."""
-    return next(filter(_is_of_c, (vars(of).get("__dict__") for of in cls.__mro__)), None)
+    """Return the descriptor of the `__dict__` of instances, or None if they have none."""
+    return next(filter(_is_getset, (vars(of).get("__dict__") for of in cls.__mro__)), None)
 
 
-def _is_of_c(it: object) -> bool:
+def _is_getset(it: object) -> bool:
     return type(it) is GetSetDescriptorType
 
 
-def _label(place: _Place) -> str:
-    return place.__name__ if isinstance(place, MemberDescriptorType) else str(place)
+def _label(storage: _Storage) -> str:
+    return storage.__name__ if isinstance(storage, MemberDescriptorType) else str(storage)
 
 
 def _has_any(it: object, *words: str) -> bool:
@@ -337,7 +350,7 @@ def _has_any(it: object, *words: str) -> bool:
 
 
 def _computes(it: object) -> bool:
-    """Whether a descriptor calls a function once, and the object stores under its name what that returned."""
+    """Return True if a descriptor calls a function once, and the object stores the result under its name."""
     if not _has_any(it, "__get__") or _has_any(it, "__set__", "__delete__") or callable(it):
         return False
     makes_methods = isinstance(it, (classmethod, partialmethod, singledispatchmethod))
@@ -347,51 +360,51 @@ def _computes(it: object) -> bool:
 _UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"
 
 
-class _Packed(_Seen):
-    """The lengths of a packed sequence stay on the host, as torch asks, and its indices stay integers."""
+class _PackedSequence(_Unregistered):
+    """A packed sequence of torch. Its lengths stay on the host, and its indices stay integers."""
 
-    def take(self, x: Any) -> tuple[list[Any], _Known]:
-        """As any named tuple."""
-        (data, *form), known = super().take(x)
+    def flatten(self, x: Any) -> tuple[list[Any], _Form]:
+        """Return the parts as of any named tuple, and mark those that keep their dtype."""
+        (data, *others), form = super().flatten(x)
         fixed = [
             each if each is None else Fixture(each, on_host=i == 0, instead=_UNPACKED)
-            for i, each in enumerate(form)
+            for i, each in enumerate(others)
         ]
-        return [data, *fixed], known
+        return [data, *fixed], form
 
-    def build(self, known: _Known, parts: list[Any]) -> Any:
-        """Of arrays of any library."""
-        return super().build(known, [part.array if type(part) is Fixture else part for part in parts])
+    def unflatten(self, form: _Form, parts: list[Any]) -> Any:
+        """Return a packed sequence of arrays of any library."""
+        return super().unflatten(form, [part.array if type(part) is Fixture else part for part in parts])
 
 
 def is_same(xs: Collection[Any], ys: Collection[Any]) -> bool:
-    """Whether they are the same objects in the same order."""
+    """Return True if both hold the same objects in the same order."""
     return len(xs) == len(ys) and all(map(is_, xs, ys))
 
 
-def _by_number(_: object, known: Collection[Any]) -> list[str]:
-    return [f"[{i}]" for i in range(len(known))]
+def _by_number(_: object, form: Collection[Any]) -> list[str]:
+    return [f"[{i}]" for i in range(len(form))]
 
 
 def _in_dict(x: dict[Any, Any]) -> tuple[Collection[Any], dict[Any, Any]]:
-    known = x.copy()
-    return known.values(), known
+    form = x.copy()
+    return form.values(), form
 
 
 def _in_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
-    known = x.copy()
-    return known, known
+    form = x.copy()
+    return form, form
 
 
 PLAIN: dict[type, Container] = {
     dict: Container(
         dict,
         _in_dict,
-        lambda known, parts: dict(zip(known, parts, strict=True)),
-        lambda _, known: [f"[{key!r}]" for key in known],
-        lambda x, known: is_same(x, known) and all(map(is_, x.values(), known.values())),
+        lambda form, parts: dict(zip(form, parts, strict=True)),
+        lambda _, form: [f"[{key!r}]" for key in form],
+        lambda x, form: is_same(x, form) and all(map(is_, x.values(), form.values())),
     ),
     list: Container(list, _in_list, lambda _, parts: list(parts), _by_number, is_same),
     tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _by_number),
 }
-"""What nearly all trees are made of."""
+"""The classes of which nearly all trees consist."""

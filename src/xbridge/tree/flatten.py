@@ -30,15 +30,15 @@ Tree: TypeAlias = Any
 
 _Rows: TypeAlias = "Collection[Any]"
 _Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
-"""A container: its kind, the object, its children, what else is known of it, copies of its children if they
-are plain and hold only leaves, and whether all children are leaves."""
+"""A container: its class, the object, its children, its form, copies of its children if they are plain and
+hold only leaves, and whether all children are leaves."""
 
-_LONGEST = 2000
-"""How long a way is looked through for a container that stands in itself."""
+_DEEPEST = 2000
+"""The longest path on which a container is looked for in itself."""
 
 
 class TreeSpec:
-    """A tree taken apart, as it is at this moment: what is done to its containers later changes nothing here.
+    """The form and the leaves of a tree at this moment. Later changes of its containers change nothing here.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class TreeSpec:
     """
 
     leaves: list[Any]
-    """In order."""
+    """The leaves, in order."""
     kinds: set[type]
     """The types of the leaves."""
 
@@ -55,12 +55,12 @@ class TreeSpec:
         self.leaves = []
         self.kinds = set()
         self._tree = tree
-        self._nodes = dict(PLAIN)
+        self._containers = dict(PLAIN)
         self._opened: list[_Opened] = []
         try:
-            self._look((tree,))
-            if type(tree) in self._nodes:
-                self._take(tree)
+            self._types_of((tree,))
+            if type(tree) in self._containers:
+                self._open(tree)
             else:
                 self.leaves.append(tree)
         except RecursionError:
@@ -72,18 +72,18 @@ class TreeSpec:
         return not self._opened
 
     def unflatten(self, leaves: list[Any]) -> Tree:
-        """A tree of the same form with other leaves."""
+        """Return a tree of the same form with other leaves."""
         if self.is_leaf:
             return leaves[0]
         try:
-            return _build(self._nodes, iter(self._opened), iter(leaves))
+            return _build(self._containers, iter(self._opened), iter(leaves))
         except RecursionError:
             raise _endless(self._tree) from None
 
     def refuse_changes(self) -> None:
-        """Raise an error if a container does not hold the same objects in the same order any more."""
-        for node, x, children, known, rows, _ in self._opened:
-            if not (node.is_same(x, known) and (not rows or _are_same(children, rows))):
+        """Raise an error if a container now holds other objects, or holds them in another order."""
+        for container, x, children, form, rows, _ in self._opened:
+            if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
                 raise OptionError.build(
                     "put a tree of the same form together",
                     "a container in it has been changed meanwhile",
@@ -91,60 +91,60 @@ class TreeSpec:
                 )
 
     def name_of(self, leaf: Any) -> str:
-        """The way to the first place where a leaf stands, as Python would write it."""
+        """Return the path to the first occurrence of a leaf, as Python writes it."""
         todo, opened = [("tree", self._tree)], iter(self._opened)
         while True:
             name, x = todo.pop()
             if x is leaf:
                 return name
-            if type(x) in self._nodes:
-                node, x, children, known, rows, _ = next(opened)
-                inside = _named(node, x, children, known, name)
+            if type(x) in self._containers:
+                container, x, children, form, rows, _ = next(opened)
+                inside = _children(container, x, children, form, name)
                 if rows:
                     inside = [
                         grandchild
-                        for (way, _), row in zip(inside, rows, strict=True)
-                        for grandchild in _named_children(row, way)
+                        for (path, _), row in zip(inside, rows, strict=True)
+                        for grandchild in _open_anew(row, path)
                     ]
                 todo += reversed(inside)
 
-    def _take(self, x: Any) -> None:
-        """Note the leaves, and what the containers are."""
-        node = self._nodes[type(x)]
-        children, known = node.take(x) if node.cls in PLAIN else _apart(node, x)
-        kinds = self._look(children)
+    def _open(self, x: Any) -> None:
+        """Append the leaves and the containers in a container."""
+        container = self._containers[type(x)]
+        children, form = container.flatten(x) if container.cls in PLAIN else _flatten(container, x)
+        kinds = self._types_of(children)
         if kinds <= self.kinds:
-            self._opened.append((node, x, children, known, (), True))
+            self._opened.append((container, x, children, form, (), True))
             self.leaves.extend(children)
             return
-        rows = _rows(children, kinds) if len(children) > 1 else ()  # one is quicker taken by itself
+        rows = _rows(children, kinds) if len(children) > 1 else ()  # a single row is faster to open by itself
         inside: list[Any] = list(chain.from_iterable(map(dict.values, rows) if kinds == {dict} else rows))
-        if rows and self._look(inside) <= self.kinds:
-            self._opened.append((node, x, children, known, rows, False))
+        if rows and self._types_of(inside) <= self.kinds:
+            self._opened.append((container, x, children, form, rows, False))
             self.leaves.extend(inside)
             return
-        self._opened.append((node, x, children, known, (), False))
-        within, take, append = kinds - self.kinds, self._take, self.leaves.append
+        self._opened.append((container, x, children, form, (), False))
+        within, open_, append = kinds - self.kinds, self._open, self.leaves.append
         for child in children:
             if type(child) in within:
-                take(child)
+                open_(child)
             else:
                 append(child)
 
-    def _look(self, things: Collection[Any]) -> set[type]:
-        """The types of some things. Each is looked up when it is met for the first time."""
-        kinds = set(map(type, things))
-        for kind in kinds.difference(self.kinds, self._nodes):
-            node = find(next(x for x in things if type(x) is kind))
-            if node is None:
+    def _types_of(self, objects: Collection[Any]) -> set[type]:
+        """Return the types of some objects, and look up the types that are new."""
+        kinds = set(map(type, objects))
+        for kind in kinds.difference(self.kinds, self._containers):
+            container = find(next(x for x in objects if type(x) is kind))
+            if container is None:
                 self.kinds.add(kind)
             else:
-                self._nodes[kind] = node
+                self._containers[kind] = container
         return kinds
 
 
 def _rows(children: Collection[Any], kinds: set[type]) -> _Rows:
-    """Copies of children that are all dicts, all lists or all tuples; nothing of others."""
+    """Return copies of children that are all dicts, all lists or all tuples, and nothing for others."""
     if kinds == {dict}:
         return list(map(dict.copy, children))
     if kinds == {list}:
@@ -152,77 +152,84 @@ def _rows(children: Collection[Any], kinds: set[type]) -> _Rows:
     return children if kinds == {tuple} else ()
 
 
-def _are_same(rows: _Rows, noted: _Rows) -> bool:
-    """Whether plain containers of one kind still hold what was noted."""
+def _are_same(rows: _Rows, copies: _Rows) -> bool:
+    """Return True if plain containers of one class hold the same objects as their copies."""
     inside = chain.from_iterable
-    if list(map(len, rows)) != list(map(len, noted)) or not all(map(is_, inside(rows), inside(noted))):
+    if list(map(len, rows)) != list(map(len, copies)) or not all(map(is_, inside(rows), inside(copies))):
         return False
     if type(next(iter(rows))) is not dict:
         return True
-    return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, noted))))
+    return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, copies))))
 
 
-def _build(nodes: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
-    """The next container, of the leaves that come next."""
-    node, _, children, known, rows, are_leaves = next(opened)
+def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
+    """Build the next container of the next leaves."""
+    container, _, children, form, rows, are_leaves = next(opened)
     parts: Any
     if are_leaves:
         parts = islice(leaves, len(children))
     elif rows:
-        parts = _filled(rows, leaves)
+        parts = _build_rows(rows, leaves)
     else:
-        parts = [_build(nodes, opened, leaves) if type(x) in nodes else next(leaves) for x in children]
-    return node.build(known, parts) if node.cls in PLAIN else _together(node, known, list(parts))
+        parts = [
+            _build(containers, opened, leaves) if type(x) in containers else next(leaves) for x in children
+        ]
+    return (
+        container.unflatten(form, parts)
+        if container.cls in PLAIN
+        else _unflatten(container, form, list(parts))
+    )
 
 
-def _filled(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
-    """Plain containers like these, of the leaves that come next."""
+def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
+    """Build plain containers like these of the next leaves."""
     kind: Any = type(next(iter(rows)))
     if kind is dict:
         return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
     return [kind(islice(leaves, len(row))) for row in rows]
 
 
-def _together(node: Container, known: Any, parts: list[Any]) -> Any:
-    with _chained(f"put a {node.cls.__name__} together"):
-        return node.build(known, parts)
+def _unflatten(container: Container, form: Any, parts: list[Any]) -> Any:
+    """Build any container."""
+    with _chained(f"put a {container.cls.__name__} together"):
+        return container.unflatten(form, parts)
 
 
-def _chained(what: str) -> Chained:
-    """Whatever a class raises becomes an error of ours, unless it says that a walk has no end."""
+def _chained(action: str) -> Chained:
+    """Chain errors that a class raises to an error of ours, except for a recursion without end."""
 
     def failed(error: Exception) -> UnsupportedArrayError:
         if isinstance(error, RecursionError):
             raise error
-        return UnsupportedArrayError.build(what, f"its class failed with {error!r}", "its parts one by one")
+        return UnsupportedArrayError.build(action, f"its class failed with {error!r}", "its parts one by one")
 
     return Chained(failed)
 
 
-def _named(
-    node: Container, x: Any, children: Collection[Any], known: Any, name: str
+def _children(
+    container: Container, x: Any, children: Collection[Any], form: Any, name: str
 ) -> list[tuple[str, Any]]:
-    """The children of a container by their names, or by their places where its class cannot tell names."""
-    ways: list[str] = []
-    with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {node.cls.__name__}"):
-        ways = node.ways(x, known)
-    if len(ways) != len(children):
-        ways = [f"[<flat index {i}>]" for i in range(len(children))]
-    return [(name + way, child) for way, child in zip(ways, children, strict=True)]
+    """Return the children of a container with their paths, or indices if its class does not give paths."""
+    paths: list[str] = []
+    with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {container.cls.__name__}"):
+        paths = container.paths(x, form)
+    if len(paths) != len(children):
+        paths = [f"[<flat index {i}>]" for i in range(len(children))]
+    return [(name + path, child) for path, child in zip(paths, children, strict=True)]
 
 
-def _named_children(x: Any, name: str) -> list[tuple[str, Any]]:
-    """The same, taken apart anew; none of a leaf."""
-    node = find(x)
-    return [] if node is None else _named(node, x, *_apart(node, x), name)
+def _open_anew(x: Any, name: str) -> list[tuple[str, Any]]:
+    """Take an object apart and return its children with their paths. A leaf has none."""
+    container = find(x)
+    return [] if container is None else _children(container, x, *_flatten(container, x), name)
 
 
 def _endless(tree: Tree) -> OptionError:
-    """Why a walk did not end: a container stands in itself, or there are too many, one in the other."""
-    with suppress(RecursionError):  # of a class that does not come apart
-        todo = [(tree, iter(_named_children(tree, "tree")))]
+    """Return the error for a container that contains itself, or for too many containers in each other."""
+    with suppress(RecursionError):  # a class may raise it while it is taken apart
+        todo = [(tree, iter(_open_anew(tree, "tree")))]
         around, done = {id(tree): "tree"}, set()
-        while todo and len(todo) < _LONGEST:
+        while todo and len(todo) < _DEEPEST:
             x, children = todo[-1]
             name, child = next(children, ("", None))
             if not name:
@@ -237,12 +244,12 @@ def _endless(tree: Tree) -> OptionError:
                 )
             elif id(child) not in done and find(child) is not None:
                 around[id(child)] = name
-                todo.append((child, iter(_named_children(child, name))))
+                todo.append((child, iter(_open_anew(child, name))))
     return OptionError.build("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
 
 
-def _apart(node: Container, x: Any) -> tuple[list[Any], Any]:
-    """The children of any container, and what else is known of it."""
-    with _chained(f"take a {node.cls.__name__} apart"):
-        children, known = node.take(x)
-        return list(children), known
+def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
+    """Return the children and the form of any container."""
+    with _chained(f"take a {container.cls.__name__} apart"):
+        children, form = container.flatten(x)
+        return list(children), form

@@ -16,7 +16,7 @@ from xbridge.backends._registry import are_arrays, backend_for, fast_converters
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from xbridge._core.protocol import Array, ArrayFn, Backend
 
@@ -63,16 +63,24 @@ def _kind_of(x: Any) -> Any:
     return getattr(getattr(x, "dtype", None), "kind", "")
 
 
-def leaf_converter(target: Backend, keywords: dict[str, Any]) -> ArrayFn:
-    """Return a function that converts arrays and fixtures.
+def leaf_converter(
+    target: Backend, keywords: dict[str, Any], kinds: Collection[type] | None = None
+) -> ArrayFn:
+    """Return a function that converts arrays and fixtures of certain types, or of any types.
 
     A fixture keeps its dtype, and text stays as it is.
     """
-    return partial(_convert, target, read_options((target,), **keywords), keywords)
+    return partial(_convert, target, read_options((target,), **keywords), keywords, kinds)
 
 
-def _convert(target: Backend, options: Options, keywords: dict[str, Any], xs: list[Any]) -> list[Array]:
-    direct = {kind: _direct(kind, target, options) for kind in set(map(type, xs))}
+def _convert(
+    target: Backend,
+    options: Options,
+    keywords: dict[str, Any],
+    kinds: Collection[type] | None,
+    xs: list[Any],
+) -> list[Array]:
+    direct = {kind: _direct(kind, target, options) for kind in kinds or set(map(type, xs))}
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:

@@ -206,4 +206,4 @@ def _converted(
     number = None
     if scalars:
         number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
-    return batch.map(leaf_converter(target, keywords), number)
+    return batch.map(leaf_converter(target, keywords, batch.kinds), number)

@@ -16,11 +16,10 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined] # it does not 
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
-from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
-from xbridge.backends.jax._casts import ends
-from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places, rows, suits
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
@@ -115,12 +114,12 @@ def memory_layout(x: Array, /) -> MemoryLayout:
     if refused:
         raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
-    address, strides = part.unsafe_buffer_pointer(), rows(part.shape, size)
+    address, strides = part.unsafe_buffer_pointer(), c_strides(part.shape, size)
     return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
 
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
-    in_rows = layout.strides == rows(layout.shape, layout.itemsize)
+    in_rows = layout.strides == c_strides(layout.shape, layout.itemsize)
     return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
 
 
@@ -181,7 +180,9 @@ def check_cast(x: Array, dtype: str, /) -> Array:
         )
     if x.size:
         with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            _host.check_cast(to_numpy(x if array_info(x).device == CPU else ends(x)), dtype)
+            near = array_info(x).device == CPU
+            few = x if near else jax.device_put(_host.extremes(jnp, x), host_device())
+            _host.check_cast(to_numpy(few), dtype)
     return x
 
 
@@ -212,7 +213,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     here = devices()
     if device in here:
         return device
-    alike = [place for place in (near, default(), *here) if place in here and suits(place, device)]
+    alike = [place for place in (near, default(), *here) if place in here and is_of_kind(place, device)]
     if alike:
         return alike[0]
     raise DeviceError.build(

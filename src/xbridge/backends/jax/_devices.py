@@ -62,19 +62,6 @@ def named(device: jax.Device) -> Device:
     return device_named(f"{kind}:{device.id if index is None else index}")
 
 
-def suits(place: Device, asked: Device) -> bool:
-    """Whether a place is of the kind that was asked for, where no index was."""
-    return place.kind != "cpu" if asked == "gpu" else asked.index is None and place.kind == asked.kind
-
-
-def rows(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides of an array that lies row by row."""
-    strides = [itemsize]
-    for n in shape[:0:-1]:
-        strides.append(strides[-1] * n)
-    return tuple(strides[::-1]) if shape else ()
-
-
 def in_rows(x: Array) -> bool:
     """Whether JAX says of an array that it lies row by row."""
     order: tuple[int, ...] = x.format.layout.major_to_minor

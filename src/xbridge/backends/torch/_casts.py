@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._core.dtypes import category, exact_integers
+from xbridge._core.dtypes import category, holds_integers
 
 if TYPE_CHECKING:
     from xbridge._core.devices import Device
@@ -19,8 +19,7 @@ def loses(x: torch.Tensor, dtype: str) -> bool:
     if not x.is_floating_point() and not x.is_complex():
         signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)
         low, high = (int(end) + (x.dtype == torch.uint64) * -_SIGN for end in torch.aminmax(signed))
-        least, most = exact_integers(dtype)
-        return low < least or high > most
+        return not holds_integers(dtype, low, high)
     if x.is_complex():
         x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
     ends = torch.stack(torch.aminmax(x))
