@@ -139,7 +139,7 @@ def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
                 "cupy astype complex128",
             ],
         ),
-        ({"dtype": "float32", "exact": True}, None),
+        ({"dtype": "float32", "check_loss": True}, None),
     ],
     ids=str,
 )

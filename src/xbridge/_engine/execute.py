@@ -8,7 +8,7 @@ a plan. A conversion in another thread counts as called by the line that began i
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from xbridge._core.locks import lock
 from xbridge._engine.caller import caller
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.caller import Caller
-    from xbridge._plan.steps import Op, Plan, Step
+    from xbridge._plan.steps import Op, Options, Plan, Step
     from xbridge.errors import XBridgeError
 
 T = TypeVar("T")
@@ -90,6 +90,31 @@ def remove_observer(observer: Observer) -> None:
 def observers() -> tuple[Observer, ...]:
     """Return the observers that are notified now."""
     return _observers
+
+
+def outside(
+    fn: Callable[[Any, Backend, Options], T],
+    given: object,
+    sources: list[Backend],
+    target: Backend,
+    options: Options,
+) -> T:
+    """Call `fn(given, target, options)` outside of the contexts of the libraries, such as tracing.
+
+    A call within one library is part of its context. If a library traces the caller, the options say so,
+    because the result will be traced again.
+    """
+    if all(source is target for source in sources):
+        return fn(given, target, options)
+    backends: list[Backend] = []
+    for backend in (*sources, target):
+        if backend.is_tracing():
+            return backend.untraced(fn)(given, target, options._replace(compiled=True))  # type: ignore[no-any-return] # as `fn`
+        if backend not in backends:
+            backends.append(backend)
+    for backend in backends:
+        fn = backend.untraced(fn)
+    return fn(given, target, options)
 
 
 def run(x: Array, plan: Plan) -> Array:

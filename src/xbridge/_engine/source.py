@@ -11,6 +11,7 @@ from xbridge.backends._registry import backend_for, get
 from xbridge.errors import OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend
     from xbridge._plan.steps import Options
 
@@ -50,6 +51,10 @@ class Source:
     def is_literal(self) -> bool:
         """Return True if it is a Python number or a sequence, which has no backend."""
         return self.foreign and not self.is_array and _host.is_literal(self.array)
+
+    def is_number(self) -> bool:
+        """Return True if it is a Python number, which has no backend."""
+        return self.is_literal() and isinstance(self.array, (bool, int, float, complex))
 
     def is_scalar(self) -> bool:
         """Return True if it is a scalar of its backend, such as one of NumPy's."""
@@ -107,6 +112,11 @@ def import_for(source: Source, target: Backend, options: Options) -> Source:
     """Import an input as a conversion with these options needs it."""
     fetch = target.host_only or options.device == CPU
     return import_source(source, target, must_share=options.copy is False, fetch=fetch)
+
+
+def device_for(source: Source, target: Backend, options: Options) -> Device:
+    """Return the device of an input that a conversion with these options imports."""
+    return import_for(source, target, options).info().device
 
 
 def leading_index(sources: list[Source]) -> int | None:

@@ -7,8 +7,9 @@ does it, every element is read once.
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from itertools import compress
+from operator import attrgetter, not_
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge import _host
 from xbridge._core.devices import CPU
@@ -26,7 +27,7 @@ from xbridge.backends._registry import backend_for, fast_converters, get
 from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
@@ -52,6 +53,19 @@ class _Element(NamedTuple):
             return self.weak
         backend = self.source.backend
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
+
+
+def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
+    """Return what converts an input, its first argument, and the backends in it, the leading one first."""
+    if not source.is_literal():
+        return convert, source, [source.backend]
+    nest = _host.nest(source.array)
+    if nest is None:
+        return from_numbers, source.array, [source.backend]
+    kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
+    backends = {kind: backend_for(kind) or source.backend for kind in kinds}
+    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
+    return from_arrays, nest, [*proper, *backends.values()]
 
 
 def from_numbers(obj: object, target: Backend, options: Options) -> Array:

@@ -6,22 +6,21 @@ program. A conversion within one library is part of that.
 
 from __future__ import annotations
 
-from itertools import compress
-from operator import not_
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._core.devices import SHARDED
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
-from xbridge._engine.source import import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import from_arrays, from_numbers
+from xbridge._engine.execute import outside
+from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
+from xbridge._engine.stack import choose_converter
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get
-from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError, index_errors
+from xbridge.backends._registry import get
+from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,33 +30,6 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
-
-T = TypeVar("T")
-
-
-def outside(
-    fn: Callable[[Any, Backend, Options], T],
-    given: object,
-    sources: list[Backend],
-    target: Backend,
-    options: Options,
-) -> T:
-    """Call `fn(given, target, options)` outside of the contexts of the libraries, such as tracing.
-
-    A call within one library is part of its context. If a library traces the caller, the options say so,
-    because the result will be traced again.
-    """
-    if all(source is target for source in sources):
-        return fn(given, target, options)
-    backends: list[Backend] = []
-    for backend in (*sources, target):
-        if backend.is_tracing():
-            return backend.untraced(fn)(given, target, options._replace(compiled=True))  # type: ignore[no-any-return] # as `fn`
-        if backend not in backends:
-            backends.append(backend)
-    for backend in backends:
-        fn = backend.untraced(fn)
-    return fn(given, target, options)
 
 
 def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
@@ -95,23 +67,10 @@ def asarray(
         target = target or model.backend
         if device is None and target is model.backend:
             device = model.info().device
-    fn, given, backends = _reader(resolve_source(obj))
+    fn, given, backends = choose_converter(resolve_source(obj))
     target = target or backends[0]
     options = read_options((target, backends[0]), device=device, **keywords)
     return outside(fn, given, backends, target, options)
-
-
-def _reader(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
-    """Return what converts an input, its first argument, and the backends in it, the leading one first."""
-    if not source.is_literal():
-        return convert, source, [source.backend]
-    nest = _host.nest(source.array)
-    if nest is None:
-        return from_numbers, source.array, [source.backend]
-    kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
-    backends = {kind: backend_for(kind) or source.backend for kind in kinds}
-    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
-    return from_arrays, nest, [*proper, *backends.values()]
 
 
 def align(
@@ -130,18 +89,17 @@ def align_sources(
 ) -> tuple[Array, ...]:
     """Align inputs. `place` names one of them in an error."""
     target, options = choose_target(sources, like, name, **keywords)
+    made: list[Array] = []
     try:
-        return tuple(index_errors(_align_one(source, target, options) for source in sources))
+        for source in sources:
+            if source.is_number():  # it adapts to any array
+                made.append(source.array)
+                continue
+            fn, given, backends = choose_converter(source)
+            made.append(outside(fn, given, backends, target, options))
     except XBridgeError as error:
-        raise error.at(place(error.index or 0)) from error
-
-
-def _align_one(source: Source, target: Backend, options: Options) -> Array:
-    """Convert an array or a list. A number adapts to any array, so it stays as it is."""
-    if source.is_literal() and isinstance(source.array, (bool, int, float, complex)):
-        return source.array
-    fn, given, backends = _reader(source)
-    return outside(fn, given, backends, target, options)
+        raise error.at(place(len(made))) from error
+    return tuple(made)
 
 
 def choose_target(
@@ -158,8 +116,9 @@ def choose_target(
     options = read_options((target,), **keywords)
     if options.device is None and leading and not target.host_only:
         own = [source for source in (*leading, *sources) if source.backend is target]
-        near = import_source((own or leading)[0]).info().device
-        options = options._replace(device=destination(target, None, near))
+        near = (own or leading)[0]
+        device = outside(device_for, near, [near.backend], target, options)
+        options = options._replace(device=destination(target, None, device))
     return target, options
 
 
