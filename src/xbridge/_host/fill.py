@@ -1,7 +1,7 @@
-"""Fill fresh memory, a large one by several threads, where others can take it over if they want that.
+"""Copies into fresh memory, by several threads if they are large, aligned so that libraries can share it.
 
-What takes the time in a large copy is the first touch of every page, which threads can share: NumPy lets
-go of the interpreter while it copies. The threads end with the call, so nothing is left to a fork.
+The first write to every page takes most of the time of a large copy. Threads can share that work, because
+NumPy releases the interpreter lock while it copies. The threads end with the call, so a fork finds none.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
 ALIGNMENT = 64
-"""Where memory begins that is to be taken over: at a multiple of so many bytes."""
+"""Memory that another library is to share begins at a multiple of so many bytes."""
 
 ALIGNED = 1 << 16
-"""Bytes from which on a place is sought for it: measured, below it another copy costs less."""
+"""Memory of at least so many bytes is aligned. Measured: below it, another copy costs less."""
 
 LARGE = 1 << 26
-"""Bytes from which on threads pay: measured, below it starting them costs more than they save."""
+"""A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 
 
 def filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
-    """New memory with the values of `host`, cast: one pass, dense, the same axis order.
+    """Cast `host` into new memory, in one pass: dense, in the same axis order.
 
-    With order C it lies row by row, and begins where it can be taken over. An axis that repeats memory has no
-    place in the order, so such an array comes out in C order too.
+    With order C, the result is in C order and aligned to be shared. The axis order of an array that repeats
+    memory along an axis is not defined, so its result is in C order too.
     """
-    taken_over = order == "C" and host.size * dtype.itemsize >= ALIGNED
+    is_aligned = order == "C" and host.size * dtype.itemsize >= ALIGNED
     order = "C" if 0 in host.strides else order
-    if host.nbytes < LARGE and not taken_over:
+    if host.nbytes < LARGE and not is_aligned:
         with np.errstate(all="ignore"):
             return host.astype(dtype, order=order, subok=False)
-    fresh = _aligned(host.shape, dtype) if taken_over else np.empty_like(host, dtype, order, subok=False)
+    fresh = _aligned(host.shape, dtype) if is_aligned else np.empty_like(host, dtype, order, subok=False)
     if host.nbytes < LARGE:
         fill(fresh, host)
         return fresh
@@ -57,13 +57,13 @@ def filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K"
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
-    """Memory that can be taken over."""
-    backend = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -backend.__array_interface__["data"][0] % ALIGNMENT
-    return np.ndarray(shape, dtype, backend, start)
+    """Allocate memory that begins at a multiple of `ALIGNMENT`."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray(shape, dtype, raw, start)
 
 
 def fill(into: HostArray, values: HostArray) -> None:
-    """Copy values into memory that is there, with NumPy's own cast."""
+    """Copy values into existing memory, with NumPy's own cast."""
     with np.errstate(all="ignore"):
         np.copyto(into, values, casting="unsafe")

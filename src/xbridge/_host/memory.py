@@ -1,4 +1,4 @@
-"""Copy, cast, freeze and compare host memory."""
+"""Copies, casts, read-only views and comparisons of host memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
-"""Candidate solutions that NumPy may try before a pair of layouts is compared byte by byte."""
+"""NumPy may try so many candidate solutions before two layouts are compared byte by byte."""
 
 
 def native_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a canonical name, or of NumPy's own words; through ml_dtypes where need be."""
+    """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
     if name in DTYPES and not hasattr(np, name):
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
@@ -38,39 +38,42 @@ def native_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_of_code(code: str) -> np.dtype[Any] | None:
-    """The dtype behind one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
+    """Return the dtype of one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
     try:
         return np.dtype(code) if _CODE.fullmatch(code) else None
-    except TypeError:  # of no such width
+    except TypeError:  # there is no such width
         return None
 
 
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
-    """One pass into fresh memory: dense, native byte order, the same axis order; C is to be taken over."""
+    """Copy into fresh memory in one pass: dense, in native byte order and the same axis order.
+
+    With order C, the copy is aligned so that a library can share it.
+    """
     return filled(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
-    """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
+    """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
     return filled(host, native_dtype(dtype), order)
 
 
 def as_readonly(host: HostArray) -> HostArray:
-    """A read-only view, which cannot be made writable again."""
+    """Return a read-only view, which cannot be made writable again."""
     return _reinterpret(host, writable=False)
 
 
 def as_writable(host: HostArray) -> HostArray:
-    """A view that says it is writable, for a reader who will not write."""
+    """Return a view with the writable flag set, for a consumer that does not write."""
     return _reinterpret(host, writable=True)
 
 
 def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
-    return look(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
+    return raw_view(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
 
 
 def check_cast(host: HostArray, dtype: str) -> HostArray:
-    """The array itself, if its integers survive a cast to the dtype and nothing finite becomes infinite."""
+    """Return the array, if a cast keeps its integers exact and its finite values finite; else raise."""
     target = native_dtype(dtype)
     if host.size == 0:
         return host
@@ -85,9 +88,10 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
 
 
 def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
-    """Whether a finite value becomes infinite in a narrower floating dtype, by whoever's cast."""
+    """Return True if the cast of some library makes a finite value infinite in a narrower floating dtype."""
     narrow = target.type(0).real.dtype
-    # Some go to half precision by way of single, and what one step rounds down two may round up.
+    # Some libraries cast to half precision in two steps, which may round up a value that one step rounds
+    # down.
     ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
     with np.errstate(all="ignore"):
         for part in (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,):
@@ -103,16 +107,16 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
 
 
 def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Whether two arrays in one address space have a byte in common. Reads neither.
+    """Return True if two arrays in one address space have a byte in common, without reading them.
 
-    Bounding ranges and NumPy's solver settle nearly every pair at once. Where the solver gives up, the
-    bytes of both are marked on maps and compared: exact, and bounded by the memory that the two span.
+    Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, the bytes of both are
+    marked on two maps and compared: that is exact, and bounded by the memory that the two span.
     """
     if a.is_unallocated() or b.is_unallocated():
         return False
     a, b = _moving(a), _moving(b)
     try:
-        return bool(np.shares_memory(look(a), look(b), max_work=_WORK))  # type: ignore[arg-type] # any int
+        return bool(np.shares_memory(raw_view(a), raw_view(b), max_work=_WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
@@ -121,13 +125,13 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
 
 
 def _moving(layout: MemoryLayout) -> MemoryLayout:
-    """The layout without axes along which the address stays. There may be more of them than NumPy has."""
+    """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
     axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
     return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
 class _Range:
-    """An address range in NumPy's eyes, that keeps its owner for as long as somebody looks at it."""
+    """An address range that NumPy can view. The view keeps the owner of the memory alive."""
 
     def __init__(self, layout: MemoryLayout, owner: object) -> None:
         self.owner = owner
@@ -140,20 +144,20 @@ class _Range:
         }
 
 
-def look(layout: MemoryLayout, owner: object = None) -> HostArray:
-    """A layout as an array of raw bytes. Whoever reads it must know that the memory is there."""
+def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
+    """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
     return np.asarray(_Range(layout, owner))
 
 
 def layout_of(host: HostArray) -> MemoryLayout:
-    """How host memory lies."""
+    """Return the layout of an array in host memory."""
     flags = host.flags
     address = int(host.__array_interface__["data"][0])
     return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
 
 
 def _marks(layout: MemoryLayout, start: int, size: int) -> HostArray:
-    """The bytes of a layout on a map of `size` bytes from `start`: one at first, then axis by axis."""
+    """Mark the bytes of a layout on a map of `size` bytes from `start`: one byte first, then axis by axis."""
     marks = np.zeros(size, np.bool_)
     marks[layout.address + layout.span()[0] - start] = True
     for n, stride in [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]:

@@ -1,4 +1,4 @@
-"""Would a cast lose a value? Asked of arrays where they are, so that a few numbers move and no more."""
+"""Extreme values of an array, computed on its device, so that only a few numbers move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ends(x: Array) -> Array:
-    """The few numbers that say whether a cast loses one, found where the array is."""
+    """Return the extreme finite values, computed on the device. They decide if a cast loses a value."""
     parts = [x.real, x.imag] if jnp.iscomplexobj(x) else [x]
     finite = [jnp.where(jnp.isfinite(part), part, jnp.zeros((), part.dtype)) for part in parts]
     few = jnp.stack([end for part in finite for end in (part.min(), part.max())])
