@@ -51,8 +51,8 @@ LATER: tuple[str, ...] = (
     "src/xbridge/tree",
     "tests",
     *(f"docs/{name}.py" for name in ("check", "claims", "declared", "generate", "measured")),
-    *(f"docs/{name}.md" for name in ("add-a-backend", "command-line", "contract", "explain", "idioms")),
-    *(f"docs/{name}.md" for name in ("libraries", "principles", "quality", "reference", "support")),
+    *(f"docs/{name}.md" for name in ("add-a-backend", "explain", "idioms", "libraries")),
+    *(f"docs/{name}.md" for name in ("principles", "quality", "reference")),
     *(f"docs/{name}.md" for name in ("test-your-library", "testing-reference", "transfers", "trees", "why")),
     "README.md",
 )
