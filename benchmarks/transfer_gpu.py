@@ -239,20 +239,20 @@ def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
 
 def sweep(names: dict[str, Any], size: int) -> None:
     """Which sizes and numbers of buffers pay."""
-    table(["chunk", "lanes", "host to device", "device to host"])
+    table(["chunk", "buffers", "host to device", "device to host"])
     for chosen in shapes():
         _transfer.__dict__["sizes"] = lambda chosen=chosen: chosen
-        _transfer._rings.clear()  # noqa: SLF001 -- other buffers
+        _transfer._pools.clear()  # noqa: SLF001 -- other buffers
         times = interleave([THERE, BACK], names, rounds=3, block=0)
         rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (THERE, BACK)]
-        table([f"{chosen.chunk >> 20} MiB", str(chosen.lanes), *rates], head=False)
+        table([f"{chosen.chunk >> 20} MiB", str(chosen.buffers), *rates], head=False)
 
 
 def shapes() -> Iterator[_pinned.Sizes]:
     """What is tried."""
-    for lanes in (2, 4, 8, 12, 16):
+    for buffers in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
-            yield _pinned.Sizes(chunk, lanes, _pinned.LEAST)
+            yield _pinned.Sizes(chunk, buffers, _pinned.LEAST)
 
 
 def table(cells: list[str], *, head: bool = True) -> None:

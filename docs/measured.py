@@ -228,7 +228,7 @@ def layouts() -> Table:
         "every second element": (host[:, ::2], tensor[:, ::2]),
         "channels last": (None, torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last)),
         "reversed": (host[::-1], None),
-        "with strides that are no multiple of the item": (np.zeros(4, "f4,i1")["f0"], None),
+        "with strides that are not a multiple of the item size": (np.zeros(4, "f4,i1")["f0"], None),
         "not aligned": (np.frombuffer(bytearray(17), "float32", offset=1), None),
         "in foreign byte order": (host.astype(host.dtype.newbyteorder()), None),
         "read-only": (frozen, None),

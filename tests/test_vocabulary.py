@@ -108,7 +108,7 @@ def test_an_exception_needs_a_reason_and_a_use(comment: str, shown: str, tmp_pat
 
 def test_the_command_fails_and_counts_the_faults(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text("room = door = 1\n", "utf-8")
-    command = [sys.executable, Path(vocabulary.__file__), tmp_path]
+    command = [sys.executable, vocabulary.__file__, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 3

@@ -194,7 +194,7 @@ PROSE = {
         "mkdir -p .*",
         "xbridge-array info.*",
         "again",
-        "a place with room for it",
+        "a disk with space for it",
         "bfloat16=float32",
         "pip install .*",
         "python -c .*",

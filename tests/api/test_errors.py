@@ -141,7 +141,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         options(device=0),
         xbridge.DeviceError,
-        "cannot put an array of numpy on 'gpu:0': NumPy arrays live in host memory; try device='cpu'",
+        "cannot put an array of numpy on 'gpu:0': NumPy arrays are in host memory; try device='cpu'",
     ),
     (
         options(device=-1),
@@ -156,7 +156,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         options(device="cuda"),
         xbridge.DeviceError,
-        "cannot put an array of numpy on 'cuda': NumPy arrays live in host memory; try device='cpu'",
+        "cannot put an array of numpy on 'cuda': NumPy arrays are in host memory; try device='cpu'",
     ),
     (
         options(dtype="float32", copy=False),
@@ -344,7 +344,10 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str]] = [
     (
         nested([1, None]),
         xbridge.UnsupportedArrayError,
-        "cannot make an array of this list: not all of it are numbers; try a list of numbers or arrays",
+        (
+            "cannot make an array of this list: not all of its items are numbers; "
+            "try a list of numbers or arrays"
+        ),
     ),
     (
         nested([-1, 2**63]),

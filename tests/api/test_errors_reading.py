@@ -53,7 +53,7 @@ FORMS: list[tuple[Call, type[xbridge.XBridgeError], str, str]] = [
         xbridge.UnsupportedArrayError,
         DLPACK,
         (
-            "__dlpack__ returned a capsule that was used before, or that is none of DLPack's; "
+            "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's; "
             "try numpy.asarray(x)"
         ),
     ),

@@ -334,7 +334,7 @@ def test_any_librarys_device_and_dtype_objects_are_understood() -> None:
     assert xbridge.to_numpy(np.ones(2), dtype=torch.float32).dtype == np.float32
     assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.dtype("int8")).dtype == torch.int8
     assert xbridge.to_backend(torch.ones(2), "torch", dtype=np.int8).dtype == torch.int8
-    with pytest.raises(xbridge.DeviceError, match="NumPy arrays live in host memory"):
+    with pytest.raises(xbridge.DeviceError, match="NumPy arrays are in host memory"):
         xbridge.to_backend(np.ones(2), "numpy", device=torch.device("cuda", 0))
 
 

@@ -166,7 +166,7 @@ def test_a_torch_file_with_one_wrong_bit_in_a_tensor_is_refused_by_the_name_of_t
     options = ["--array", part] if target.endswith(".npy") else []
     said = refused(capsys, "convert", damaged, tmp_path / target, "--relayout", *options)
     name = "part" if part == "steps" and not options else part  # they are of one record
-    assert f"cannot read {damaged}: the checksum of {name!r} is another one: its values are damaged" in said
+    assert f"cannot read {damaged}: the checksum of {name!r} differs: its values are damaged" in said
     assert listing(tmp_path) == {"a.pt", "damaged.pt"}
 
 
@@ -292,7 +292,7 @@ def test_checksums_that_a_file_has_are_compared_whatever_is_allowed(
     good(tmp_path / "a.pt")
     damaged = flipped(tmp_path / "a.pt", places(tmp_path / "a.pt", "data/1")["values"])
     said = refused(capsys, "convert", damaged, tmp_path / "b.npz", "--no-checksum")
-    assert "the checksum of 'b' is another one" in said
+    assert "the checksum of 'b' differs" in said
 
 
 def repacked(path: Path, compression: int, changed: dict[str, bytes]) -> None:
@@ -371,8 +371,14 @@ def _alias() -> object:
 
 
 PT: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a dict in a dict": (lambda torch: {"a": {"b": torch.ones(2)}}, "'a' is of type dict, and no tensor"),
-    "a number": (lambda torch: {"w": torch.ones(2), "epoch": 3}, "'epoch' is of type int, and no tensor"),
+    "a dict in a dict": (
+        lambda torch: {"a": {"b": torch.ones(2)}},
+        "'a' is of type dict, which is not a tensor",
+    ),
+    "a number": (
+        lambda torch: {"w": torch.ones(2), "epoch": 3},
+        "'epoch' is of type int, which is not a tensor",
+    ),
     "a list": (lambda torch: [torch.ones(2)], "it holds a list"),
     "a number for a name": (lambda torch: {1: torch.ones(2)}, "the name 1 is not a string"),
     "None for a name": (lambda torch: {None: torch.ones(2)}, "the name None is not a string"),
@@ -481,15 +487,15 @@ def npy(descr: str, shape: tuple[int, ...], values: bytes, version: int = 1) -> 
     ("content", "reason"),
     [
         (npy("<f8", (2,), bytes(24)), "8 bytes follow its array, perhaps another array; try numpy.load on "),
-        (npy("<f8", (1 << 59,), bytes(8)), "only 8 of the 4611686018427387904 bytes of its values are there"),
+        (npy("<f8", (1 << 59,), bytes(8)), "it has only 8 of the 4611686018427387904 bytes of its values"),
         (npy("<f8", (1 << 60,), bytes(8)), "array is too big"),
         (npy("<f8", (0, 1 << 60), b""), "array is too big"),
         (npy("<f8", (1,) * 65, bytes(8)), "maximum supported dimension for an ndarray is currently 64"),
         (npy("<f8", (True,), bytes(8)), "an integer is required"),
         (npy("<f8", (-1,), b""), "there is no float64 array of shape (-1,)"),
         (npy("|S0", (2,), b""), "there is no |S0 array of shape (2,)"),
-        (npy("<f8", (1,), bytes(8), version=3), "no header of version (3, 0) is read here; try numpy.load"),
-        (npy("<f8", (1,), bytes(8), version=9), "no header of version (9, 0) is read here; try numpy.load"),
+        (npy("<f8", (1,), bytes(8), version=3), "its header has the unknown version (3, 0); try numpy.load"),
+        (npy("<f8", (1,), bytes(8), version=9), "its header has the unknown version (9, 0); try numpy.load"),
         (b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[['}", "EOF in multi-line statement"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4294967295 bytes, and NumPy reads 10000"),
     ],

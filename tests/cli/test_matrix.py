@@ -89,7 +89,7 @@ def test_where_nobody_else_is_there_is_nothing_to_measure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix, "is_available", lambda name: name == "numpy")
-    assert "numpy is the only backend that is here; try " in refused(capsys, "matrix", "dtypes")
+    assert "numpy is the only backend that is installed; try " in refused(capsys, "matrix", "dtypes")
     assert shell(capsys, "matrix", "pairs").splitlines()[1] == "numpy  itself"
 
 

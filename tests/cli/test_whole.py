@@ -65,7 +65,7 @@ def test_a_full_disk_leaves_the_target_as_it_was(
     monkeypatch.setattr(sink, "Sink", Full)
     said = refused(capsys, "convert", source, source.with_name(target), "--force")
     assert f"cannot write {source.with_name(target)}: No space left on device, and " in said
-    assert f"{source.with_name(target)} is as it was; try a place with room for it" in said
+    assert f"{source.with_name(target)} is as it was; try a disk with space for it" in said
     assert as_before(source.parent)
 
 
@@ -173,7 +173,7 @@ def test_a_target_that_appears_meanwhile_is_kept(
         there.write_text("somebody else's")
 
     monkeypatch.setattr(npz, "write", and_somebody_else_too)
-    assert "somebody else has written it meanwhile" in refused(capsys, "convert", source, there)
+    assert "another program has written it meanwhile" in refused(capsys, "convert", source, there)
     assert there.read_text() == "somebody else's"
     there.unlink()
     assert as_before(source.parent)
@@ -212,7 +212,7 @@ def test_a_link_stays_a_link_to_the_new_file(source: Path, capsys: pytest.Captur
     (source.parent / "elsewhere").mkdir()
     real, link = source.parent / "elsewhere" / "real.npz", source.with_name("link.npz")
     link.symlink_to(real)
-    assert "it is a link to a file that is not there" in refused(capsys, "convert", source, link)
+    assert "it is a link to a missing file" in refused(capsys, "convert", source, link)
     real.write_text("before")
     shell(capsys, "convert", source, link, "--force")
     assert link.is_symlink()
@@ -270,15 +270,15 @@ def test_a_folder_that_may_not_be_written_is_said(
     [
         (
             ("a.npy", "."),
-            "cannot tell the format of .: its name has no suffix; try a name that ends in .npy, ",
+            "cannot find the format of .: its name has no suffix; try a name that ends in .npy, ",
         ),
-        (("a.npy", "b"), "cannot tell the format of b: its name has no suffix"),
-        (("a.npy", "b.txt"), "cannot tell the format of b.txt: its name ends in '.txt'"),
+        (("a.npy", "b"), "cannot find the format of b: its name has no suffix"),
+        (("a.npy", "b.txt"), "cannot find the format of b.txt: its name ends in '.txt'"),
         (("a.npy", "no/b.npz"), "cannot write no/b.npz: there is no directory no; try mkdir -p no"),
         (("a.npy", "folder.npz"), "cannot write folder.npz: it is a directory; try folder.npz/a.npy"),
         (("a.npy", "pipe.npz", "--force"), "cannot write pipe.npz: it is not a regular file"),
-        (("a.npy", "loop.npz", "--force"), "cannot write loop.npz: it is a link to a file that is not there"),
-        (("a.npy", "to-loop.npz"), "cannot write to-loop.npz: it is a link to a file that is not there"),
+        (("a.npy", "loop.npz", "--force"), "cannot write loop.npz: it is a link to a missing file"),
+        (("a.npy", "to-loop.npz"), "cannot write to-loop.npz: it is a link to a missing file"),
         (("a.npy", "to-folder.npz"), "cannot write to-folder.npz: it is a directory"),
         (("a.npy", "loop.npz/b.npz"), "there is no directory loop.npz; try another name"),
         (("a.npy", "a.npy/b.npz"), "there is no directory a.npy; try another name"),
@@ -286,7 +286,7 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("a.npy", "n" * 300 + ".npz"), "n.npz: File name too long; try another name"),
         (("a.npy", "n" * 5000 + ".npz"), "n.npz: File name too long; try another name"),
         (("a.npy", "\ud800.npz"), "cannot write \\ud800.npz: 'utf-8' codec can't encode"),
-        (("loop.npz", "c.npz"), "cannot read loop.npz: it is a link to a file that is not there"),
+        (("loop.npz", "c.npz"), "cannot read loop.npz: it is a link to a missing file"),
         (("n\0l.npz", "c.npz"), "cannot read n\\x00l.npz: it does not exist"),
         (("n" * 300 + ".npz", "c.npz"), "n.npz: File name too long; try the name of an array file"),
         (("no.npy", "b.npz"), "cannot read no.npy: it does not exist"),

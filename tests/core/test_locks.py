@@ -359,8 +359,8 @@ def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
         moved = tree.to_backend(given, "torch", device="emu")
         return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
     assert move()
-    (ring,) = _transfer._rings.values()
-    lent = [ring._free.get() for _ in range(ring.sizes.lanes)]  # as threads have them that are moving
+    (pool,) = _transfer._pools.values()
+    lent = [pool._free.get() for _ in range(pool.sizes.buffers)]  # as threads have them that are moving
     child = os.fork()
     if child == 0:
         signal.alarm(60)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xbridge import Device
 
 CHUNK = 64
-SIZES = _pinned.Sizes(chunk=CHUNK, lanes=2, least=1)
+SIZES = _pinned.Sizes(chunk=CHUNK, buffers=2, least=1)
 
 
 def use_small_buffers(

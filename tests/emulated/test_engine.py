@@ -252,7 +252,7 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_memmap_is_cast_piece_by_piece(
     engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 14, lanes=2, least=1))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -312,7 +312,7 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
 def test_with_too_few_threads_the_caller_does_it_all_again(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, lanes=3, least=1))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
     start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
@@ -355,7 +355,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
     engine: ModuleType,
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, lanes=2, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -374,7 +374,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
 def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -393,7 +393,7 @@ def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: py
 
 
 def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
 
     back = engine.to_device_many(
         [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
@@ -416,7 +416,7 @@ def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
+    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
     seen = []
     to_device_many = backend.to_device_many
 
@@ -528,10 +528,10 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _pinned
 def test_no_more_is_pinned_than_the_setting_says(
     mebibytes: int, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
-    chunk, lanes, _ = setting(str(mebibytes))
+    chunk, buffers, _ = setting(str(mebibytes))
 
     assert chunk.bit_count() == 1
-    assert mebibytes / 2 < chunk * lanes / 2**20 <= mebibytes
+    assert mebibytes / 2 < chunk * buffers / 2**20 <= mebibytes
 
 
 def test_at_zero_nothing_is_staged(

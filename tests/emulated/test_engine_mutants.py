@@ -54,7 +54,7 @@ def check_what_is_fetched(engine: ModuleType) -> None:
 
 def check_packs(engine: ModuleType) -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
-    engine.__dict__["sizes"] = lambda: _pinned.Sizes(chunk=1024, lanes=1, least=1 << 20)
+    engine.__dict__["sizes"] = lambda: _pinned.Sizes(chunk=1024, buffers=1, least=1 << 20)
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
         there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -142,16 +142,16 @@ STAGING = {
         "        self.stream.synchronize()  # the copy into the buffer\n",
         "",
     ),
-    "no wait for what the current stream does": ("                lane.stream.wait_event(asked)\n", ""),
+    "no wait for what the current stream does": ("                pinned.stream.wait_event(asked)\n", ""),
     "a lane is given back with work under way": (
-        "                lane.stream.synchronize()\n",
+        "                pinned.stream.synchronize()\n",
         "                pass\n",
     ),
     "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
 }
 CROSSING = {
     "a pack is read before it is there": (
-        "        lane.stream.synchronize()  # the copy into the buffer\n",
+        "        pinned.stream.synchronize()  # the copy into the buffer\n",
         "",
     ),
     "a pack in which all begin at the same place": (

@@ -284,8 +284,8 @@ BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
     "with a mask": ({"mask": interface(np.ones(6, bool))}, "its mask would be lost"),
     "of foreign bytes": ({"typestr": ">f8"}, "foreign order"),
     "of no type": ({"typestr": "what"}, "failed with TypeError"),
-    "on stream zero": ({"stream": 0}, "its stream 0 is none"),
-    "on a stream in words": ({"stream": "1"}, "its stream '1' is none"),
+    "on stream zero": ({"stream": 0}, "its stream 0 is not valid"),
+    "on a stream in words": ({"stream": "1"}, "its stream '1' is not valid"),
 }
 
 
@@ -301,7 +301,7 @@ def test_an_interface_of_another_kind_is_refused(said: object, cupy: ModuleType)
 
 @pytest.mark.parametrize("typestr", ["|O", "|V8", "<U2", "<M8[s]", "|S8"])
 def test_an_interface_of_no_numbers_is_refused(typestr: str, cupy: ModuleType) -> None:
-    refusals(interface(memory(), typestr=typestr), xbridge.DTypeError, "no numeric dtype")
+    refusals(interface(memory(), typestr=typestr), xbridge.DTypeError, "not a numeric dtype")
 
 
 @pytest.mark.parametrize("result", [None, 3, "capsule", memory()], ids=repr)

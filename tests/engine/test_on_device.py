@@ -323,7 +323,7 @@ def test_torch_takes_over_what_is_shown_where_it_lies_once_its_stream_has_got_th
         taken = take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream}))
         assert taken.device == "cuda:1"
     assert calls == [("stream", 7, "cuda:1"), "synchronize"]
-    with pytest.raises(xbridge.DeviceError, match="lies on no CUDA device"):
+    with pytest.raises(xbridge.DeviceError, match="that is on no CUDA device"):
         take(Exporter(__cuda_array_interface__={"data": (512, False), "stream": None}))
 
 

@@ -413,7 +413,7 @@ def test_the_refusal_says_what_reaches_too_far() -> None:
     words = {"version": 3, "typestr": "<f8", "shape": (2,)}
     with pytest.raises(xbridge.UnsupportedArrayError, match="reach out of its buffer of 8 bytes; try "):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(8)}))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="would lie outside of this machine's; try "):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="would be outside of this machine's; try "):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": (-8, False)}))
 
 

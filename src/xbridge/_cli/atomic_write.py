@@ -1,7 +1,7 @@
-"""Write a file whole or not at all: beside the target, onto the disk, read back, then renamed.
+"""Atomic writes: a file is written beside the target, synced to disk, read back, and then renamed.
 
-Until the rename, which the system does in one step, the target is what it was. A run that fails removes what
-it has written; one that is killed leaves a hidden `.xbridge-*.part` beside the target, and never a target.
+The system renames in one step, and until then the target is unchanged. A run that fails removes its partial
+file. A run that is killed leaves a hidden `.xbridge-*.part` beside the target, and never a partial target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
     """Return the file to write, links followed, if it may be written."""
 
     def ours(error: Exception) -> RefusedError:
-        reason = getattr(error, "strerror", "") or str(error)  # of a name that is too long, or no name at all
+        reason = getattr(error, "strerror", "") or str(error)  # the name is too long, or invalid
         return RefusedError.build(f"write {target}", reason, "another name")
 
     with Chained(ours):
@@ -34,7 +34,7 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
 
 
 def _resolved(target: Path, source: Path, *, force: bool) -> Path:
-    os.fsencode(target)  # or the system would refuse the name when all is written
+    os.fsencode(target)  # otherwise the system would refuse the name after all is written
     real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
     reason, hint = "", "another name"
     if "\0" in str(target):
@@ -42,7 +42,7 @@ def _resolved(target: Path, source: Path, *, force: bool) -> Path:
     elif target.is_dir():
         reason, hint = "it is a directory", f"{target / source.name} with the suffix of the format"
     elif target.is_symlink() and not target.exists():
-        reason = "it is a link to a file that is not there"
+        reason = "it is a link to a missing file"
     elif real.exists() and not real.is_file():
         reason = "it is not a regular file"
     elif not real.parent.is_dir():
@@ -59,21 +59,24 @@ def _resolved(target: Path, source: Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Path]]:
-    """A new file, and its name until it takes the target's, when the block ends without an exception."""
+    """Open a new file, which is renamed to the target if the block ends without an exception.
+
+    The context is the open file, and its name until then.
+    """
     part = target.with_name(f".xbridge-{secrets.token_hex(4)}.part")
     as_it_was = f"{target} is as it was" if target.exists() else "nothing was left behind"
-    mode = 0o600 if target.exists() else 0o666  # what was private stays so while it is written
+    mode = 0o600 if target.exists() else 0o666  # a private file stays private while it is written
     try:
         with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file, part
             file.flush()
             os.fsync(file.fileno())
         if target.exists() and not force:
-            raise RefusedError.build(f"write {target}", "somebody else has written it meanwhile", "--force")
+            raise RefusedError.build(f"write {target}", "another program has written it meanwhile", "--force")
         _rename(part, target)
     except OSError as error:
         reason = f"{error.strerror or error}, and {as_it_was}"
-        raise RefusedError.build(f"write {target}", reason, "a place with room for it") from error
+        raise RefusedError.build(f"write {target}", reason, "a disk with space for it") from error
     except KeyboardInterrupt as error:
         raise RefusedError.build(f"write {target}", f"interrupted, and {as_it_was}", "again") from error
     finally:
@@ -81,14 +84,14 @@ def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Pa
 
 
 def _rename(part: Path, target: Path) -> None:
-    """Take the target's name, and the mode and owner of what had it."""
+    """Rename the partial file to the target, with the mode and owner of an old target."""
     if target.exists():
         old = target.stat()
-        with suppress(PermissionError, AttributeError):  # not everybody may, and not every system can
+        with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
             os.chown(part, old.st_uid, old.st_gid)
         shutil.copymode(target, part)
     part.replace(target)
-    with suppress(OSError):  # the file is there; where directories cannot be synced, the system will
+    with suppress(OSError):  # the file exists; some systems cannot sync directories
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,7 +1,7 @@
-"""Hold what is in a file against what the other format can hold; nothing is lost that nobody named.
+"""Checks of a file's content against the format of the target: only changes that the caller allows are made.
 
-Values, dtypes and shapes never change unasked. How elements follow each other, and a cast in which no value
-changes, are for the caller to allow.
+Values and shapes never change. The caller can allow a cast in which no value changes, another order of
+elements, and the loss of a name or of metadata.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 
 class Allowed(NamedTuple):
-    """What the caller lets change."""
+    """The changes that the caller allows."""
 
     array: str | None = None
-    """The one array to convert; its name may be lost."""
+    """The only array to convert. Its name may be lost."""
     casts: Mapping[str, str] = {}
     relayout: bool = False
     drop_metadata: bool = False
 
 
 def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
-    """The same content as the target's format holds it, or an error that names what it cannot hold."""
+    """Return the content in the form that the target's format holds; raise if it cannot hold it."""
     text = content.metadata
     if text and not to.metadata and not allowed.drop_metadata and set(text) != {"format"}:
         keys = ", ".join(map(repr, text))
-        raise _cannot(target, f"it has no place for the metadata {keys}", "--drop-metadata")
+        raise _cannot(target, f"its format cannot hold the metadata {keys}", "--drop-metadata")
     arrays = [_renamed(x, to) for x in _chosen(content, to, allowed, target)]
     fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in arrays]
     return Content(fit, text if to.metadata else {})
 
 
 def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
-    """The arrays to write; one of them where the format has no names."""
+    """Return the arrays to write: only one if the format has no names."""
     arrays = list(content.arrays)
     names = [UNNAMED if x.name is None else x.name for x in arrays]
     if allowed.array is not None:
@@ -62,14 +62,14 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
 
 
 def _renamed(x: Stored, to: Format) -> Stored:
-    """A name where the format needs one, and none where it has none."""
+    """Give an array a name if it has none and the format needs one."""
     if x.name is None and not to.unnamed:
         return replace(x, name=UNNAMED)
     return x
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
-    """The dtype that the caller named for its dtype."""
+    """Cast an array if the caller named a dtype for its dtype."""
     name = name_of(x.dtype)
     to = allowed.casts.get(name)
     if to is None:
@@ -80,7 +80,7 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
 
 
 def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
-    """The order that the format has."""
+    """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
         raise _cannot(target, f"{x.label} is {x.dtype}, and {lacks}", _instead(x))
@@ -93,7 +93,7 @@ def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
 
 
 def _instead(x: Stored) -> str:
-    """A way out for a dtype."""
+    """Return a hint for a dtype that the format lacks."""
     meaning = DTYPES.get(name_of(x.dtype))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
         return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"

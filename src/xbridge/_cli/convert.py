@@ -1,4 +1,4 @@
-"""`convert SRC DST`: an array file into another format, exactly, in bounded memory, whole or not at all."""
+"""`convert SRC DST`: exact conversion of an array file, in bounded memory, with an atomic write."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HELP = "convert an array file to another format"
 DESCRIPTION = f"""\
 Convert an array file to the format that the name of the target ends in: {", ".join(SUFFIXES)}.
 
-Every value, dtype, shape and name arrives, or nothing is written and one line says why. A file may be
-larger than memory. The target appears when it is complete; until then it is as it was."""
+Every value, dtype, shape and name is kept, or nothing is written and one line says why. A file may be
+larger than memory. The target is replaced when the new file is complete, and not before."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be asked."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
@@ -41,21 +41,21 @@ def arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FROM=TO",
-        help="cast arrays of one dtype to another; refused where a value would change",
+        help="cast arrays of one dtype to another; refused if a value would change",
     )
     parser.add_argument(
         "--relayout",
         action="store_true",
-        help="let axis order and byte order change to what DST can hold; values never do",
+        help="change axis order and byte order if DST cannot hold them; values never change",
     )
     parser.add_argument(
         "--no-checksum", action="store_true", help="read a .pt file that torch wrote without checksums"
     )
-    parser.add_argument("--drop-metadata", action="store_true", help="leave a file's text behind")
+    parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
 
 
 def run(asked: Namespace) -> int:
-    """Convert, and tell what was written."""
+    """Convert a file, and print its arrays."""
     written = convert(asked)
     arrays = [
         {"name": x.name, "dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
@@ -100,7 +100,7 @@ def convert(asked: Namespace) -> Content:
 
 
 def casts(asked: Sequence[str]) -> dict[str, str]:
-    """`FROM=TO`, for each."""
+    """Return the casts that `FROM=TO` arguments name."""
     found = {}
     for one in asked:
         before, _, after = one.partition("=")
@@ -113,15 +113,15 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
 
 
 def _try_names(writer: Format, content: Content, target: Path) -> None:
-    """Write numbers under the names, in memory; the format's own library must give each of them back."""
-    from xbridge._cli.formats.stored import counted  # noqa: PLC0415 -- NumPy, which `--help` does not need
+    """Write numbers under the names, in memory. The format's own library must read each of them back."""
+    from xbridge._cli.formats.stored import numbered  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     if not writer.names or [x.name for x in content.arrays] == [None]:
         return
     names = [str(x.name) for x in content.arrays]
     file = BytesIO()
     with Chained(partial(_lost, target)):
-        writer.write(cast("Sink", file), Content(counted(names), content.metadata), target.parent)
+        writer.write(cast("Sink", file), Content(numbered(names), content.metadata), target.parent)
         found = writer.numbers(file.getvalue())
         for number, name in enumerate(names):
             given = int(found[name]) if name in found else None
@@ -131,14 +131,14 @@ def _try_names(writer: Format, content: Content, target: Path) -> None:
 
 
 def _read_back(part: Path, writer: Format, content: Content, target: Path) -> None:
-    """The format's own library must find what was to be written."""
+    """Check that the format's own library finds all arrays in the file that was written."""
     with Chained(partial(_lost, target)):
-        there = set(writer.reread(part))
+        found = set(writer.reread(part))
     for x in content.arrays:
-        if (x.name if writer.names else None, x.dtype, x.shape) not in there:
+        if (x.name if writer.names else None, x.dtype, x.shape) not in found:
             raise _lost(target, f"the file does not give {x.label} back")
 
 
 def _lost(target: Path, reason: object) -> RefusedError:
-    said = f"what was written cannot be read back: {reason}"
-    return RefusedError.build(f"write {target}", said, "another format, or other names")
+    reason = f"the new file cannot be read back: {reason}"
+    return RefusedError.build(f"write {target}", reason, "another format, or other names")

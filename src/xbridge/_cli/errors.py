@@ -1,6 +1,6 @@
-"""What the command line refuses: the one error of its own, and how any error becomes one line.
+"""Errors of the command line, each printed as one line.
 
-Names come out of files, and a file may have been made to harm its reader.
+The names in a file are untrusted, because a file may have been made to harm its reader.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ if TYPE_CHECKING:
 
 
 class RefusedError(XBridgeError):
-    """A file, or what was asked of it, cannot be converted without a loss."""
+    """A file cannot be converted without a loss, or an argument is invalid."""
 
 
 def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
-    """A file that cannot be read; what a library has to say of it is cut to its first sentence."""
-    words = (
-        repr(reason) if isinstance(reason, KeyError) else str(reason)
-    )  # which says the key, and nothing else
-    said = words.partition("\n")[0].partition(". ")[0] or type(reason).__name__
-    return RefusedError.build(f"read {path}", said, hint)
+    """Return the error for a file that cannot be read, with the first sentence of a library's message."""
+    words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
+    sentence = words.partition("\n")[0].partition(". ")[0] or type(reason).__name__
+    return RefusedError.build(f"read {path}", sentence, hint)
 
 
 def check_source(path: Path) -> None:
-    """Refuse what cannot be read from its start as often as need be."""
+    """Raise if a path is not a file that can be read several times from its start."""
 
     def ours(error: Exception) -> RefusedError:
         return unreadable(path, getattr(error, "strerror", "") or error, "the name of an array file")
@@ -35,7 +33,7 @@ def check_source(path: Path) -> None:
     reason = ""
     with Chained(ours):
         if not path.exists():
-            reason = "it is a link to a file that is not there" if path.is_symlink() else "it does not exist"
+            reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
         elif not path.is_file():
             reason = "it is a directory" if path.is_dir() else "it is not a regular file"
         elif not path.stat().st_size:
@@ -47,10 +45,10 @@ def check_source(path: Path) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line that may be printed."""
+    """Format an error as one line of printable characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
 def printable(text: str) -> str:
-    """What a terminal would obey is shown and not sent."""
+    """Escape control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""`explain FILE`: what a conversion of a file's arrays would do, without reading a value."""
+"""`explain FILE`: the plan of a conversion of a file's arrays, made without reading a value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COPY = {"true": True, "false": False}
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be asked."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
     parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
     parser.add_argument("--array", metavar="NAME", help="this array alone")
@@ -37,14 +37,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Print a plan for each array."""
-    from xbridge._inspect import explain  # noqa: PLC0415 -- what it needs is imported when it is asked for
+    from xbridge._inspect import explain  # noqa: PLC0415 -- `--help` does not need it
 
     check_source(asked.file)
     options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}
     with ExitStack() as stack:
         arrays = format_of(asked.file).read(asked.file, stack, checksums=False).arrays
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
-        with Chained(partial(unreadable, asked.file)):  # a header may tell of arrays that cannot be
+        with Chained(partial(unreadable, asked.file)):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
         plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
     if not plans and asked.array is not None:

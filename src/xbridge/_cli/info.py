@@ -1,7 +1,7 @@
-"""`info`: which backends are here, in which version, on which devices, and what to type for the others.
+"""`info`: the backends that are installed, their versions and devices, and what to type for the others.
 
-To answer, each library is imported. What only one library has, its memory on a device and the switches that
-change what a conversion does, stands in `_PROBES`.
+The command imports each library. The memory of a device and the switches that change a conversion differ by
+library; `_PROBES` reads them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 HELP = "what is installed, on which devices, and what to type for the rest"
 DESCRIPTION = """\
-Show the backends that are here and those that are missing, their versions, their devices with their memory,
-and the switches of a library that change what a conversion does."""
+Show the backends that are installed and those that are missing, their versions, their devices with their
+memory, and the switches of a library that change what a conversion does."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be asked."""
-    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="ask of these alone")
+    """Add the arguments of the subcommand."""
+    parser.add_argument("backends", nargs="*", metavar="BACKEND", help="show these alone")
 
 
 def run(asked: Namespace) -> int:
-    """Ask each backend."""
+    """Print the backends."""
     here = {
         "xbridge": next((found.version for found in distributions(name="xbridge-array")), "not installed"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    found = [_told(name) for name in asked.backends or known_backends()]
+    found = [_described(name) for name in asked.backends or known_backends()]
     if asked.json:
         print_json({**here, "backends": found})
     else:
@@ -53,8 +53,8 @@ def run(asked: Namespace) -> int:
     return 0
 
 
-def _told(name: str) -> dict[str, object]:
-    """What there is to say of one backend."""
+def _described(name: str) -> dict[str, object]:
+    """Return the facts about one backend."""
     try:
         backend = get(name)
     except UnknownBackendError:
@@ -77,7 +77,7 @@ def _told(name: str) -> dict[str, object]:
 
 
 def _row(info: dict[str, Any]) -> list[str]:
-    """The same in four cells."""
+    """Return the facts about one backend as four cells."""
     if not info["available"]:
         return [info["name"], "", "", f"{info['why']}; try {info['try']}"]
     devices = [
@@ -89,7 +89,7 @@ def _row(info: dict[str, Any]) -> list[str]:
 
 
 def _host_memory() -> int | None:
-    """The memory of this machine, where the system tells."""
+    """Return the memory of this machine, or None if the system does not report it."""
     names = getattr(os, "sysconf_names", {})
     if "SC_PHYS_PAGES" not in names:
         return None
@@ -97,7 +97,7 @@ def _host_memory() -> int | None:
 
 
 def _unknown(device: Device) -> None:
-    """Nobody to ask."""
+    """Return None: the library does not report the memory of a device."""
 
 
 def _torch_switches() -> dict[str, object]:

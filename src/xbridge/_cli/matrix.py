@@ -1,7 +1,7 @@
-"""`matrix`: what crosses to where, found out by converting an array for every cell.
+"""`matrix`: tables of conversions, measured by converting an array for every cell.
 
-A cell says whether the memory is shared, which `shares_memory` reads from addresses, and whether the result
-may be written; a refusal says which error was raised.
+A cell shows if memory is shared, by `shares_memory`, and if the result is writable. For a refused conversion,
+it shows the error.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array
     from xbridge.testing.samples.model import LayoutCase
 
-HELP = "which dtypes, layouts and pairs of libraries cross, measured now"
+HELP = "which dtypes, layouts and pairs of libraries convert, measured now"
 DESCRIPTION = """\
 Convert an array for every cell of a table, and show what happened to its memory.
 
   dtypes   from one backend to the others, a row for each dtype
-  layouts  from one backend to the others, a row for each way in which its arrays can lie in memory
+  layouts  from one backend to the others, a row for each memory layout that its arrays can have
   pairs    from every backend to every other, with float32"""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What can be asked."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "table",
         nargs="?",
@@ -46,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="source", default="numpy", metavar="BACKEND", help="numpy, if not given; not for pairs"
     )
-    parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are here, if not given")
+    parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are installed, if not given")
 
 
 def run(asked: Namespace) -> int:
@@ -56,11 +56,11 @@ def run(asked: Namespace) -> int:
     made = _pairs(here) if pairs else _TABLES[asked.table](get(asked.source).name)
     targets = [get(name).name for name in here if pairs or name != asked.source]
     if not targets:
-        reason = f"{asked.source} is the only backend that is here"
+        reason = f"{asked.source} is the only backend that is installed"
         raise RefusedError.build(
-            f"measure {asked.table}", reason, "xbridge-array info: it says what to install"
+            f"measure {asked.table}", reason, "xbridge-array info, which shows what to install"
         )
-    cells = {row: {name: _crossing(make, name) for name in targets} for row, make in made}
+    cells = {row: {name: _result(make, name) for name in targets} for row, make in made}
     if asked.json:
         print_json({"table": asked.table, "from": None if pairs else asked.source, "rows": cells})
     else:
@@ -70,8 +70,8 @@ def run(asked: Namespace) -> int:
     return 0
 
 
-def _crossing(make: Callable[[], Array], target: str) -> dict[str, str]:
-    """What became of one array; nothing where there is no such array."""
+def _result(make: Callable[[], Array], target: str) -> dict[str, str]:
+    """Convert one array, and return what happened to its memory; a dash if there is no such array."""
     try:
         x = make()
     except XBridgeError:
@@ -121,6 +121,6 @@ def _laid(way: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 _SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))
-"""What lies in a layout: the first of these that can."""
+"""Dtypes and shapes for a layout, which takes the first that it can have."""
 
 _TABLES = {"dtypes": _dtypes, "layouts": _layouts}

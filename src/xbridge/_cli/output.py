@@ -1,7 +1,7 @@
-"""What is printed: JSON for programs, plain aligned text for pipes, and rich's tables for people.
+"""Output of the command line: JSON, aligned text in a pipe, and rich's tables on a terminal.
 
-rich is an extra. Without it, or where nobody is watching, a table is lines of text that `cut` and `grep`
-understand.
+rich is an extra. Without it, or if the output is not a terminal, a table is lines of text that `cut` and
+`grep` understand.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 BIG = 64 << 20
-"""Bytes from which on a conversion takes long enough for a progress bar."""
+"""A conversion of at least so many bytes takes long enough for a progress bar."""
 
 
 def print_json(value: object) -> None:
-    """For programs."""
+    """Print a value as JSON, for programs."""
     print(json.dumps(value, indent=2))
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """For people: a table of rich's on a terminal, aligned text elsewhere."""
+    """Print a table: one of rich's on a terminal, aligned text elsewhere."""
     if sys.stdout.isatty() and find_spec("rich"):
         from rich.console import Console  # noqa: PLC0415 -- an extra
         from rich.table import Table  # noqa: PLC0415 -- likewise
@@ -42,7 +42,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A function to tell of bytes done; it moves a bar where a person waits for many of them."""
+    """Return a context whose function adds bytes to a progress bar. Small conversions have no bar."""
     if total < BIG or not sys.stderr.isatty() or not find_spec("rich"):
         yield lambda _: None
         return

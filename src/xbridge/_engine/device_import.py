@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.array_interface import cuda_layout
 from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
-from xbridge._host.importers import hold_to_its_word
+from xbridge._host.importers import check_export
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import Chained, CopyError, DeviceError, UnsupportedArrayError, XBridgeError
@@ -66,7 +66,7 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
     with Chained(partial(_failed, x)):
         array = importer.from_dlpack(shown)  # type: ignore[arg-type] # by either protocol
         found = importer.array_info(array)
-        hold_to_its_word(x, found.dtype, found.shape)
+        check_export(x, found.dtype, found.shape)
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
         raise _refused(
             x,

@@ -1,8 +1,8 @@
-"""Host memory: what is done where all libraries meet, in NumPy.
+"""Operations on host memory, in NumPy.
 
-NumPy allocates and copies on the host for everybody: it asks the system for huge pages, so a large copy
-into its fresh memory is several times faster than elsewhere. Nothing here knows another library.
-Imported when the first conversion needs it, never by `import xbridge`.
+NumPy allocates and copies on the host for all backends: it asks the system for huge pages, so a large copy
+into its fresh memory is several times faster than elsewhere. No module here names another array library. The
+first conversion that needs the package imports it; `import xbridge` does not.
 """
 
 from xbridge._host.dlpack import NotOnHostError

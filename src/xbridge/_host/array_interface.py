@@ -1,8 +1,8 @@
-"""Read `__array_interface__` once, and hold what it says of a buffer against the buffer.
+"""Reader of `__array_interface__`, which checks the interface against its buffer.
 
-NumPy believes the interface: it neither compares the shape and strides with the buffer that they speak of,
-nor keeps the buffer from being resized under the array. The interface's sister for CUDA speaks of memory that
-cannot be looked at here, so it is held against its own form.
+NumPy trusts the interface: it does not compare the shape and strides with the buffer, and does not keep the
+buffer from being resized under the array. The memory of a CUDA array interface cannot be read on the host, so
+only the form of that interface is checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Window:
-    """The interface as it was read, with its owner."""
+    """An interface as it was read, with the owner of the memory."""
 
     def __init__(self, owner: object, interface: dict[str, Any]) -> None:
         self.owner = owner
@@ -30,11 +30,11 @@ class _Window:
 
 
 def from_interface(x: object, interface: Any) -> HostArray:
-    """A view of the memory that the interface of `x` describes, writable where it says so."""
+    """Return a view of the memory that the interface of `x` describes, writable if the interface is."""
     with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
         interface = {**interface}
         data = interface.get("data")
-        buffer = None if isinstance(data, tuple) else memoryview(x if data is None else data)  # type: ignore[arg-type] # it may be none
+        buffer = None if isinstance(data, tuple) else memoryview(x if data is None else data)  # type: ignore[arg-type] # it may not be a buffer
         if buffer is not None:
             interface["data"] = buffer
         host: HostArray = np.asarray(_Window(x, interface))
@@ -49,7 +49,7 @@ def from_interface(x: object, interface: Any) -> HostArray:
 
 
 def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
-    """What a CUDA array interface says, read once: itself, the dtype's name, and how the memory lies."""
+    """Read a CUDA array interface once: return it checked, with the name of its dtype and its layout."""
     with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
         said: dict[str, Any] = {**interface}
         dtype = np.dtype(said["typestr"])
@@ -60,12 +60,12 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
         raise _refused(x, "its interface is not of the form that it announces")
     if min(shape, default=1) < 0 or not (address > 0 or 0 in shape):
-        raise _refused(x, "its interface speaks of no memory")
+        raise _refused(x, "its interface names no memory")
     if said.get("mask") is not None:
         raise _refused(x, "its mask would be lost", "filling it in its own library first")
     stream = said.get("stream")
     if stream is not None and (type(stream) is not int or stream < 1):
-        raise _refused(x, f"its stream {stream!r} is none")
+        raise _refused(x, f"its stream {stream!r} is not valid")
     if dtype.name not in DTYPES:
         reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
         raise _refused(x, reason, hint, DTypeError)
@@ -73,7 +73,7 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         raise _refused(x, "its bytes are in foreign order")
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
-    # Libraries refuse what may not be written, or warn of it; here it is only read.
+    # Libraries refuse read-only memory, or warn about it. The memory is only read here.
     return {**said, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
 
 

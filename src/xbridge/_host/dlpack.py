@@ -1,8 +1,8 @@
-"""Read a DLPack capsule: the one exchange protocol that says dtype, device, strides and read-only.
+"""Reader of DLPack capsules, the one exchange protocol with dtype, device, strides and a read-only flag.
 
-NumPy's own importer refuses bfloat16 and float8, others ignore the read-only flag or abort on a negative
-stride, so the C structure is read here, field by field, and checked before any memory is touched. The
-capsule is borrowed: while somebody looks at its memory it bears the name of a used one, so that nobody else
+NumPy's own importer refuses bfloat16 and float8. Others ignore the read-only flag, or abort on a negative
+stride. So the C structure is read here, field by field, and checked before any memory is read. The capsule is
+borrowed: as long as a view of its memory exists, it has the name of a used capsule. So no other consumer
 takes it, and its own destructor frees the memory.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
-from xbridge._host.memory import look, native_dtype
+from xbridge._host.memory import native_dtype, raw_view
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -42,18 +42,18 @@ _EXTENDED = {
 
 
 class NotOnHostError(DeviceError):
-    """The memory is on a device, where the host cannot look at it."""
+    """The memory is on a device, and the host cannot read it."""
 
     device: Device | None = None
-    """Which one, if it is one that has a name here; a kind without a number, where nobody says that."""
+    """The device, if it has a name here; without an index if the exporter gives none."""
     code: tuple[int, int] | None = None
-    """The same in DLPack's numbers, if it was DLPack that said so."""
+    """The device in DLPack's numbers, if the exporter speaks DLPack."""
     interface: object = None
-    """What the CUDA array interface said, if it was that."""
+    """The CUDA array interface, if the exporter has one."""
 
 
 class ExportError(UnsupportedArrayError):
-    """The exporter raised: it refuses DLPack for this array, and may still speak another protocol."""
+    """The exporter raised: it refuses DLPack for this array. It may still have another protocol."""
 
 
 class _Tensor(ctypes.Structure):
@@ -74,7 +74,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned; the older DLManagedTensor begins with its tensor."""
+    """DLManagedTensorVersioned. The older DLManagedTensor begins with its tensor."""
 
     _fields_: ClassVar = [
         ("major", ctypes.c_uint32),
@@ -94,7 +94,7 @@ _rename = _function(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule
 
 
 class _Borrowed:
-    """A capsule under the name of a used one, until nobody looks at its memory any more."""
+    """A capsule with the name of a used one, for as long as a view of its memory exists."""
 
     used = ctypes.create_string_buffer(b"used_dltensor_versioned")
 
@@ -116,9 +116,9 @@ def _refused(
 
 
 def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
-    """A view of an exporter's host memory, and whether it is the exporter's own memory.
+    """Return a view of an exporter's host memory, and True if it is the exporter's own memory.
 
-    It is writable only where a versioned capsule says so. With `fetch`, an exporter whose memory is elsewhere
+    The view is writable only if a versioned capsule allows it. With `fetch`, an exporter with device memory
     is asked for a copy on the host.
     """
     with Chained(lambda error: _refused(x, f"the export failed with {error!r}", ExportError)):
@@ -142,7 +142,7 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
 
 
 def read(x: object, capsule: object) -> tuple[_Tensor, int]:
-    """What a capsule holds, and its flags: who says nothing of writing does not allow it."""
+    """Return the tensor of a capsule, and its flags. A capsule without flags is read-only."""
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
@@ -151,7 +151,9 @@ def read(x: object, capsule: object) -> tuple[_Tensor, int]:
     if _is_valid(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
     if type(capsule).__name__ == "PyCapsule":
-        raise _refused(x, "__dlpack__ returned a capsule that was used before, or that is none of DLPack's")
+        raise _refused(
+            x, "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
+        )
     raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 
@@ -164,10 +166,10 @@ def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError
 
 
 def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
-    """Return the capsule. An exporter that refuses the optional keywords is asked without them.
+    """Return the capsule. If the exporter refuses the optional keywords, ask again without them.
 
-    A proxy takes every keyword and forwards it to an object that may not know it, so only a parameter of
-    that name shows that a `TypeError` is about something else.
+    A proxy accepts every keyword and forwards it to an object that may not know it. So only a parameter of
+    that name shows that a `TypeError` has another cause.
     """
     try:
         return x.__dlpack__(**must, **may)
@@ -191,7 +193,7 @@ def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
 
 
 def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
-    """The dtype and the layout that a capsule speaks of, if there can be such an array."""
+    """Return the dtype and the layout of a tensor in a capsule; raise if there cannot be such an array."""
     if not 0 <= tensor.ndim <= _MOST_AXES:
         raise _refused(x, "its capsule contradicts itself")
     if tensor.ndim and not tensor.shape:
@@ -213,7 +215,7 @@ def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> Hos
     try:
         if 0 in layout.shape:
             return np.empty(layout.shape, dtype)
-        return look(layout, owner=_Borrowed(capsule)).view(dtype)
+        return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
     except (ValueError, OverflowError) as error:
         raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
 

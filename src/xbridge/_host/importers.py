@@ -1,9 +1,9 @@
-"""Admit what is no registered library's array: scalars, anybody's exporter, typed buffers.
+"""Importers of objects from unregistered libraries: scalars, exporters, typed buffers.
 
-The protocols are asked in the order of what they tell: DLPack, `__array_interface__` and its sister for
-CUDA, `__array__`, the buffer protocol. An exporter's memory is writable to us only where the protocol says
-so, and `__array__` says nothing of whose memory it returns. What comes is held against what the object says
-of itself.
+The protocols are tried in the order of the information that they carry: DLPack, `__array_interface__`,
+`__cuda_array_interface__`, `__array__`, the buffer protocol. The result is writable only if the protocol
+allows it, and `__array__` does not say which object owns the memory it returns. The export is compared with
+the dtype and shape that the object has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
-"""The protocols that an exporter may still speak when its DLPack export raises."""
+"""Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
@@ -46,7 +46,7 @@ _WAYS_OUT = {
     ),
     "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
-"""What a class has, and then what to type instead."""
+"""Hints by an attribute that the class of an object has."""
 _CASTS = {
     "astype": "x.astype({0!r})",
     "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
@@ -54,37 +54,37 @@ _CASTS = {
     "arr": "x.cast(type(x.dtype)(float, x.dtype.shape))",
     "cast": "x.cast(float)",
 }
-"""What a class has, and then how its objects are cast; `float` suits a library that has no dtype strings."""
+"""Casts by an attribute that the class of an object has. `float` is for libraries without dtype strings."""
 _ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
-"""Names of numbers that are not NumPy's. The narrower meaning of `float` is the safe one to promise."""
+"""Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
 _WRAPPED = ("subtype", "inner", "value_type", "pyarrow_dtype")
-"""Where a dtype keeps the dtype of the values in it: sparse, nested, encoded, of another library."""
+"""Attributes of a dtype with the dtype of its values: sparse, nested, encoded, of another library."""
 _TOP = max(sys.maxsize, 1 << 32)
-"""No program's memory lies higher."""
+"""The highest address that memory of a program can have."""
 
 
 def import_array(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
-    """A host array for `x`: with `must_share`, over its memory; with `fetch`, from whatever device."""
-    if issubclass(type(x), np.generic):  # a proxy's own word for its class may raise
+    """Return a host array of `x`: with `must_share`, over its memory; with `fetch`, from any device."""
+    if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:
-            raise _apart(x, "it hands out a copy")
+            raise _not_shared(x, "it hands out a copy")
         return np.asarray(x)
     host, shares = _read(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
-        # Who shares memory shows the same memory twice.
+        # An object that shares its memory exports the same memory twice.
         again, _ = _read(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
-            raise _apart(x, "it hands out a copy")
+            raise _not_shared(x, "it hands out a copy")
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
 def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
-    """What `x` exports, and whether it may be the memory of `x`."""
-    if _asked(x, "__dlpack__") is not None and _asked(x, "__dlpack_device__") is not None:
+    """Return what `x` exports, and False if it cannot be the memory of `x`."""
+    if _attribute(x, "__dlpack__") is not None and _attribute(x, "__dlpack_device__") is not None:
         try:
             host, shares = from_dlpack(x, fetch=fetch)
         except ExportError:
-            if all(_asked(x, protocol) is None for protocol in _OTHERS):
+            if all(_attribute(x, protocol) is None for protocol in _OTHERS):
                 raise
             host, shares = _read_otherwise(x, must_share=must_share), True
     else:
@@ -96,27 +96,27 @@ def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     """Return what `x` exports by a protocol other than DLPack."""
-    if (interface := _asked(x, "__array_interface__")) is not None:
+    if (interface := _attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
-    if (interface := _asked(x, "__cuda_array_interface__")) is not None:
+    if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
         refused = NotOnHostError.build(
             f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
         )
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
-    if _asked(x, "__array__") is not None:
+    if _attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)
 
 
-def _asked(x: Any, protocol: str) -> Any:
-    """What `x` has under that name. To read it once is enough: it may be the export itself."""
+def _attribute(x: Any, protocol: str) -> Any:
+    """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
     with Chained(lambda error: _failed(x, error)):
         return getattr(x, protocol, None)
 
 
 def _compare(x: Any, host: HostArray) -> None:
-    """Hold what came against this machine, and against what the object says of itself."""
+    """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         raise DTypeError.build(
             f"read a {type(x).__name__}",
@@ -126,8 +126,8 @@ def _compare(x: Any, host: HostArray) -> None:
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
-        raise _contradicts(x, "its memory would lie outside of this machine's")
-    hold_to_its_word(x, host.dtype.name, host.shape)
+        raise _contradicts(x, "its memory would be outside of this machine's")
+    check_export(x, host.dtype.name, host.shape)
     missing = sum(_missing(part) for part in (x, *_parts(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
@@ -135,32 +135,32 @@ def _compare(x: Any, host: HostArray) -> None:
         raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, "float64"))
 
 
-def hold_to_its_word(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
-    """Refuse what exports another dtype or shape than it says it has."""
+def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
+    """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
-    if shape is None and getattr(x, "shape", ()) is None:  # nothing, of which an older NumPy makes a zero
+    if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
         raise _contradicts(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
         raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
-    for label, said, fits in _promises(x, dtype):
+    for label, announced, fits in _announced(x, dtype):
         if not fits:
-            reason = f"its {label} {said}, and it exports {dtype}"
+            reason = f"its {label} {announced}, and it exports {dtype}"
             raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, dtype))
 
 
-def _promises(x: Any, exported: str) -> list[tuple[str, str, bool]]:
-    """Return each dtype that `x` speaks of, and whether the exported dtype keeps that promise.
+def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
+    """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
 
     An array that has one dtype exports that dtype. The columns of a table, the fields of a struct and the
     values in a wrapper may be promoted, if the result has every value of each of them. Integers alone never
-    become floats: such an export marks what is missing.
+    become floats: such an export marks missing values.
     """
     parts = _columns(x)
     if parts is None:
         own = getattr(x, "dtype", getattr(x, "type", None))
-        said, words = _word(own), _words(own)
-        if words == [said]:
-            return [("dtype is", said, said not in DTYPES or said == exported)]
+        word, words = _word(own), _words(own)
+        if words == [word]:
+            return [("dtype is", word, word not in DTYPES or word == exported)]
         parts = [("values are", word) for word in words]
     marked = is_inexact(exported) and not any(is_inexact(word) for _, word in parts)
     return [
@@ -169,7 +169,7 @@ def _promises(x: Any, exported: str) -> list[tuple[str, str, bool]]:
 
 
 def _parts(x: Any) -> list[Any]:
-    """Return the columns of a table that hands them out as a list."""
+    """Return the columns of a table that has them as a list."""
     columns = getattr(x, "columns", None)
     return columns if isinstance(columns, list) else []
 
@@ -182,14 +182,14 @@ def _missing(x: Any) -> int:
 
 def _columns(x: Any) -> list[tuple[str, str]] | None:
     """Return the dtypes of the columns of a table; None if `x` is not one."""
-    told: Any
-    for told in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
-        if isinstance(told, (list, tuple)):  # beside the names
-            pairs = list(zip(_parts(x) or told, told, strict=True))
-        elif callable(getattr(told, "items", None)):
-            pairs = list(told.items())
-        elif hasattr(told, "names") and hasattr(told, "types"):
-            pairs = list(zip(told.names, told.types, strict=True))
+    schema: Any
+    for schema in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
+        if isinstance(schema, (list, tuple)):  # dtypes alone; the columns name themselves
+            pairs = list(zip(_parts(x) or schema, schema, strict=True))
+        elif callable(getattr(schema, "items", None)):
+            pairs = list(schema.items())
+        elif hasattr(schema, "names") and hasattr(schema, "types"):
+            pairs = list(zip(schema.names, schema.types, strict=True))
         else:
             continue
         return [(f"column {name!r} is", word) for name, dtype in pairs for word in _words(dtype)]
@@ -197,7 +197,7 @@ def _columns(x: Any) -> list[tuple[str, str]] | None:
 
 
 def _words(dtype: Any) -> list[str]:
-    """Return the words of the dtypes that a dtype is made of: fields, elements, categories."""
+    """Return the words of the dtypes that a dtype consists of: fields, elements, categories."""
     word, fields = _word(dtype), getattr(dtype, "fields", None)
     if word in DTYPES:
         return [word]
@@ -213,7 +213,7 @@ def _words(dtype: Any) -> list[str]:
 
 
 def _cast(x: object, dtype: str) -> str:
-    """Return the call that makes the promotion explicit, in the words of the object's class."""
+    """Return the call that makes the promotion explicit, with a method of the object's class."""
     cls = type(x)
     nested = hasattr(getattr(x, "dtype", None), "inner")
     encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
@@ -223,7 +223,7 @@ def _cast(x: object, dtype: str) -> str:
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
-    """What it says of its shape. The axes of its elements, if they are arrays, may come behind that."""
+    """Return the shape that `x` has. If its elements are arrays, the export may have their axes behind it."""
     shape = getattr(x, "shape", None)
     if shape is None and (length := length_hint(x, -1)) >= 0:
         return (length,)
@@ -231,14 +231,14 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 
 def _word(dtype: object) -> str:
-    """A dtype in its library's words, as far as they are everybody's: `pandas.Int64Dtype()` says int64."""
+    """Return the word of a dtype that libraries have in common: `int64` for `pandas.Int64Dtype`."""
     word = str(getattr(dtype, "__name__", dtype))
     return word.lower().partition("[")[0].rpartition(".")[2]
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
-        with Chained(lambda error: _apart(x, f"__array__(copy=False) failed with {error!r}")):
+        with Chained(lambda error: _not_shared(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
         with Chained(lambda error: _failed(x, error)):
@@ -257,7 +257,7 @@ def _from_buffer(x: object) -> HostArray:
         )
     with Chained(lambda error: _failed(x, error)):
         try:
-            view = memoryview(x)  # type: ignore[arg-type] # whether it is a buffer is the question
+            view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
             raise UnsupportedArrayError.build(
                 f"read a {type(x).__name__}",
@@ -280,7 +280,7 @@ def _from_buffer(x: object) -> HostArray:
 
 
 def _way_out(cls: type) -> str:
-    """What to type instead of an object; what its metaclass has, it has not."""
+    """Return a hint for an object. The names come from its bases, not from its metaclass."""
     if issubclass(cls, dict):
         return _IN_A_TREE
     words = {word for base in cls.__mro__ for word in vars(base)}
@@ -295,5 +295,5 @@ def _contradicts(x: object, reason: str) -> UnsupportedArrayError:
     return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, f"converting it {_ELSEWHERE}")
 
 
-def _apart(x: object, reason: str) -> CopyError:
+def _not_shared(x: object, reason: str) -> CopyError:
     return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")

@@ -1,4 +1,4 @@
-"""Host memory in NumPy: copy it, cast it, view it, and compare layouts."""
+"""Copies, casts, read-only views and comparisons of host memory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, HostArray
 
 ALIGNMENT = 64
-"""Memory that a library is to take over begins at a multiple of so many bytes."""
+"""Memory that another library is to share begins at a multiple of so many bytes."""
 
 ALIGNED = 1 << 16
-"""Bytes from which on memory is allocated to be taken over: measured, below it another copy costs less."""
+"""Memory of at least so many bytes is aligned. Measured: below it, another copy costs less."""
 
 LARGE = 1 << 26
-"""Bytes from which on threads pay: measured, below it starting them costs more than they save."""
+"""A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
-"""Candidate solutions that NumPy may try before a pair of layouts is compared byte by byte."""
+"""NumPy may try so many candidate solutions before two layouts are compared byte by byte."""
 
 
 def native_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a canonical name, or of NumPy's own words; through ml_dtypes where need be."""
+    """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
     if name in DTYPES and not hasattr(np, name):
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
@@ -53,38 +53,41 @@ def native_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_of_code(code: str) -> np.dtype[Any] | None:
-    """The dtype behind one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
+    """Return the dtype of one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
     try:
         return np.dtype(code) if _CODE.fullmatch(code) else None
-    except TypeError:  # of no such width
+    except TypeError:  # there is no such width
         return None
 
 
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
-    """One pass into fresh memory: dense, native byte order, the same axis order; C is to be taken over."""
+    """Copy into fresh memory in one pass: dense, in native byte order and the same axis order.
+
+    With order C, the copy is aligned so that a library can share it.
+    """
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
-    """NumPy's own cast, in one pass into fresh memory. What it overflows, it overflows in silence."""
+    """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
     return _filled(host, native_dtype(dtype), order)
 
 
 def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
-    """Return new memory with the values of `host`, cast in one pass: dense, in the same axis order.
+    """Cast `host` into new memory, in one pass: dense, in the same axis order.
 
-    The result in order C begins where a library can take it over. An axis of stride 0 has no place in the
-    axis order, so such an array is returned in order C too.
+    With order C, the result is in C order and aligned to be shared. The axis order of an array that repeats
+    memory along an axis is not defined, so its result is in C order too.
 
-    In a large copy, the first touch of every page takes the time. Threads share it, because NumPy releases
-    the interpreter while it copies. They end with the call, so a fork finds none.
+    The first write to every page takes most of the time of a large copy. Threads share that work, because
+    NumPy releases the interpreter lock while it copies. The threads end with the call, so a fork finds none.
     """
-    taken_over = order == "C" and host.size * dtype.itemsize >= ALIGNED
+    is_shared = order == "C" and host.size * dtype.itemsize >= ALIGNED
     order = "C" if 0 in host.strides else order
-    if host.nbytes < LARGE and not taken_over:
+    if host.nbytes < LARGE and not is_shared:
         with np.errstate(all="ignore"):
             return host.astype(dtype, order=order, subok=False)
-    fresh = _aligned(host.shape, dtype) if taken_over else np.empty_like(host, dtype, order, subok=False)
+    fresh = _aligned(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
     if host.nbytes < LARGE:
         fill(fresh, host)
         return fresh
@@ -96,40 +99,40 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K
     try:
         with ThreadPoolExecutor(WORKERS) as pool:
             list(pool.map(fill, [fresh[part] for part in parts], [host[part] for part in parts]))
-    except RuntimeError:  # an interpreter that shuts down does not start threads
+    except RuntimeError:  # an interpreter that shuts down starts no threads
         fill(fresh, host)
     return fresh
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
-    """Return uninitialized memory that a library can take over."""
+    """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return np.ndarray(shape, dtype, raw, start)
 
 
 def fill(into: HostArray, values: HostArray) -> None:
-    """Copy values into existing memory, with NumPy's cast."""
+    """Copy values into existing memory, with NumPy's own cast."""
     with np.errstate(all="ignore"):
         np.copyto(into, values, casting="unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
-    """A read-only view, which cannot be made writable again."""
+    """Return a read-only view, which cannot be made writable again."""
     return _reinterpret(host, writable=False)
 
 
 def as_writable(host: HostArray) -> HostArray:
-    """A view that says it is writable, for a reader who will not write."""
+    """Return a view with the writable flag set, for a consumer that does not write."""
     return _reinterpret(host, writable=True)
 
 
 def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
-    return look(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
+    return raw_view(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
 
 
 def check_cast(host: HostArray, dtype: str) -> HostArray:
-    """The array itself, if its integers survive a cast to the dtype and nothing finite becomes infinite."""
+    """Return the array, if a cast keeps its integers exact and its finite values finite; else raise."""
     target = native_dtype(dtype)
     if host.size == 0:
         return host
@@ -143,9 +146,10 @@ def check_cast(host: HostArray, dtype: str) -> HostArray:
 
 
 def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
-    """Whether a finite value becomes infinite in a narrower floating dtype, by whoever's cast."""
+    """Return True if the cast of some library makes a finite value infinite in a narrower floating dtype."""
     narrow = target.type(0).real.dtype
-    # Some go to half precision by way of single, and what one step rounds down two may round up.
+    # Some libraries cast to half precision in two steps, which may round up a value that one step rounds
+    # down.
     ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
     with np.errstate(all="ignore"):
         for part in (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,):
@@ -173,16 +177,16 @@ def extremes(xp: ModuleType, x: Array) -> Array:
 
 
 def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Whether two arrays in one address space have a byte in common. Reads neither.
+    """Return True if two arrays in one address space have a byte in common, without reading them.
 
-    Bounding ranges and NumPy's solver settle nearly every pair at once. Where the solver gives up, the
-    bytes of both are marked on maps and compared: exact, and bounded by the memory that the two span.
+    Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, the bytes of both are
+    marked on two maps and compared: that is exact, and bounded by the memory that the two span.
     """
     if a.is_unallocated() or b.is_unallocated():
         return False
     a, b = _moving(a), _moving(b)
     try:
-        return bool(np.shares_memory(look(a), look(b), max_work=_WORK))  # type: ignore[arg-type] # any int
+        return bool(np.shares_memory(raw_view(a), raw_view(b), max_work=_WORK))  # type: ignore[arg-type] # any int
     except np.exceptions.TooHardError:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
@@ -191,13 +195,13 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
 
 
 def _moving(layout: MemoryLayout) -> MemoryLayout:
-    """The layout without axes along which the address stays. There may be more of them than NumPy has."""
+    """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
     axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
     return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
 class _Range:
-    """An address range in NumPy's eyes, that keeps its owner for as long as somebody looks at it."""
+    """An address range that NumPy can view. The view keeps the owner of the memory alive."""
 
     def __init__(self, layout: MemoryLayout, owner: object) -> None:
         self.owner = owner
@@ -210,20 +214,20 @@ class _Range:
         }
 
 
-def look(layout: MemoryLayout, owner: object = None) -> HostArray:
-    """A layout as an array of raw bytes. Whoever reads it must know that the memory is there."""
+def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
+    """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
     return np.asarray(_Range(layout, owner))
 
 
 def layout_of(host: HostArray) -> MemoryLayout:
-    """How host memory lies."""
+    """Return the layout of an array in host memory."""
     flags = host.flags
     address = int(host.__array_interface__["data"][0])
     return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
 
 
 def _marks(layout: MemoryLayout, start: int, size: int) -> HostArray:
-    """The bytes of a layout on a map of `size` bytes from `start`: one at first, then axis by axis."""
+    """Mark the bytes of a layout on a map of `size` bytes from `start`: one byte first, then axis by axis."""
     marks = np.zeros(size, np.bool_)
     marks[layout.address + layout.span()[0] - start] = True
     for n, stride in [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]:

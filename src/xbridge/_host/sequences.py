@@ -1,7 +1,7 @@
-"""Read numbers, and nested lists of numbers and arrays.
+"""Readers of numbers, and of nested lists of numbers and arrays.
 
-Numbers become one host array by NumPy's rules, except where NumPy would round an integer without a word.
-Arrays in a list are found without being touched, so that whoever stacks them can do it in one pass.
+Numbers become one host array by NumPy's rules, unless NumPy would round an integer without a warning. Arrays
+in a list are collected unread, so that the caller can stack them in one pass.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Nest(NamedTuple):
     shape: tuple[int, ...]
     leaves: list[Any]
     weak: list[bool]
-    """Which leaves are Python numbers, as host arrays: they bend to the others' dtype."""
+    """True for leaves that are Python numbers: their dtype follows the other leaves."""
 
 
 def is_literal(x: object) -> bool:
-    """Return True if `x` is a Python number or sequence, and not an array scalar."""
+    """Return True if `x` is a number or a sequence and not an array."""
     return is_kind(x, LITERALS) and not is_kind(x, np.generic)
 
 
 def nest(x: Nested) -> Nest | None:
-    """Lay out the arrays in `x`; None if there are none."""
+    """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
     with Chained(_failed):
         kinds = set(map(type, x)) if is_kind(x, (list, tuple)) else set()
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
@@ -56,10 +56,10 @@ def nest(x: Nested) -> Nest | None:
 
 
 def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostArray:
-    """Numbers as one host array, of NumPy's choice of dtype.
+    """Return numbers as one host array, of the dtype that NumPy chooses.
 
-    Where `floating` is given, integers among floats must be exact in that dtype; with `rounding`, large
-    integers may become floats.
+    With `floating`, integers among floats must be exact in that dtype. With `rounding`, large integers may
+    become floats.
     """
     try:
         host = np.array(x)
@@ -71,16 +71,16 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:
-    """Whether every integer that may stand among these floats is exact."""
+    """Return True if all values are so small that an integer among them is exact."""
     return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
 
 
 def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
-    """Numbers that NumPy would round without a word, as it does [-1, 2**63], or keep as objects."""
+    """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
         raise UnsupportedArrayError.build(
-            "make an array of this list", "not all of it are numbers", "a list of numbers or arrays"
+            "make an array of this list", "not all of its items are numbers", "a list of numbers or arrays"
         )
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
@@ -101,23 +101,23 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
 
 
 def _is_exact(n: int, floating: str) -> bool:
-    """Whether the digits of an integer fit those of a floating dtype."""
+    """Return True if a floating dtype has enough digits for an integer."""
     zeros = (n & -n).bit_length() - 1
     return n == 0 or (abs(n) >> zeros) < exact_integers(floating)[1]
 
 
 def sample(number: HostArray) -> complex:
-    """A Python number of the same kind."""
+    """Return a Python number of the same kind."""
     return {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}[number.dtype.kind]
 
 
 def promote(names: list[str], weak: list[complex]) -> str:
-    """The dtype of a list of arrays: as NumPy promotes, Python numbers being weak."""
+    """Return the dtype of a list of arrays, as NumPy promotes. Python numbers are weak."""
     try:
         strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
         if all(name in DTYPES for name in names):
-            bends = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
-            return strong.name if bends else np.result_type(strong, *weak).name
+            stays = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
+            return strong.name if stays else np.result_type(strong, *weak).name
     except (TypeError, ValueError) as error:
         raise _unlike(names) from error
     raise _unlike(names)
@@ -141,7 +141,7 @@ def _flat(x: Nested) -> Iterator[Any]:
 
 
 def _depth(x: Nested, level: int) -> int:
-    """How many lists lie above the deepest array in `x`; -1 if there is no array."""
+    """Return the number of lists above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
         return -1 if x is None or is_kind(x, str) else level
     if not is_kind(x, SEQUENCES):
@@ -156,7 +156,7 @@ def _depth(x: Nested, level: int) -> int:
 
 
 def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
-    """Append what lies `depth` lists deep; the shape of those lists."""
+    """Append the items that are `depth` lists deep, and return the shape of those lists."""
     if depth == 0:
         leaves.append(x)
         return ()

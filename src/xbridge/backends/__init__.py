@@ -1,7 +1,7 @@
-"""INDEX: the one list of names. Strings only, so that reading it imports nothing.
+"""INDEX: the list of the built-in backends. It holds strings only, so to read it imports nothing.
 
-A line says where a backend's module is, which package roots its array types come from, and what to type
-when the library is missing. Everything else about a library stands in its own module.
+An entry names the module of a backend, the package roots of its array types, and the command that installs
+the library. Everything else about a library is in its own module.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["HOST", "INDEX", "Entry"]
 
 
 class Entry:
-    """Where a backend is found, and what installed package announces it, if one does.
+    """The module of a backend, and the installed package that announces it, if one does.
 
-    `imports_dlpack` is the place of a backend with that flag in the order in which such backends are asked.
-    It is known without the library, so that an error can say what to install.
+    `imports_dlpack` is the position of a backend with that flag in the order in which such backends are
+    tried. It is known without the library, so that an error can name what to install.
     """
 
     __slots__ = ("imports_dlpack", "install", "module", "package", "roots")
@@ -37,7 +37,7 @@ class Entry:
         self.imports_dlpack: int = imports_dlpack
 
     def __str__(self) -> str:
-        """The module, and whose it is."""
+        """Return the module, and the package that announces it."""
         path = self.module if isinstance(self.module, str) else self.module.__name__
         return f"{path} of the package {self.package}" if self.package else path
 
@@ -58,4 +58,4 @@ INDEX = {
 }
 
 HOST = "numpy"
-"""The backend in whose arrays host memory meets."""
+"""The backend whose arrays stand for host memory."""

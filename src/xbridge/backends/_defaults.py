@@ -1,11 +1,11 @@
-"""Complete a backend: every name of the protocol that its module does not write, from those that it writes.
+"""Defaults for the names of the protocol that the module of a backend does not write.
 
 The completed backend is a module too, which a compiler can follow. The names that a backend's module writes
 are attributes of it, and shadow the methods here. So a default that needs another name uses the module's own,
-if there is one. The backend's module itself stays as it is.
+if there is one. The backend's module itself is unchanged.
 """
 
-# ruff: noqa: ARG002 -- what each verb takes and does is said once for all of them, in the protocol
+# ruff: noqa: ARG002 -- the protocol documents each verb and its parameters
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Completed(ModuleType):
         self.autograd = "autograd" not in self.gaps
         self.host_only = "devices" in self.gaps
 
-    # -- layout and facts ----------------------------------------------------------------------------
+    # -- layout and properties -----------------------------------------------------------------------
 
     def owns(self, cls: type, /) -> bool:
         return issubclass(cls, (*self.array_types, *self.scalar_types))
@@ -210,13 +210,13 @@ class Completed(ModuleType):
         return self.to_numpy(x if self.array_info(x).device == CPU else self.to_device(x, CPU))
 
     def _by_numpy(self, host: HostArray, like: Array) -> Array:
-        """Return what NumPy made as an array of the library, on the device of another one."""
+        """Return a result of NumPy as an array of the library, on the device of another array."""
         made, device = self.from_numpy(host), self.array_info(like).device
         return made if device == CPU else self.to_device(made, device)
 
 
 def written(module: ModuleType) -> list[str]:
-    """List the names of the protocol that a module writes."""
+    """Return the names of the protocol that a module writes."""
     return [word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
 
 

@@ -1,7 +1,7 @@
-"""Device memory changes hands by DLPack: what shows it, and who must be looking the right way meanwhile.
+"""Export of device memory by DLPack, while the device of the memory is current.
 
-An exporter makes the stream of whoever takes the memory wait for its own, and takes its own from the device
-that is current. So it is asked while that is the device of the memory, wherever the caller may be.
+An exporter makes the stream of the consumer wait for its own stream, which it takes from the current device.
+So the device of the memory has to be current during the export, whatever device is current for the caller.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """An array as an exporter, which is asked with its own device current."""
+    """An exporter of an array that makes the device of the array current during each call."""
 
     def __init__(self, x: Array, there: AbstractContextManager[object]) -> None:
         self._x, self._there = x, there
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The type and the number of the device."""
+        """Return the type and the number of the device."""
         with self._there:
             device: tuple[int, int] = self._x.__dlpack_device__()
             return device
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
-        """The array's own capsule."""
+        """Return the array's own capsule."""
         with self._there:
             return self._x.__dlpack__(stream=stream, **options)

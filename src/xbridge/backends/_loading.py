@@ -1,4 +1,4 @@
-"""Turn a name and an entry into a completed backend, or say why that cannot be."""
+"""Loading of backends: from a name and an entry to a completed backend, or an error that gives the reason."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _ALIKE = 0.8
-"""How much of a name must agree for advice: `scipy` and `numba` are libraries of their own."""
+"""Names that are at least so similar are suggested. Below it, `scipy` and `numba` would suggest others."""
 
 
 def load(name: str, path: str, entry: Entry) -> Any:
-    """Import a module, again if it is not there because another thread was importing the library."""
+    """Import a module; try again if the import failed because another thread was importing the library."""
     with Chained(lambda error: _failure(name, path, entry, error)):
         try:
             return import_module(path)
@@ -38,12 +38,12 @@ def load(name: str, path: str, entry: Entry) -> Any:
             if sys.modules.keys().isdisjoint(entry.roots):
                 raise
         for module in under_way(entry):
-            import_module(module)  # waits for that thread, which cannot be waiting for this one any more
+            import_module(module)  # waits for that thread, which no longer waits for this one
         return import_module(path)
 
 
 def under_way(entry: Entry) -> list[str]:
-    """The modules of the library and of the backend that are being imported now, by whatever thread."""
+    """Return the modules of the library and of the backend that some thread is importing now."""
     path = entry.module if isinstance(entry.module, str) else entry.module.__name__
     roots = {*entry.roots, path.partition(".")[0]}
     known = sys.modules.copy().items()
@@ -51,12 +51,12 @@ def under_way(entry: Entry) -> list[str]:
 
 
 def _is_initializing(module: object) -> bool:
-    """Whether the body of a module is still running, as the import system itself asks."""
+    """Return True if the body of a module is still running, by the test of the import system itself."""
     return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
 def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
-    """What keeps a backend from being imported: its library is missing, it is itself, or it is broken."""
+    """Return the error for a failed import: the library or the backend is missing, unfinished or broken."""
     begun = under_way(entry)
     absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
     if absent and entry.package and f"{path}.".startswith(f"{absent}."):
@@ -72,7 +72,7 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
 
 
 def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
-    """Return the backend of a module: what it writes is checked, and has a default for everything else."""
+    """Return the backend of a module: check the names that it writes, and add defaults for the others."""
     from xbridge.backends._defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
     fault = next(_faults(name, module), None)
@@ -82,12 +82,12 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
         )
     if fault:
         raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
-    completed: Any = Completed(module)  # a type checker takes its functions for methods
+    completed: Any = Completed(module)  # type checkers treat its functions as methods
     return completed  # type: ignore[no-any-return]
 
 
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Say what keeps a module from being a backend, and what to write instead."""
+    """Yield each reason why a module is not a backend, with a hint."""
     from xbridge._core.protocol import (  # noqa: PLC0415 -- read on a miss only
         CONSTANTS,
         OPTIONAL,
@@ -121,7 +121,7 @@ def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
-    """Say which gaps are not gaps of known features."""
+    """Yield each gap that is not a `Gap` of a known feature, with a hint."""
     from xbridge._core.protocol import FEATURES, STATUSES, Gap  # noqa: PLC0415 -- read on a miss only
 
     for feature, gap in gaps.items():
@@ -133,9 +133,9 @@ def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Find the public functions of a module that are almost a verb: the word, and the verb.
+    """Yield the public functions of a module that are misspelt verbs: the name, and the verb.
 
-    Helpers that are imported from xbridge are not looked at.
+    Helpers that are imported from xbridge are skipped.
     """
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 
@@ -157,7 +157,7 @@ def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 def plugins() -> dict[str, tuple[Entry, ...]]:
-    """What installed packages announce, by name. What they announce is imported, and found wrong, later."""
+    """Return the entries that installed packages announce, by name. Their modules are imported later."""
     from importlib.metadata import distributions  # noqa: PLC0415 -- 11 ms, and only a miss needs it
 
     claims: dict[str, tuple[Entry, ...]] = {}
@@ -165,13 +165,13 @@ def plugins() -> dict[str, tuple[Entry, ...]]:
         for point in _announced(package):
             entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
             held = claims.get(point.name, ())
-            if package.name not in [claim.package for claim in held]:  # behind it on the path, and hidden
+            if package.name not in [claim.package for claim in held]:  # a later copy on the path is hidden
                 claims[point.name] = (*held, entry)
     return claims
 
 
 def _announced(package: Distribution) -> list[EntryPoint]:
-    """The backends that a package announces: none, if nobody can read what it does."""
+    """Return the entry points of the backends that a package announces; none if its metadata is broken."""
     try:
         return [point for point in package.entry_points if point.group == "xbridge.backends"]
     except FOREIGN_ERRORS:
@@ -179,7 +179,7 @@ def _announced(package: Distribution) -> list[EntryPoint]:
 
 
 def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
-    """Return the error for a name. It advises the name that was misspelt, or that begins a dotted one."""
+    """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     if isinstance(name, str):

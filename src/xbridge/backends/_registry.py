@@ -1,16 +1,16 @@
-"""Name -> backend, type -> backend: the only tables.
+"""Registry of backends: by name, and by the type of an array.
 
-A backend is a string until somebody needs it: its name, or an array of its type. A package root only
-nominates a backend for a type (`torch.Size` is a tuple); the backend's own `owns` decides. Outsiders are
-read from the entry-point group `xbridge.backends` once, on the first name or type that nobody claims.
+A backend is a string until its name or an array of its type is used. A package root only nominates a backend
+for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
+`xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
-The fast path reads one table, `fast_converters`: backend name -> exact type -> one function that converts or
-returns None (and `identity_types`, for an array that stays). It is read without the lock, filled and emptied
-under it.
+The fast path reads two tables. `fast_converters` maps the name of a backend and an exact type to a function
+that converts or returns None. `identity_types` is for an array that stays as it is. Both are read without the
+lock, and filled and emptied under it.
 
-Code of others never runs under the lock: imports, `owns`, the attributes of a backend. It may import, and the
-thread that imports its library may be waiting for this lock. So what comes of it is put in afterwards, if
-it still holds.
+Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
+and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
+registry has not changed meanwhile.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ identity_types: dict[type, Callable[[Array], Array]] = {}
 
 
 class _Loaded:
-    """Every backend loaded so far, as an attribute: a compiler can follow that. None ever leaves."""
+    """The backends loaded so far, as attributes, which a compiler can follow. None is removed."""
 
 
 _current: set[str] = set()
 """The names whose backend in `_Loaded` is the one that is registered now."""
 
-_Module: type[ModuleType] = type(sys)  # to import `types` for it would take longer
+_Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
-observers = 0  # of conversions: while there are any, all are planned, and the tables above stay empty
+observers = 0
+"""The number of observers. While there are any, all conversions are planned and the fast tables are empty."""
 
 _entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
 _plugins: dict[str, tuple[Entry, ...]] | None = None
 _failed: set[Entry] = set()
-"""What could not be loaded, and will not be tried again to say whether it is available."""
+"""Entries that failed to load. `is_available` does not try them again."""
 _lock = lock()
 
 
 def get(name: str | ModuleType) -> Backend:
-    """The backend of that name, or of that module's library, imported if need be."""
+    """Return the backend of that name, or of that module's library, imported if necessary."""
     backend: Backend = getattr(_Loaded, _fetch(name))
     return backend
 
 
 def backend_for(cls: type) -> Backend | None:
-    """The backend that owns instances of the class; None if nobody does."""
+    """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
@@ -70,13 +71,13 @@ def backend_for(cls: type) -> Backend | None:
 
 
 def backends_for_object(thing: object) -> list[Backend]:
-    """The backends from whose package a thing that is no array comes: a dtype, a device, a class."""
+    """Return the backends of the package that an object which is not an array comes from, such as a dtype."""
     return [get(name) for root in _roots(thing) for name in _nominated(root)]
 
 
 @constant
 def _roots(thing: object) -> tuple[str, ...]:
-    """The packages that a thing and its class come from."""
+    """Return the packages that an object and its class come from."""
     modules = (type(thing).__module__, getattr(thing, "__module__", None))
     return tuple(dict.fromkeys(str(module).partition(".")[0] for module in modules))
 
@@ -93,14 +94,14 @@ def register_backend(
     Parameters
     ----------
     name : str
-        What users type.
+        The name that users type.
     module : module or str
-        A module with the required names of `xbridge.protocol.Backend` and any others, or its import path,
-        which is imported when it is first needed.
+        A module with the required names of `xbridge.protocol.Backend` and any others, or its import path.
+        A path is imported when the backend is first needed.
     roots : tuple of str, optional
-        Top-level packages that its array types come from; `name` if not given.
+        Top-level packages that the array types come from. Default: `name`.
     replace : bool
-        Whether it may take a name that another module holds.
+        True to replace another module of that name.
 
     Raises
     ------
@@ -136,7 +137,7 @@ def register_backend(
 
 
 def known_backends() -> tuple[str, ...]:
-    """The names that can be asked for, installed or not.
+    """Return the names of all known backends, installed or not.
 
     Returns
     -------
@@ -152,18 +153,18 @@ def known_backends() -> tuple[str, ...]:
 
 
 def is_available(name: str | ModuleType) -> bool:
-    """Whether the backend can be imported and used here. The answer is remembered, once the import is over.
+    """Return True if the backend can be imported and used here. The answer is kept once the import is over.
 
     Parameters
     ----------
     name : str or module
-        Any name, or a library's module.
+        The name of a backend, or the module of a library.
 
     Returns
     -------
     bool
-        False if the name is not registered, or its library cannot be imported, or is still being imported
-        by this thread.
+        False if the name is not registered, or the library cannot be imported, or this thread is still
+        importing it.
 
     Examples
     --------
@@ -187,7 +188,7 @@ def is_available(name: str | ModuleType) -> bool:
 
 
 def count_observers(change: int) -> None:
-    """One watcher more, or one less: the first empties the hot table, the last fills it again."""
+    """Add to the number of observers. The first empties the fast tables, and the last fills them again."""
     global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
         observers += change
@@ -197,7 +198,7 @@ def count_observers(change: int) -> None:
 
 @constant
 def _find(cls: type) -> str:
-    """Fill the tables for a class, and name its backend; "" if nobody owns it."""
+    """Find the backend that owns instances of a class, store it, and return its name; "" if there is none."""
     entries = _entries
     roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
     for root in roots:
@@ -213,7 +214,7 @@ def _find(cls: type) -> str:
 
 @constant
 def _fetch(name: str | ModuleType) -> str:
-    """Make sure that a backend is loaded, and name it."""
+    """Load a backend if necessary, and return its name."""
     if isinstance(name, _Module):
         name = _named(name) or name
     if not isinstance(name, str):
@@ -223,15 +224,15 @@ def _fetch(name: str | ModuleType) -> str:
 
 
 def is_root(package: str) -> bool:
-    """Whether a backend's arrays may come from a package."""
+    """Return True if a package may have array types of a backend."""
     return bool(_nominated(package))
 
 
 def _named(module: ModuleType) -> str:
-    """The backend whose library a module belongs to; "" if there is none.
+    """Return the name of the backend for the library that a module belongs to; "" if there is none.
 
-    That is the library whose package it is in. A module of another package, such as array-api-compat, stands
-    for a library that it is named after, if it has the library's array type.
+    That is the library whose package contains the module. A module of another package, such as
+    array-api-compat, stands for the library that it is named after, if it has the library's array type.
     """
     root, *parts = str(getattr(module, "__name__", "")).split(".")
     names = _nominated(root)
@@ -245,7 +246,7 @@ def _named(module: ModuleType) -> str:
 
 
 def _nominated(root: str) -> list[str]:
-    """Names of the backends whose arrays may come from a package; asks plugins only if nobody else."""
+    """Return the backends whose array types may come from a package. Plugins are read if there is none."""
     if root in sys.stdlib_module_names:
         return []
     names = [name for name, entry in _entries.items() if root in entry.roots]
@@ -253,7 +254,7 @@ def _nominated(root: str) -> list[str]:
 
 
 def _load(name: str) -> Backend:
-    """The backend of that name that is registered when this returns; what is registered meanwhile wins."""
+    """Return the backend of that name that is registered when the call returns, loaded if necessary."""
     while name not in _current:
         entry = _entry(name)
         module = entry.module
@@ -273,13 +274,13 @@ def _load(name: str) -> Backend:
 
 
 def _empty() -> None:
-    """Empty the hot table, under the lock."""
+    """Empty the fast tables; the caller holds the lock."""
     for table in (identity_types, *fast_converters.values()):
         table.clear()
 
 
 def _warm() -> None:
-    """Lay out the hot table, and put it in if it still holds. Whoever has changed that lays it out again."""
+    """Fill the fast tables, unless the registry changes meanwhile: its change fills them again."""
     backends = _connected()
     own: dict[type, Callable[[Array], Array]] = {}
     tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
@@ -296,13 +297,13 @@ def _warm() -> None:
 
 
 def _connected() -> list[Backend]:
-    """The backends between which the fast path leads now."""
+    """Return the backends between which the fast path converts now."""
     with _lock:
         return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
 
 
 def _renew() -> None:
-    """Derive the tables anew in a child process: a thread that it has not got may have been changing them."""
+    """Rebuild the tables in a child process, because a thread of the parent may have been changing them."""
     with _lock:
         _empty()
         by_type.clear()
@@ -317,7 +318,7 @@ def _itself(x: Array) -> Array:
 
 
 def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]:
-    """One call from a plain array of one backend to the other; it answers None when in doubt."""
+    """Return the function that converts an ordinary array between two backends, or returns None."""
     if source is target:
         return _itself
     if target.name == HOST:
@@ -325,18 +326,18 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
     if source.name == HOST:
         return target.fast_from_numpy
 
-    # Between two that never change memory is shared, and `fast_from_numpy` copies what it is shown.
+    # Two libraries of immutable arrays share memory, and `fast_from_numpy` of such a library copies.
     shares = source.assumes_immutable and target.assumes_immutable
 
-    def meet(x: Array) -> Array | None:
+    def through_host(x: Array) -> Array | None:
         host = None if shares else source.fast_to_numpy(x)
         return None if host is None else target.fast_from_numpy(host)
 
-    return meet
+    return through_host
 
 
 def is_number(x: object) -> bool:
-    """Return True if `x` is a Python number and not an array scalar that is one as well."""
+    """Return True if `x` is a Python number and not an array scalar, some of which are Python numbers too."""
     return isinstance(x, NUMBERS) and backend_for(type(x)) is None
 
 
@@ -346,7 +347,7 @@ def are_arrays(cls: type) -> bool:
 
 
 def claims(name: str) -> tuple[Entry, ...]:
-    """Where a backend of that name may be found: in one place, unless packages disagree."""
+    """Return the entries for a name: at most one, unless several packages announce it."""
     entry = _entries.get(name)
     return _scan().get(name, ()) if entry is None else (entry,)
 
@@ -366,7 +367,7 @@ def _entry(name: str) -> Entry:
 
 
 def _scan() -> dict[str, tuple[Entry, ...]]:
-    """Entry points, read once. One that claims a name that is built in or registered is passed over."""
+    """Return the entry points, read once. Callers ignore those whose name is built in or registered."""
     global _plugins  # noqa: PLW0603 -- filled once, by the first thread that is done
     if _plugins is None:
         found = plugins()

@@ -1,8 +1,8 @@
-"""array-api-strict: the standard and nothing else, with devices that are host memory in disguise.
+"""array-api-strict: the standard and nothing else, with pretend devices in host memory.
 
-What it computes, NumPy computes; what it adds are refusals. So it is for tests: whoever forgets a device,
-or relies on more than the standard, fails on any machine. Only its CPU is shown to NumPy. Its DLPack would
-show the other devices too and call them the CPU, so nothing here uses that: arrays are moved.
+NumPy does its computations, and the library adds refusals. So it is for tests: code that forgets a device, or
+relies on more than the standard, fails on any machine. Only arrays on its CPU are passed to NumPy. Its DLPack
+would export the other devices as the CPU, so the backend does not use it and moves arrays instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NATIVE: dict[str, Any] = {
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _ON_HOST = {np.dtype(word) for word in _NATIVE}
 _EXAMPLES = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
-# Its inspection API tells the devices as well, but not under every version of the standard that it plays.
+# Its inspection API has the devices too, but not under every version of the standard that it can implement.
 _CPU, *_OTHERS = import_module(array_api_strict.Device.__module__).ALL_DEVICES
 _DEVICES = {CPU: _CPU, **{Device(other._device): other for other in _OTHERS}}
 _PLACES = {native: device for device, native in _DEVICES.items()}
@@ -63,7 +63,7 @@ def memory_layout(x: Array, /) -> MemoryLayout:
 
 
 def dtype_name(dtype: object, /) -> str | None:
-    # NumPy's dtypes have the same hash as the library's, which warns of being compared with them.
+    # NumPy's dtypes have the same hash as the library's, which warns when they are compared.
     return _NAMES.get(dtype) if isinstance(dtype, type(array_api_strict.bool)) else None
 
 
@@ -83,7 +83,7 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def astype(x: Array, dtype: str, /) -> Array:
     with np.errstate(all="ignore"):
-        if dtype == "bool":  # `astype` takes no complex numbers there, though the standard lets it
+        if dtype == "bool":  # `astype` refuses complex numbers, though the standard allows them
             return x != array_api_strict.zeros((), dtype=x.dtype, device=x.device)
         return array_api_strict.astype(x, _NATIVE[dtype])
 

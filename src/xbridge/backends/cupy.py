@@ -1,10 +1,10 @@
-"""CuPy: NumPy's arrays in the memory of a GPU, and nowhere else; none is read-only, and none has gradients.
+"""CuPy: arrays in the memory of a GPU only. None is read-only, and none has gradients.
 
-On the host an array of CuPy's would be NumPy's, so there NumPy's stands for it until it has moved. CuPy
-computes on the device that is current, on its current stream, so each step makes the array's own device
-current. What moves has arrived when the call returns: CuPy itself would not wait for what it sends.
+On the host, NumPy's arrays are used in place of CuPy's. CuPy computes on the current device and its current
+stream, so each step makes the device of the array current. A transfer is complete when the call returns; CuPy
+itself would not wait.
 
-It can be installed where there is no GPU, and is not available there.
+CuPy can be installed on a machine without a GPU. The backend is not available there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXT
 name = "cupy"
 array_types: tuple[type, ...] = (cupy.ndarray,)
 gaps: dict[str, Gap] = {
-    "host": Gap("never", "CuPy arrays live on a GPU"),
+    "host": Gap("never", "CuPy arrays are on a GPU"),
     "autograd": Gap("never", "CuPy does not differentiate"),
     "readonly": Gap("never", "CuPy has no read-only arrays"),
 }
@@ -59,7 +59,7 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((wide, narrow) for wide in ("int64", "uint64") for narrow in ("int32", "uint32")),
     }
 )
-"""What rounds once or not at all, and of what fewer bytes are sent then."""
+"""Casts that round at most once, and after which fewer bytes are sent."""
 
 
 def to_numpy(x: HostArray, /) -> HostArray:
@@ -132,7 +132,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def to_device(x: Array, device: Device, /) -> Array:
-    # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
+    # CuPy would send an array that is in neither C nor Fortran order in C order. So its axes are sorted
+    # first.
     axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
@@ -160,32 +161,32 @@ def from_dlpack(shown: Exporter, /) -> Array:
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
-    # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
+    # The call uses the stream of this thread, because CuPy frees memory on the stream that allocated it.
     with cupy.cuda.Device(_DEVICES.get(device)) as current:
         stream = cupy.cuda.get_current_stream()
 
-    def apart(xs: list[object]) -> list[object]:
+    def in_thread(xs: list[object]) -> list[object]:
         with cupy.cuda.Device(current.id), stream:
-            stream.synchronize()  # whoever converts may ask another stream
+            stream.synchronize()  # `fn` may use another stream
             made = fn(xs)
             stream.synchronize()
         return made
 
-    return apart
+    return in_thread
 
 
 def thread_context() -> Callable[[], None]:
     device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
 
-    def there() -> None:
+    def apply() -> None:
         device.use()
         stream.use()
 
-    return there
+    return apply
 
 
 def _sent(x: Array, device: Device) -> Array:
-    """The array elsewhere, row by row; NumPy's, if either end is the host."""
+    """Copy an array to another device in C order. On the host, the array is NumPy's."""
     if device == CPU:
         with x.device:
             return x.get()
@@ -203,5 +204,5 @@ def _sent(x: Array, device: Device) -> Array:
 
 
 def _name(dtype: np.dtype[np.generic]) -> str:
-    """The canonical name; NumPy's own word where there is none."""
+    """Return the canonical name, or NumPy's own word if there is none."""
     return dtype.name if dtype.name in DTYPES else str(dtype)

@@ -1,4 +1,4 @@
-"""NumPy: the host, where everybody meets. Arrays may be read-only; there are no devices and no gradients."""
+"""NumPy: arrays in host memory, which may be read-only. There are no devices and no gradients."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ name = "numpy"
 array_types: tuple[type, ...] = (np.ndarray,)
 scalar_types: tuple[type, ...] = (np.generic,)
 gaps: dict[str, Gap] = {
-    "devices": Gap("never", "NumPy arrays live in host memory"),
+    "devices": Gap("never", "NumPy arrays are in host memory"),
     "autograd": Gap("never", "NumPy does not differentiate"),
 }
 samples = "xbridge.testing.samples.numpy"
 
 _NAMES = {np.dtype(word).num: word for word in DTYPES if hasattr(np, word)}
 _FOREIGN = 256
-"""From this number on, a dtype was added to NumPy by somebody else."""
+"""A dtype of this number or a higher one was added to NumPy by another package."""
 _ABSTRACT = (
     *(np.generic, np.flexible, np.character, np.number, np.integer, np.signedinteger),
     *(np.unsignedinteger, np.inexact, np.floating, np.complexfloating),
 )
-"""Classes of no dtype; an older NumPy takes some for a dtype, with a warning."""
+"""Classes without a dtype. An older NumPy converts some of them to a dtype, with a warning."""
 _BARE = (np.ndarray, np.memmap, np.matrix)
 _DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _WAYS_OUT = {
     "M": "x.astype('int64')",
     "m": "x.astype('int64')",
-    "V": "x.view(dtype), with the dtype that they are of",
+    "V": "x.view(dtype), with the dtype of the items",
 }
 _NUMBERS_IN_TEXT = "x.astype(float) if it spells numbers, or x.tolist()"
 
@@ -113,7 +113,7 @@ def dtype_name(dtype: object, /) -> str | None:
             return None
         try:
             found = np.dtype(dtype)
-        except TypeError:  # a class that is derived from one of these
+        except TypeError:  # a class that is derived from one of them
             return None
         return _name(found) if found.type is dtype else None
     return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
@@ -154,15 +154,15 @@ def fast_from_numpy(host: HostArray, /) -> HostArray | None:
 
 
 def _past_the_class(x: HostArray) -> HostArray:
-    """Return the array as NumPy's own class shows it: a subclass may answer anything, or raise."""
+    """Return the array as one of NumPy's own class, because attributes of a subclass may raise."""
     mine = type(x) not in _BARE and isinstance(x, np.ndarray)
     return np.ndarray.view(x, np.ndarray) if mine else x
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """The canonical name; NumPy's own word where there is none."""
+    """Return the canonical name, or NumPy's own word if there is none."""
     if dtype.kind in "biufc":
-        # NumPy works out `name` in Python; most arrays are of a dtype that is on the list.
+        # NumPy computes `name` in Python, which takes longer than to look up the number.
         if dtype.num in _NAMES:
             return _NAMES[dtype.num]
         return {"g": "longdouble", "G": "clongdouble"}.get(dtype.char, dtype.name)

@@ -168,7 +168,7 @@ def test_what_comes_back_is_the_callers_own(cupy: ModuleType) -> None:
     host[0] = 9
     assert xbridge.to_list(x) == [1.0, 2.0]
     for call in (lambda: xbridge.to_numpy(x, copy=False), lambda: sent([1.0], copy=False)):
-        with pytest.raises(xbridge.CopyError, match=r"live on a GPU|it moves from"):
+        with pytest.raises(xbridge.CopyError, match=r"are on a GPU|it moves from"):
             call()
 
 
@@ -280,7 +280,7 @@ def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
         xbridge.to_numpy(marked)
     fields = x.view([("re", "f4"), ("im", "f4")])
     assert xbridge.dtype_of(fields).startswith("[('re'")
-    with pytest.raises(xbridge.DTypeError, match="no numeric dtype; try one field"):
+    with pytest.raises(xbridge.DTypeError, match="not a numeric dtype; try one field"):
         xbridge.to_numpy(fields)
 
 

@@ -55,7 +55,7 @@ LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
     ),
     **dict.fromkeys(("dates", "durations"), (D, "x.astype('int64')")),
     "structures": (D, "one field, such as x['name']"),
-    "raw bytes": (D, "x.view(dtype), with the dtype that they are of"),
+    "raw bytes": (D, "x.view(dtype), with the dtype of the items"),
 }
 
 

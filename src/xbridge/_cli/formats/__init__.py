@@ -1,12 +1,12 @@
-"""Array files: a format is a module, found by the suffix of a file's name.
+"""Formats of array files. A format is a module, found by the suffix of a file's name.
 
-A format reads a file into arrays that are still in it, says which arrays it can hold, and writes them block
-by block. It never hears of another format, so a new one costs one module. Nothing is read before it is
-written, so a file may be larger than memory.
+A format opens a file as arrays whose values are not read yet, reports which arrays it can hold, and writes
+arrays block by block. Formats do not refer to each other, so a new one is one module. Values are read when
+they are written, so a file may be larger than memory.
 """
 
 # pyright: reportReturnType=false
-# The methods of a protocol are their docstrings.
+# The methods of a protocol consist of their docstrings.
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SUFFIXES = {
     ".pt": _TORCH,
     ".pth": _TORCH,
 }
-"""The end of a name, the module of the format, and what to type when its library is missing."""
+"""The suffix of a name, the module of the format, and the command that installs its library."""
 
 UNNAMED = "arr_0"
-"""NumPy's name for an array that was given none."""
+"""NumPy's name for an array without a name."""
 
 
 class Content(NamedTuple):
-    """What is in a file."""
+    """The content of a file."""
 
     arrays: Sequence[Stored]
     metadata: Mapping[str, str]
@@ -50,33 +50,33 @@ class Content(NamedTuple):
 
 
 class Format(Protocol):
-    """What the module of a format offers."""
+    """The module of a format."""
 
     @property
     def names(self) -> bool:
-        """Whether its files hold arrays by name; else they hold one array."""
+        """True if files hold arrays by name; else they hold one array."""
 
     @property
     def unnamed(self) -> bool:
-        """Whether a file can hold one array that has no name."""
+        """True if a file can hold one array without a name."""
 
     @property
     def metadata(self) -> bool:
-        """Whether its files hold text beside the arrays."""
+        """True if files hold text beside the arrays."""
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """The axis orders that it can hold: `C`, `F`, and `` for any other."""
+        """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
 
     @property
     def swaps(self) -> bool:
-        """Whether it can hold bytes in the order of another machine."""
+        """True if the format can hold bytes in the order of another machine."""
 
     def lacks(self, dtype: np.dtype[Any], /) -> str:
-        """Why it cannot hold a dtype; empty if it can."""
+        """Return why the format cannot hold a dtype; empty if it can."""
 
     def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
-        """Return what is in the file, which stays open as long as the stack. The values are read later.
+        """Return the content of a file, which stays open as long as the stack. The values are read later.
 
         With `checksums`, a file that should have checksums and has none is refused.
         """
@@ -85,18 +85,18 @@ class Format(Protocol):
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
 
     def reread(self, path: Path, /) -> Iterator[ArrayInfo]:
-        """Yield what the format's own library finds in a file that was written."""
+        """Yield the arrays that the format's own library finds in a file that was written."""
 
     def numbers(self, content: bytes, /) -> Mapping[str, Any]:
         """Return the arrays by name, as the format's own library reads a small file that has names."""
 
 
 def format_of(path: Path) -> Format:
-    """The format that the name of a file stands for."""
+    """Return the format for the suffix of a file's name."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise RefusedError.build(
-            f"tell the format of {path}",
+            f"find the format of {path}",
             f"its name ends in {suffix!r}" if suffix else "its name has no suffix",
             f"a name that ends in {', '.join(SUFFIXES)}",
         )

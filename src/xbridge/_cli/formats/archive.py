@@ -1,4 +1,4 @@
-"""Zip archives, opened so that damage to the directory is seen: no member is lost, none is another one."""
+"""Zip archives whose directory is checked when they are opened: no member is missing or misnamed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _END, _END_SIZE, _LONGEST_COMMENT = b"PK\5\6", 22, 0xFFFF
 _MANY = 0xFFFF
-"""The count of an archive with more members than two bytes can count."""
+"""The count in an archive whose members are too many for two bytes."""
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
@@ -31,7 +31,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 def compare_checksum(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end, where its checksum is compared."""
+    """Read a member to its end, at which `zipfile` checks its checksum."""
     with archive.open(member) as file:
         while file.read(BLOCK):
             pass
@@ -42,18 +42,18 @@ def _check(archive: zipfile.ZipFile, path: Path) -> None:
     for name, times in Counter(archive.namelist()).items():
         if times > 1:
             raise unreadable(path, f"it has {times} members named {name!r}")
-    # Python reads entries up to the end of the directory: one that is too long hides those behind it.
-    counted = _count(path)
-    if counted != min(len(members), _MANY):
-        raise unreadable(path, f"its directory shows {len(members)} of its {counted} members")
+    # Python reads entries up to the end of the directory. An entry that is too long hides the next ones.
+    count = _count(path)
+    if count != min(len(members), _MANY):
+        raise unreadable(path, f"its directory shows {len(members)} of its {count} members")
     for member in members:
         if member.compress_type == zipfile.ZIP_STORED and member.compress_size != member.file_size:
             raise unreadable(path, f"its directory has two sizes for {member.filename!r}")
-        archive.open(member).close()  # which compares the name
+        archive.open(member).close()  # `open` compares the name with that in the member's header
 
 
 def _count(path: Path) -> int:
-    """Return how many members the end of an archive counts."""
+    """Return the number of members that the end of an archive gives."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(size - _END_SIZE - _LONGEST_COMMENT, 0))

@@ -30,14 +30,14 @@ _HEADERS = {
     (1, 0): (2, np.lib.format.read_array_header_1_0),
     (2, 0): (4, np.lib.format.read_array_header_2_0),
 }
-"""How many bytes say how long a header is, and who reads it."""
+"""The bytes of the length of a header, and the function that reads it, by version."""
 
 _LONGEST = 10_000
-"""What NumPy takes for a header; it says so when it has read it, and a bomb unpacks to 4 GiB."""
+"""The longest header that NumPy accepts. NumPy checks it after reading, and a bomb unpacks to 4 GiB."""
 
 
 class Header(NamedTuple):
-    """What stands before the values."""
+    """The header before the values."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
 
 def lacks(dtype: np.dtype[Any]) -> str:
-    # What others registered with it, such as ml_dtypes, it writes as raw bytes.
+    # NumPy writes dtypes that other packages registered, such as ml_dtypes, as raw bytes.
     return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
 
 
@@ -55,7 +55,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         stored = InFile(None, *header, path, file.tell())
         found = file.seek(0, 2) - stored.offset
     if found < stored.nbytes:
-        raise unreadable(path, f"only {found} of the {stored.nbytes} bytes of its values are there")
+        raise unreadable(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
     if found > stored.nbytes:
         more = f"{found - stored.nbytes} bytes follow its array, perhaps another array"
         raise unreadable(path, more, "numpy.load on the open file, once for each array")
@@ -72,7 +72,7 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
 
 
 def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
-    """What a file or a member says before its values."""
+    """Read the header of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
 
     def ours(error: Exception) -> RefusedError:
@@ -81,7 +81,7 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
     with Chained(ours):
         version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
-        raise unreadable(path, f"{inside}no header of version {version} is read here", "numpy.load")
+        raise unreadable(path, f"{inside}its header has the unknown version {version}", "numpy.load")
     width, parse = _HEADERS[version]
     with Chained(ours):
         size = file.read(width)
@@ -94,13 +94,13 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         raise unreadable(path, reason, "saving its numbers with a dtype")
     if min(shape, default=0) < 0 or not dtype.itemsize:
         raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
-    with Chained(ours):  # NumPy itself says whether it has such an array
+    with Chained(ours):  # NumPy raises if there is no such array
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)
     return Header(dtype, shape, order_of(shape, fortran=fortran))
 
 
 def write_array(file: Any, stored: Stored) -> None:
-    """One array as `numpy.save` would write it."""
+    """Write one array as `numpy.save` would."""
     described = np.lib.format.dtype_to_descr(stored.dtype)
     header = {"descr": described, "fortran_order": stored.order == "F", "shape": stored.shape}
     with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error), "shorter names")):

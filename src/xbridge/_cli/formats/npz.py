@@ -53,7 +53,7 @@ def write(file: Sink, content: Content, scratch: Path) -> None:
 def reread(path: Path) -> Iterator[ArrayInfo]:
     with np.load(path) as arrays:
         for name in arrays.files:
-            # To ask for the array would read its values.
+            # `arrays[name]` would read the values.
             with arrays.zip.open(f"{name}{_SUFFIX}") as member:
                 header = npy.read_header(member, path, name)
             yield name, header.dtype, header.shape
@@ -73,7 +73,7 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
 
 @contextmanager
 def _unpacked(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
-    """A member from its values on, and its header. Whatever goes wrong meanwhile is told of the file."""
+    """Open a member at its values, with its header. Errors in the block become errors about the file."""
 
     def ours(error: Exception) -> RefusedError:
         return unreadable(path, f"{name!r}: {error}")

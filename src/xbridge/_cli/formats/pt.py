@@ -1,12 +1,12 @@
 """`.pt`, `.pth`: a tensor, or a flat dict of tensors, by torch's own reader and writer.
 
-A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code of the file's.
-Tensors are mapped where torch can; it writes from memory, so what is in no map yet is mapped first.
+A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code from the file.
+Tensors are mapped if torch can map the file. torch writes from memory, so other values are mapped first.
 
-torch does not compare the checksums of the archive. The records that describe the tensors are compared
-before torch sees them, and those of the tensors while their values are read. An archive has a record for
-each storage, and the size and the checksum of a storage's memory must be those of one of them: which one
-follows from the name in the record's header, which is compared as well.
+torch does not check the checksums of the archive. The records that describe the tensors are checked before
+torch reads them, and the records of values while they are read. An archive has a record for each storage, and
+the size and checksum of a storage's memory must be those of one of the records. The record follows from the
+name in its header, which is checked too.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ class _Sums:
     known: frozenset[tuple[int, int]]
     """The size and the checksum of each."""
     compared: set[int] = field(default_factory=set)
-    """Addresses of the storages that were compared as a whole."""
+    """Addresses of the storages that were checked as a whole."""
 
     def compare(self, label: str, size: int, found: int) -> None:
-        """Refuse values that no record of the archive has."""
+        """Raise if no record of the archive has this size and checksum."""
         if (size, found) not in self.known:
-            raise unreadable(self.path, f"the checksum of {label} is another one: its values are damaged")
+            raise unreadable(self.path, f"the checksum of {label} differs: its values are damaged")
 
 
 @dataclass(frozen=True)
 class _InRecord(InMemory):
-    """A tensor over a storage, which is a record that has a checksum."""
+    """A tensor over a storage, which is a record with a checksum."""
 
     sums: _Sums | None = None
     """None if the file has no checksums."""
 
     def blocks(self) -> Iterator[Block]:
-        """Read them, and compare the checksum when the last was read."""
+        """Yield the blocks, and check the checksum after the last."""
         storage = self.loaded.untyped_storage()
         whole = (self.array.ctypes.data, self.nbytes) == (storage.data_ptr(), storage.nbytes())
         if self.sums is None or not (whole and self.order):
@@ -99,12 +99,12 @@ class _InRecord(InMemory):
         self.sums.compare(self.label, self.nbytes, found)
 
     def mapped(self, scratch: Path) -> HostArray:
-        """The memory itself, compared before anything reads it."""
+        """Return the memory itself, after a check of its checksum."""
         self._compare()
         return super().mapped(scratch)
 
     def _compare(self) -> None:
-        """Read the storage, of which the tensor may be a part in any order, and compare its checksum."""
+        """Read the whole storage, of which the tensor may be a part, and check its checksum."""
         storage = self.loaded.untyped_storage()
         if self.sums is None or not storage.nbytes() or storage.data_ptr() in self.sums.compared:
             return
@@ -129,7 +129,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
                 path, f"the name {name!r} is not a string", "saving the dict with strings as keys"
             )
         if not isinstance(tensor, torch.Tensor):
-            reason = f"{name!r} is of type {type(tensor).__name__}, and no tensor"
+            reason = f"{name!r} is of type {type(tensor).__name__}, which is not a tensor"
             raise unreadable(path, reason, "saving a flat dict of tensors alone")
     arrays = [_stored(path, name, tensor, sums) for name, tensor in loaded.items()]
     _refuse_overlaps(path, arrays)
@@ -153,7 +153,7 @@ def numbers(content: bytes) -> dict[str, Any]:
 
 
 def _load(path: Path, *, mapped: bool) -> Any:
-    """Whatever is in the file, if that is no code."""
+    """Load a file without running code from it."""
 
     def ours(error: Exception) -> RefusedError:
         asked = re.search(r"GLOBAL (\S+)", str(error))
@@ -163,14 +163,17 @@ def _load(path: Path, *, mapped: bool) -> Any:
         return unreadable(path, error)
 
     with warnings.catch_warnings(), Chained(ours):
-        warnings.simplefilter("ignore")  # they speak to programs
+        warnings.simplefilter("ignore")  # they are for programs
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
-    """Compare what describes the tensors; whether those can be mapped, and their checksums if it has any."""
+    """Check the records that describe the tensors.
+
+    Return True if torch can map the file, and the checksums of its storages if it has any.
+    """
     with path.open("rb") as file:
-        if file.read(4) != b"PK\3\4":  # as torch tells an archive from a file of torch before 1.6
+        if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
             return False, None
     with open_archive(path) as archive, Chained(partial(unreadable, path)):
         members = archive.infolist()
@@ -184,14 +187,17 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
         orders = [member for member in members if member.filename.endswith("/byteorder")]
         swapped = any(archive.read(member) != sys.byteorder.encode() for member in orders)
         for member in members:
-            if swapped or member not in storages:  # torch swaps in memory what another machine wrote
+            if swapped or member not in storages:  # torch swaps the bytes of another machine in memory
                 compare_checksum(archive, member)
     known = frozenset((member.file_size, member.CRC) for member in storages)
     return mapped, None if swapped else _Sums(path, known)
 
 
 def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
-    """Two names of one memory would become two arrays. By address, so that few pairs are compared."""
+    """Raise if two tensors share memory: they would become two arrays.
+
+    The tensors are sorted by address, so that few pairs are compared.
+    """
     spans = sorted((*byte_bounds(x.array), at) for at, x in enumerate(arrays) if x.nbytes)
     before: list[tuple[int, int]] = []
     for low, high, at in spans:

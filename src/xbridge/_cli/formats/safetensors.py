@@ -1,9 +1,9 @@
 """`.safetensors`: arrays by name, one after the other behind a JSON header, and text beside them.
 
-The library checks a file as a whole: nothing overlaps, nothing is missing, nothing is left. What it has
-checked is read here, because it hands out arrays and not the places where they are. It writes from memory
-only, so the header is written here too, in the order that it would choose; the widest dtypes come first,
-so that everything is aligned.
+The library checks a whole file: no values overlap, none are missing, none are left. Values are read here
+after that check, because the library returns arrays and not their offsets. It writes from memory only, so the
+header is written here too, in the library's order: the widest dtypes come first, so that all values are
+aligned.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CODES = {
     "float64": "F64",
     "complex64": "C64",
 }
-"""What the format knows. An older library knows less of it, and refuses the file when it is read back."""
+"""The dtypes of the format. An older library lacks some, and refuses the file when it is read back."""
 
 _DTYPES = {code: name for name, code in _CODES.items()}
 _METADATA = "__metadata__"
@@ -75,7 +75,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         pass
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        with Chained(partial(unreadable, path)):  # the library keeps the last of two, and says nothing
+        with Chained(partial(unreadable, path)):  # of two equal names, the library silently keeps the last
             header = json.loads(file.read(size), object_pairs_hook=_once)
     text = header.pop(_METADATA, None) or {}
     return Content([_entry(path, name, info, 8 + size) for name, info in header.items()], text)
@@ -123,9 +123,7 @@ def _dtype(code: str) -> np.dtype[Any]:
 
 def _entry(path: Path, name: str, info: dict[str, Any], start: int) -> InFile:
     if info["dtype"] not in _DTYPES:
-        raise unreadable(
-            path, f"the dtype {info['dtype']} of {name!r} is not known here", "safetensors itself"
-        )
+        raise unreadable(path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
     return InFile(
         name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, start + info["data_offsets"][0]
     )

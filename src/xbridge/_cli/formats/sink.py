@@ -1,6 +1,6 @@
-"""Where a format writes: a file that counts, in bounded pieces, and remembers what went wrong.
+"""The file that a format writes to: it counts bytes, writes in bounded pieces, and keeps the first exception.
 
-Libraries hide the exception of a file behind one of their own, or forget it: here the first one stays.
+Libraries replace an exception of the file by one of their own, or drop it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class Sink:
     Parameters
     ----------
     file : BinaryIO
-        Open, empty, unbuffered or not.
+        An open, empty file, unbuffered or not.
     advance : callable
-        Told how many bytes have been written, after each block.
+        Called after each block with the number of bytes written.
     """
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], object]) -> None:
         self._file = file
         self._advance = advance
         self.failed: BaseException | None = None
-        """The first thing that a write raised, an interrupt included."""
+        """The first exception that a write raised, or an interrupt."""
 
     def write(self, data: bytes | memoryview) -> int:
-        """All of it, or an exception; after one there is no other."""
+        """Write all bytes, or raise. After an exception, each write raises it again."""
         if self.failed:
             raise self.failed
         try:
@@ -47,21 +47,21 @@ class Sink:
         return len(view)
 
     def __enter__(self) -> Self:
-        """Nothing to open."""
+        """Return the file itself, which is already open."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Whatever the writer made of it, the first failure is the one that counts."""
+        """Raise the first exception of a write, whatever the writer made of it."""
         if self.failed and error is not self.failed:
             raise self.failed
 
     def flush(self) -> None:
-        """For writers that ask for it; the file is flushed by whoever opened it."""
+        """Do nothing, for writers that flush; the code that opened the file flushes it."""
 
-    def tell(self) -> int:
-        """Where the next byte goes."""
+    def tell(self) -> int:  # vocabulary: tell -- a method of files
+        """Return the position of the next byte."""
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go elsewhere: an archive writes sizes and checksums when it knows them."""
+        """Move the position: an archive writes sizes and checksums after the values."""
         return self._file.seek(offset, whence)

@@ -1,7 +1,7 @@
-"""Arrays that are still in a file: known by dtype, shape and order, read in blocks of bounded size.
+"""Arrays in a file, with dtype, shape and order, whose values are read in blocks of bounded size.
 
-What a reader hands out and a writer takes. Blocks are enough for every format but torch's, whose writer
-wants memory: `mapped` gives it a map of the file, or of an unnamed file that the blocks were written to.
+Readers return such arrays, and writers accept them. Blocks are enough for every format but torch's, whose
+writer needs memory. For it, `mapped` returns a map of the file, or of an unnamed file with the blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     """The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
-"""Bytes that are held at a time; a cast holds two blocks and what it compares them by."""
+"""Bytes in memory at a time. A cast has two blocks, and the results of their comparison."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class Stored(ABC):
     """One array, without its values."""
 
     name: str | None
-    """None where the file gives it none."""
+    """None if the file has no name for it."""
     dtype: DType
     shape: tuple[int, ...]
     order: str
-    """How its elements follow each other: `C`, `F`, or `` for neither."""
+    """The order of the elements: `C`, `F`, or `` for neither."""
 
     @property
     def label(self) -> str:
-        """What errors call it."""
+        """The name of the array in errors."""
         return "the array" if self.name is None else repr(self.name)
 
     @property
     def nbytes(self) -> int:
-        """The size of its values."""
+        """The size of the values in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -66,14 +66,14 @@ class Stored(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """Its bytes from the first to the last, in its order and byte order; whole elements each."""
+        """Yield the bytes from first to last, in blocks of whole elements."""
 
     def like(self) -> Array:
-        """An array of the same facts, as a program would load it; nobody may read its values."""
+        """Return an array of the same dtype, shape and order, whose values are not defined."""
         return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
 
     def mapped(self, scratch: Path) -> HostArray:
-        """Its values as memory that is paged in when it is read. It only looks writable."""
+        """Return the values as memory that is read from disk on access. Its writable flag is set, in vain."""
         with tempfile.TemporaryFile(dir=scratch) as file:
             file.writelines(self.blocks())
             file.flush()
@@ -83,44 +83,44 @@ class Stored(ABC):
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
         if not self.nbytes:
             return np.empty(self.shape, self.dtype, order)
-        # Mapped to be written, even privately, a file larger than memory would be refused.
+        # A writable map of a file larger than memory would be refused, even a private one.
         raw: HostArray = np.memmap(file, np.uint8, "r", offset, (self.nbytes,)).view(np.ndarray)
         return as_writable(raw).view(self.dtype).reshape(self.shape, order=order)
 
 
 @dataclass(frozen=True)
 class InFile(Stored):
-    """Somewhere in a file, as it is."""
+    """An array at an offset in a file."""
 
     path: Path
     offset: int
 
     def blocks(self) -> Iterator[Block]:
-        """Read them."""
+        """Yield the bytes from the file."""
         with Chained(partial(unreadable, self.path)), self.path.open("rb") as file:
             file.seek(self.offset)
             yield from read_blocks(file, self, self.path)
 
     def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in a file already
-        """The file itself."""
+        """Map the file itself."""
         return self.like()
 
     def like(self) -> HostArray:
-        """The file itself."""
+        """Map the file itself."""
         with self.path.open("rb") as file:
             return self._map(file, self.offset)
 
 
 @dataclass(frozen=True)
 class InArchive(Stored):
-    """In an archive, which has a checksum: it is held against the values when the last were read."""
+    """An array in an archive, with a checksum that is checked after the last block."""
 
     path: Path
     opened: Callable[[], AbstractContextManager[tuple[BinaryIO, object]]]
-    """Opens it where the values begin; what it says of them has been read."""
+    """Open the member at its values, behind its header."""
 
     def blocks(self) -> Iterator[Block]:
-        """Unpack them, up to the end, where the checksum is compared."""
+        """Yield the unpacked bytes up to the end, at which the checksum is checked."""
         with self.opened() as (file, _):
             yield from read_blocks(file, self, self.path)
             if file.read(1):
@@ -129,39 +129,41 @@ class InArchive(Stored):
 
 @dataclass(frozen=True)
 class InMemory(Stored):
-    """In memory, which may be mapped."""
+    """An array in memory, which may be mapped."""
 
     array: HostArray
     loaded: Array = None
-    """The array as its library gave it."""
+    """The array of the library that loaded it."""
 
     def like(self) -> Array:
-        """That array."""
+        """Return the array of the library that loaded it."""
         return self.loaded
 
     def blocks(self) -> Iterator[Block]:
-        """Look at them, or gather them where they do not follow each other."""
+        """Yield the bytes, without a copy if they are contiguous."""
         turned = self.array.T if self.order == "F" else self.array
-        items = turned.view(f"V{self.dtype.itemsize}")  # opaque: a cast would look at the values
+        items = turned.view(
+            f"V{self.dtype.itemsize}"
+        )  # opaque items are copied without a look at their values
         line = items.reshape(-1) if items.flags.c_contiguous else items.flat
         count = self.step // self.dtype.itemsize
         for start in range(0, items.size, count):
             yield np.ascontiguousarray(line[start : start + count]).view(np.uint8).data
 
     def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in memory already
-        """The memory itself."""
+        """Return the memory itself."""
         return self.array
 
 
 @dataclass(frozen=True)
 class Relaid(Stored):
-    """The same values in C order and this machine's byte order."""
+    """An array with the same values in C order and this machine's byte order."""
 
     source: Stored
     scratch: Path
 
     def blocks(self) -> Iterator[Block]:
-        """Gather them from a map."""
+        """Yield the bytes in the new order, gathered from a map."""
         array = self.source.mapped(self.scratch)
         for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
             values = np.frombuffer(block, array.dtype).astype(self.dtype, copy=False)
@@ -170,38 +172,38 @@ class Relaid(Stored):
 
 @dataclass(frozen=True)
 class Cast(Stored):
-    """The same values in another dtype, which has all of them."""
+    """An array with the same values in another dtype, which has all of them."""
 
     source: Stored
 
     def blocks(self) -> Iterator[Block]:
-        """Cast there and back, and refuse the first block that comes back changed."""
+        """Cast each block and cast it back. Raise if a value has changed."""
         for block in self.source.blocks():
             values = np.frombuffer(block, self.source.dtype)
             with np.errstate(all="ignore"):
-                there = values.astype(self.dtype)
-                back = there.astype(values.dtype)
-            same = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes tell -0.0 from 0.0
+                cast = values.astype(self.dtype)
+                back = cast.astype(values.dtype)
+            same = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes distinguish -0.0 and 0.0
             same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
-            same &= in_range(values, there) & in_range(there, values)
+            same &= in_range(values, cast) & in_range(cast, values)
             if not same.all():
                 at = int(np.argmin(same))
                 raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
-                    f"the value {values[at]} would become {there[at]}",
+                    f"the value {values[at]} would become {cast[at]}",
                     "a dtype that has all of its values",
                 )
-            yield there.view(np.uint8).data
+            yield cast.view(np.uint8).data
 
 
-def counted(names: Sequence[str | None]) -> list[Stored]:
-    """Return an array for each name, which holds its number."""
+def numbered(names: Sequence[str | None]) -> list[Stored]:
+    """Return an array for each name, with its number as its value."""
     numbers = [np.array(number, np.int64) for number, _ in enumerate(names)]
     return [InMemory(name, x.dtype, (), "C", x) for name, x in zip(names, numbers, strict=True)]
 
 
 def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
-    """The values that begin where the file stands."""
+    """Yield the values that begin at the position of the file."""
     left = stored.nbytes
     while left:
         block = file.read(min(stored.step, left))
@@ -212,24 +214,24 @@ def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
 
 
 def in_range(whole: HostArray, real: HostArray) -> HostArray | bool:
-    """Whether floats lie below the end of an integer dtype, for which some machines take what is beyond."""
+    """Return True for floats below the end of an integer dtype: some machines cast others to that end."""
     if whole.dtype.kind not in "iu" or real.dtype.kind in "biu":
         return True
-    end = float(np.iinfo(whole.dtype).max)  # which rounds up to the power of two where it rounds
+    end = float(np.iinfo(whole.dtype).max)  # if it rounds, it rounds up to the power of two
     below: HostArray = np.real(real).astype(np.float64) < (end if end >= 2.0**53 else end + 1)
     return below
 
 
 def _bytes_of(line: HostArray) -> HostArray:
-    """A row for each element."""
+    """Return the bytes of the elements, one row for each."""
     return line.view(np.uint8).reshape(line.size, line.itemsize)
 
 
 def name_of(dtype: DType) -> str:
-    """The canonical name of a dtype in either byte order; empty where there is none."""
+    """Return the canonical name of a dtype in either byte order; empty if there is none."""
     return get(HOST).dtype_name(dtype.newbyteorder("=")) or ""
 
 
 def order_of(shape: tuple[int, ...], *, fortran: bool) -> str:
-    """`F` where that differs from `C`."""
+    """Return `F` for Fortran order if it differs from `C`, else `C`."""
     return "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"

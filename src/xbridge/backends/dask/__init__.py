@@ -1,8 +1,8 @@
-"""Dask: an array is a promise of chunks. It lies nowhere until it leaves, and then it is computed, once.
+"""Dask: an array is a graph of tasks for its chunks. A conversion to another library computes it once.
 
-What stays within Dask stays a promise. What leaves is computed by whatever scheduler the user has set, and
-comes chunk by chunk, because Dask would join chunks of any kind. Chunks are NumPy's, so NumPy's backend
-answers for them. Those that come from here are read-only, because tasks share them.
+Conversions within Dask stay lazy. A conversion to another library computes with the scheduler that the user
+has set. It gets the chunks one by one, because Dask would join chunks of any kind. Chunks are NumPy's, so
+NumPy's backend describes them. Chunks of an array made here are read-only, because tasks share them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-import dask  # noqa: F401 -- its root, plainly, as in every backend
+import dask  # noqa: F401 -- every backend imports the root of its library
 import dask.array as da
 from dask.array.core import normalize_chunks
 
@@ -18,7 +18,15 @@ from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import Gathered, computed, facts_of, gathered, joined, over, strange
+from xbridge.backends.dask._chunks import (
+    Gathered,
+    computed,
+    gathered,
+    info_of,
+    joined,
+    over,
+    unsupported_chunk,
+)
 from xbridge.errors import DTypeError, index_errors
 
 if TYPE_CHECKING:
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
-    raise ImportError("Dask's array.query-planning is on, where arrays do not show their chunks; turn it off")
+    raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")
 
 name = "dask"
 array_types: tuple[type, ...] = (da.Array,)
@@ -50,11 +58,11 @@ def from_numpy(host: HostArray, /) -> Array:
 
 
 def array_info(x: Array, /) -> ArrayInfo:
-    return facts_of(x)
+    return info_of(x)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
-    return strange(x._meta) if leaving else None
+    return unsupported_chunk(x._meta) if leaving else None
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:
@@ -95,7 +103,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
         return x
     raise DTypeError.build(
         f"turn a Dask array of {array_info(x).dtype} into {dtype} unasked",
-        "whether a value is lost shows only when it is computed",
+        "a lost value would show only when it is computed",
         f"naming it: dtype={dtype!r}",
     )
 
@@ -105,10 +113,10 @@ def materialize(x: Array, /) -> Array:
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
-    chunks = computed(xs)[::-1]  # each let go when it is joined
+    chunks = computed(xs)[::-1]  # each is freed when it is joined
     return list(index_errors(gathered(joined(x, chunks.pop())) for x in xs))
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
-    # Every host array is copied, however it lies.
+    # Every host array is copied, whatever its layout.
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))

@@ -1,7 +1,8 @@
-"""JAX: its arrays never change, so it reads memory when it likes; 64 bits only on demand; tracers.
+"""JAX: immutable arrays, 64 bits only if its option is set, and tracers.
 
-What others can change is copied before JAX sees it, and nobody else holds the copy. What is concrete is
-computed at once, also while JAX traces the caller; a tracer passes through JAX's own operations alone.
+JAX reads memory after the call too. So memory that other code can change is copied first, and only JAX holds
+the copy. Concrete arrays are computed at once, also while JAX traces the caller. A tracer passes only through
+JAX's own operations.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.lib import xla_client  # type: ignore[attr-defined] # it does not say that it is there
+from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs lack it
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
@@ -45,7 +46,7 @@ _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
 _put = getattr(xla_client, "batched_device_put", None)
-"""What all of JAX's ways from the host come down to; it takes over memory that begins as JAX wants it."""
+"""The last function of every conversion of JAX from the host. It shares memory that is aligned for JAX."""
 
 name = "jax"
 array_types: tuple[type, ...] = (jax.Array, _Tracer)
@@ -64,7 +65,7 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((small, "float32") for small in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
     }
 )
-"""JAX takes subnormal numbers for zero, and its own way with what does not fit an integer."""
+"""JAX flushes subnormal numbers to zero, and casts values that do not fit an integer in its own way."""
 
 
 def to_numpy(x: Array, /) -> HostArray:
@@ -135,7 +136,8 @@ def copy(x: Array, /) -> Array:
 def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     with _eager(*arrays) as traced:
         dtype = arrays[0].dtype
-        # What JAX computes in another format on its way loses bits of NaN; no gradient flows through bits.
+        # JAX stacks some dtypes through another format, which loses bits of NaN. Bits have no gradient,
+        # though.
         bits = dtype if traced else _BITS.get(dtype, dtype)
         stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
         return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
@@ -164,7 +166,7 @@ def default_dtype(category: str, device: Device, /) -> str:
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
     try:
         return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
-    except (KeyError, ValueError):  # a dtype without a canonical name, or JAX promotes these to none
+    except (KeyError, ValueError):  # a dtype without a canonical name, or without a common dtype
         return None
 
 
@@ -193,9 +195,9 @@ def devices() -> tuple[Device, ...]:
 def to_device(x: Array, device: Device, /) -> Array:
     with _eager(x):
         if isinstance(x, _Array) and x.is_fully_replicated:
-            x = x.addressable_data(0)  # or JAX would hand it out as it is
+            x = x.addressable_data(0)  # otherwise JAX would return the array itself
         if isinstance(x, _Array) and not in_rows(x):
-            x = materialize(x)  # or JAX would compute with other numbers than those that arrived
+            x = materialize(x)  # otherwise JAX would compute with other numbers than the ones that arrived
         place = host_device() if device == CPU else places()[device]
         moved = jax.device_put(x, place, may_alias=False)
         return moved if isinstance(x, _Tracer) else moved.block_until_ready()
@@ -210,14 +212,14 @@ def device_name(device: object, /) -> Device | None:
 def resolve_device(device: Device, near: Device, /) -> Device:
     if device == near:
         return device
-    here = devices()
-    if device in here:
+    present = devices()
+    if device in present:
         return device
-    alike = [place for place in (near, default(), *here) if place in here and is_of_kind(place, device)]
+    alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
     if alike:
         return alike[0]
     raise DeviceError.build(
-        f"put a JAX array on {device!r}", f"its devices are {', '.join(here)}", f"device={here[0]!r}"
+        f"put a JAX array on {device!r}", f"its devices are {', '.join(present)}", f"device={present[0]!r}"
     )
 
 
@@ -242,7 +244,8 @@ def is_grad_enabled() -> bool:
 def materialize(x: Array, /) -> Array:
     if array_info(x).device.kind != "cpu":
         return copy(x)
-    # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
+    # JAX moves an array in C order and marks it as Fortran order. NumPy reads it right, JAX's own copy does
+    # not.
     with _eager(x):
         materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
         return jax.device_put(materialized, x.sharding)
@@ -254,7 +257,7 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
         if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
             return None
         host = np.asarray(x)
-    except (RuntimeError, ValueError):  # it was deleted, or lies on several devices
+    except (RuntimeError, ValueError):  # it was deleted, or is on several devices
         return None
     return None if host.flags.owndata else host
 
@@ -267,13 +270,13 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
 
 
 def _has_wide() -> bool:
-    """Whether 64 bits are on, for this thread and now."""
-    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported
+    """Return True if 64 bits are enabled in this thread now."""
+    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # set while JAX is imported
     return wide
 
 
 def _taken(host: HostArray) -> Array | None:
-    """An array over host memory the short way, which none of JAX's traces sees; None if it is barred."""
+    """Return an array over host memory, made outside of JAX's traces; None if that is not possible."""
     try:
         device = host_device()
         aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
@@ -283,6 +286,6 @@ def _taken(host: HostArray) -> Array | None:
 
 
 def _eager(*arrays: Array) -> AbstractContextManager[Any]:
-    """Compute at once, also while JAX traces the caller; it gives true where an array itself is traced."""
+    """Compute at once, also while JAX traces the caller. The context is True if an array is traced."""
     traced = any(isinstance(x, _Tracer) for x in arrays)
-    return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- what `with` gives
+    return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- the value of `with`

@@ -1,4 +1,4 @@
-"""What another thread has to know of this one: JAX keeps its options by thread."""
+"""JAX's options of a thread, captured so that another thread can apply them."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _OPTIONS = (
     *("enable_x64", "default_device", "default_matmul_precision"),
     *("numpy_dtype_promotion", "numpy_rank_promotion", "debug_nans"),
 )
-"""Those that say what a program computes, and where."""
+"""Options that change the result of a program, or its device."""
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
-    """`fn` for another thread, with the options of this one; complete on return."""
+    """Return `fn` for another thread, with the options of this thread. Its results are complete."""
     options = _options()
 
-    def apart(xs: list[object]) -> list[object]:
+    def in_thread(xs: list[object]) -> list[object]:
         with ExitStack() as stack:
             for option in options:
                 stack.enter_context(option())
             made: list[object] = jax.block_until_ready(fn(xs))  # type: ignore[no-untyped-call] # theirs
         return made
 
-    return apart
+    return in_thread
 
 
 def thread_context() -> Callable[[], None]:
-    """What gives another thread the options of this one."""
+    """Return a function that gives another thread the options of this one."""
     options = _options()
 
-    def there() -> None:
+    def apply() -> None:
         for option in options:
             option().__enter__()
 
-    return there
+    return apply
 
 
 def _options() -> list[Callable[[], Any]]:
-    """What sets each option to what it is here, in a `with` block."""
+    """Return context managers that set the options to their values in this thread."""
     now = {word: getattr(jax.config, f"jax_{word}") for word in _OPTIONS}
     return [partial(getattr(jax, word), value) for word, value in now.items()]

@@ -1,7 +1,7 @@
-"""PyTorch: devices, pending conjugates and gradients are all real; a read-only tensor does not exist.
+"""PyTorch: tensors on devices, with pending conjugates and gradients, and never read-only.
 
-A tensor may be many things that only look like memory (`_unsupported.py`), so the hot path asks a few cheap
-questions of each, and answers None unless every one is settled.
+Some tensors have no memory of their own (`_unsupported.py`). So the fast path makes a few cheap checks of
+each tensor, and returns None if one of them fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xbridge.backends.torch._bulk import fast_from_numpy_many as fast_from_numpy
 from xbridge.backends.torch._bulk import stack_many as stack_many
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
-from xbridge.backends.torch._devices import accelerators, count, current, named, take
+from xbridge.backends.torch._devices import accelerators, count, current, named, tensor_over
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
 from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
@@ -33,7 +33,7 @@ from xbridge.backends.torch._transfer import streams_to_device as streams_to_dev
 from xbridge.backends.torch._transfer import to_device_many as to_device_many
 from xbridge.backends.torch._unsupported import (
     covers,
-    has_history,
+    may_require_grad,
     not_memory,
     not_values,
     readable,
@@ -58,13 +58,13 @@ _BITS = {
     for word, dtype in _NATIVE.items()
     if word.startswith(("bfloat", "float8"))
 }
-# NumPy's flags of a dense view of somebody else's memory, and the one it has for memory of its own: that is
-# what comes where a tensor had no memory to show.
+# NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
+# of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _OWNED = 0x4
 _is_traced = torch.compiler.is_dynamo_compiling
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
-"""What compiles the functions that run now; it makes read-only arrays writable."""
+"""Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
 
 name = "torch"
 array_types: tuple[type, ...] = (torch.Tensor,)
@@ -84,16 +84,16 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
 def _past_the_class(
     fn: Callable[Concatenate[torch.Tensor, P], R],
 ) -> Callable[Concatenate[torch.Tensor, P], R]:
-    """Return `fn` without a call of `__torch_function__`: a subclass may raise there, or count its calls."""
+    """Return `fn` without calls of `__torch_function__`: a subclass may raise there, or count its calls."""
 
     @wraps(fn)
-    def look(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
+    def plain(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
         if type(x) in fast_types:
             return fn(x, *args, **options)
         with torch._C.DisableTorchFunctionSubclass():
             return fn(x, *args, **options)
 
-    return look
+    return plain
 
 
 def to_numpy(x: torch.Tensor, /) -> HostArray:
@@ -112,7 +112,7 @@ def from_numpy(host: HostArray, /) -> torch.Tensor:
 
 @_past_the_class
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
-    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
+    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
 
 
 def is_text(x: torch.Tensor, /) -> bool:
@@ -192,7 +192,7 @@ def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
         dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
         for number in numbers:
             dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
-    except (KeyError, RuntimeError):  # a dtype without a canonical name, or torch promotes these to none
+    except (KeyError, RuntimeError):  # a dtype without a canonical name, or without a common dtype
         return None
     return _NAMES.get(dtype)
 
@@ -230,7 +230,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
                 "device='cpu'",
             )
     if device == CPU and near.kind == "cpu":
-        return CPU  # another library may have several, and an array may lie on the second
+        return CPU  # another library may have several, and its array may be on the second
     if kind == near.kind and (index in (None, near.index) or kind == "meta"):
         return near
     if near.kind == "meta":
@@ -249,7 +249,7 @@ def to_dlpack(x: torch.Tensor, /) -> Exporter:
 
 
 def from_dlpack(shown: Exporter, /) -> torch.Tensor:
-    return take(shown)
+    return tensor_over(shown)
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
@@ -305,15 +305,15 @@ def is_tracing() -> bool:
 
 
 def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    def apart(*args: object) -> Array:
+    def plain(*args: object) -> Array:
         with torch._C.DisableTorchFunctionSubclass():
             return fn(*args)
 
     if is_tracing():
-        return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
-    return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
+        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
+    return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
 def _name(dtype: torch.dtype) -> str:
-    """The canonical name; torch's own word where there is none."""
+    """Return the canonical name, or torch's own word if there is none."""
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")

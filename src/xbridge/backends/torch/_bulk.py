@@ -1,4 +1,4 @@
-"""What is asked once for many arrays, where asking for each takes as long as the conversion."""
+"""Checks of many arrays at once, because a check of each would take as long as its conversion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
 _is_dense = attrgetter("flags.carray")
-"""True for an aligned, writable array in C order: fewer than `fast_from_numpy` takes, and faster to ask."""
+"""True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
 
 _dtype = attrgetter("dtype")
 _offset = torch.Tensor.storage_offset
@@ -19,7 +19,7 @@ _storage = torch.Tensor.untyped_storage
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
-    """`adopt` for each of these arrays; None when in doubt about one."""
+    """Return `fast_from_numpy` of each array, or None if one of them is not ordinary."""
     if torch.is_inference_mode_enabled():
         return None
     if not all(map(_is_dense, hosts)):
@@ -31,9 +31,9 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 
 def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
-    """`stack` in one row, for plain tensors that may be unlike; None if they are, or in doubt.
+    """Stack tensors along one axis, or return None if they differ or may differ.
 
-    torch makes one dtype of several, and reads storage that is gone, without a word.
+    Without these checks, torch would promote dtypes and read freed storage, without an error.
     """
     if torch.compiler.is_dynamo_compiling() or xs[0].is_quantized:
         return None

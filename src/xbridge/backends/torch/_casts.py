@@ -1,4 +1,4 @@
-"""What a cast does to values: whether it loses one, and whether NumPy's gives the same."""
+"""Effects of a cast on values: a loss, or a difference from NumPy's cast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIGN = -(1 << 63)
 
 
 def loses(x: torch.Tensor, dtype: str) -> bool:
-    """Whether an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
+    """Return True if an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
     if not x.is_floating_point() and not x.is_complex():
         signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)
         low, high = (int(end) + (x.dtype == torch.uint64) * -_SIGN for end in torch.aminmax(signed))
@@ -30,12 +30,12 @@ def loses(x: torch.Tensor, dtype: str) -> bool:
 
 
 def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
-    """Whether a cast is NumPy's but for the bits of a NaN: it is exact, wraps, or rounds as NumPy does.
+    """Return True if a cast gives NumPy's values: it is exact, wraps, or rounds as NumPy does.
 
-    Not so what does not fit an integer, the kinds of float8, and float64 to float16, which rounds twice. What
-    MPS does with large integers and subnormal numbers nobody has tried.
+    The bits of a NaN may differ. Casts to an integer differ in values that do not fit, casts of float8
+    differ, and float64 to float16 rounds twice. MPS is untested with large integers and subnormal numbers.
     """
     kinds = category(dtype), category(other)
-    apart = "float8" in dtype + other or (dtype, other) == ("float64", "float16")
+    rounds_otherwise = "float8" in dtype + other or (dtype, other) == ("float64", "float16")
     cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
-    return not (cuts or apart or device.kind == "mps")
+    return not (cuts or rounds_otherwise or device.kind == "mps")

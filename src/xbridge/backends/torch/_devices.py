@@ -1,4 +1,4 @@
-"""Where tensors can be, in our words, and how memory of a device is taken over there."""
+"""Names of torch's devices, and the import of device memory."""
 
 from __future__ import annotations
 
@@ -18,44 +18,43 @@ if TYPE_CHECKING:
 
 
 def named(device: torch.device) -> Device:
-    """What one of torch's devices is called here."""
+    """Return the name of one of torch's devices."""
     return CPU if device.type == "cpu" else device_named(str(device))
 
 
 def accelerators() -> tuple[str, ...]:
-    """The kinds of device that torch may have, the one of an extension last."""
+    """Return the kinds of devices that torch may have. The kind of an extension is the last."""
     return ("cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
 
 
 def count(kind: str) -> int:
-    """How many devices of a kind are here."""
+    """Return the number of devices of a kind that are present."""
     module = getattr(torch, kind, None)
     return int(module.device_count()) if module is not None else 0
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a device the current one; for those that are always current, nothing."""
+    """Return a context that makes a device current, if its kind has a current device."""
     module = getattr(torch, device.type, None)
     guard: AbstractContextManager[object] = getattr(module, "device", nullcontext)(device.index)
     return guard
 
 
-def take(shown: Exporter) -> torch.Tensor:
-    """A tensor over memory that somebody shows, by DLPack or else by the CUDA array interface."""
+def tensor_over(shown: Exporter) -> torch.Tensor:
+    """Return a tensor over the memory of an exporter, by DLPack or else by the CUDA array interface."""
     if not hasattr(shown, "__dlpack__"):
-        return _over(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- the other protocol
+        return _over_interface(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- not in the type
     kind, number = shown.__dlpack_device__()
-    there = torch.cuda.device(number) if kind in (CUDA, ROCM, CUDA_MANAGED) else nullcontext()
-    with there:
+    with torch.cuda.device(number) if kind in (CUDA, ROCM, CUDA_MANAGED) else nullcontext():
         taken: torch.Tensor = torch.from_dlpack(shown)  # type: ignore[attr-defined] # it is public
         return taken
 
 
-def _over(interface: dict[str, Any], owner: object) -> torch.Tensor:
-    """A tensor over what the CUDA array interface of its owner speaks of, on the device that has it.
+def _over_interface(interface: dict[str, Any], owner: object) -> torch.Tensor:
+    """Return a tensor over the memory of a CUDA array interface, on the device that has it.
 
-    Torch does not ask which one that is, and copies from there to the one that it was told; nor does it wait
-    for the stream on which the memory is being written.
+    The interface does not name the device, and torch copies if it is given another one. So each device is
+    tried. Torch does not wait for the stream that writes the memory.
     """
     now = torch.cuda.current_device()
     for number in (now, *(other for other in range(count("cuda")) if other != now)):
@@ -63,7 +62,7 @@ def _over(interface: dict[str, Any], owner: object) -> torch.Tensor:
         if tensor.data_ptr() == interface["data"][0]:
             break
     else:
-        raise DeviceError.build("take over memory that lies on no CUDA device", "torch copied it", "x.copy()")
+        raise DeviceError.build("share memory that is on no CUDA device", "torch copied it", "x.copy()")
     stream = interface.get("stream")
     if stream in (1, 2):  # the two default streams, of which torch has no handle
         torch.cuda.synchronize(tensor.device)

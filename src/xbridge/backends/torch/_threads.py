@@ -1,8 +1,8 @@
-"""What another thread has to know of this one: torch keeps modes, devices and streams by thread.
+"""Torch's modes, devices and streams of a thread, captured so that another thread can convert for it.
 
-What goes on aside has a stream of its own on each device, the same one each time: its memory is used again
-there. It never waits on that stream for another one, but in its thread. So nobody who comes next waits for
-the computation that somebody else's arrays come out of.
+Conversions in another thread have one stream of their own on each device, so that memory is reused there.
+They wait for the caller's stream in their thread, and never on their own stream. So a conversion does not
+wait for the computation that produces the arrays of the conversion before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _sides: dict[torch.device, Any] = {}
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
-    """`fn` for another thread: after what this one has asked for, complete, and for this one to use."""
+    """Return `fn` for another thread. It runs after work that this thread has queued, and is complete."""
     place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
     api = streams_of(place)
     if api is None:
@@ -40,7 +40,7 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     else:
         side, asked = _sides.setdefault(place, api.Stream(place)), api.current_stream(place).record_event()
 
-    def apart(xs: list[object]) -> list[object]:
+    def in_thread(xs: list[object]) -> list[object]:
         with torch._C.DisableTorchFunctionSubclass():
             there = any(isinstance(x, torch.Tensor) and x.device == place for x in xs)
         if asked is not None and there:
@@ -55,42 +55,42 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
                     y.record_stream(mine[y.device])
         return made
 
-    return apart
+    return in_thread
 
 
 def thread_context() -> Callable[[], None]:
-    """What gives another thread the modes, devices and streams that this one has now."""
+    """Return a function that gives another thread the modes, devices and streams of this one."""
     recording, mine = torch.is_grad_enabled(), _current_streams()
     default = torch.get_default_device()
     numbers = {api: api.current_device() for api in map(streams_of, mine)}
 
-    def there() -> None:
+    def apply() -> None:
         torch.set_grad_enabled(recording)
         if default != torch.get_default_device():
             torch.set_default_device(default)
         for place, stream in mine.items():
-            if stream != streams_of(place).default_stream(place):  # or every device would be started
+            if stream != streams_of(place).default_stream(place):  # otherwise every device would be started
                 streams_of(place).set_stream(stream)
         for api, number in numbers.items():
             api.set_device(number)
 
-    return there
+    return apply
 
 
 def streams_of(place: torch.device) -> Any:
-    """The module of torch for a kind of device that works through queues; None for other kinds."""
+    """Return the module of torch for a kind of device with streams; None for other kinds."""
     api = None if place.type == "cpu" else getattr(torch, place.type, None)
     return api if hasattr(api, "Stream") else None
 
 
 def is_captured(api: Any) -> bool:
-    """Whether what this thread asks of the device is recorded, to be done later."""
+    """Return True if work of this thread for the device is recorded now, to run later."""
     captured: bool = getattr(api, "is_current_stream_capturing", bool)()
     return captured
 
 
 def _current_streams() -> dict[torch.device, Any]:
-    """The stream of this thread on each device of a kind that has been started."""
+    """Return the stream of this thread on each device of a kind that has been started."""
     found = {}
     for kind in accelerators():
         api = streams_of(torch.device(kind))

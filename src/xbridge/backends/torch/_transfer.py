@@ -1,7 +1,7 @@
-"""Between the host and a device: the plain way, through pinned buffers, or many tensors at once.
+"""Transfers between the host and a device: by `Tensor.to`, through pinned buffers, or many tensors at once.
 
-What torch itself has to take part in goes the plain way, with `Tensor.to`: gradients, tracing, modes and
-subclasses; so does what is too small to gain anything, or lies in pinned memory already.
+`Tensor.to` does all transfers with gradients, tracing, modes and subclasses, in which torch has to take part.
+It also does those that are too small to gain from buffers, and those of pinned memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xbridge._core.locks import lock
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._pinned import ITEMS, PinnedPool, is_dense, sizes
 from xbridge.backends.torch._threads import is_captured, streams_of
-from xbridge.backends.torch._unsupported import not_there, readable
+from xbridge.backends.torch._unsupported import freed, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,21 +29,23 @@ if TYPE_CHECKING:
     from xbridge.backends.torch._pinned import PinnedBuffer
 
 ALIGNMENT = 256
-"""Where a tensor of a pack begins: at a multiple of so many bytes, as if it had been allocated."""
+"""A tensor of a pack begins at a multiple of so many bytes, like memory that torch allocates."""
 
 _VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-"""Without it what lies in the memory of a tensor is no view: it has a history of its own."""
+"""Without it, a tensor over the memory of another is not a view, and has its own version counter."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_rings: dict[tuple[int, torch.device], PinnedPool] = {}
-"""By process: in a child, the lanes that threads of its parent had would never come back. Not even a driver
-lets a child use or free what its parent has pinned, so those rings stay where they are."""
+_pools: dict[tuple[int, torch.device], PinnedPool] = {}
+"""Pools by process and device. In a child, buffers that threads of its parent hold would never be released.
+
+A driver does not let a child use or free memory that its parent has pinned, so the parent's pools are kept.
+"""
 
 _making = lock()
 
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    """New memory on another device, complete for whoever reads it next."""
+    """Copy to new memory on another device, complete for any stream."""
     x = readable(x)
     if torch.compiler.is_dynamo_compiling():
         return x.to(device._word)  # an older compiler follows a plain string alone
@@ -55,11 +57,11 @@ def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
         return x.to(goal)
     if not _is_bare(x, _bare_keys(x.device.type)):
         return x.to(goal)
-    return _ring(place).stream_to_device(x) if x.is_cpu else _ring(place).fetch(x)
+    return _pool(place).stream_to_device(x) if x.is_cpu else _pool(place).fetch(x)
 
 
 def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tensor]:
-    """The same for many small tensors, which cross in one piece; those that are alike are rows of it."""
+    """Copy many tensors. Small ones move in one pack, with those of one dtype and layout stacked."""
     goal, limit = torch.device(device), sizes().chunk
     back = goal.type == "cpu"
     places = {x.device for x in xs if not x.is_cpu} if back else {goal}
@@ -68,7 +70,7 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
     moved: dict[int, torch.Tensor] = {}
     for i, x in enumerate(xs):
         place = x.device if back else goal
-        if x.is_cpu is not back and place in keys and _is_bare(x, keys[place]) and not not_there(x):
+        if x.is_cpu is not back and place in keys and _is_bare(x, keys[place]) and not freed(x):
             alike.setdefault((place, x.dtype, x.shape, x.stride()), []).append(i)
         else:
             moved[i] = to_device(x, device)
@@ -79,21 +81,21 @@ def to_device_many(xs: list[torch.Tensor], device: Device, /) -> list[torch.Tens
             together.setdefault(goal if first.is_cpu else first.device, []).append(chosen)
         else:
             moved.update((i, to_device(xs[i], device)) for i in chosen)
-    carry = _fetch if back else _send
+    move = _fetch if back else _send
     for place, groups in together.items():
         for pack in _packs(xs, groups, limit):
             chosen = [i for rows in pack for i in rows.chosen]
-            moved.update(zip(chosen, carry(_ring(place), pack), strict=True))
+            moved.update(zip(chosen, move(_pool(place), pack), strict=True))
     return [moved[i] for i in range(len(xs))]
 
 
 def streams_to_device(nbytes: int, device: Device, /) -> bool:
-    """Whether so many bytes go through buffers now."""
+    """Return True if an array of so many bytes moves through buffers now."""
     return nbytes >= sizes().least and _is_open(torch.device(device))
 
 
 def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, /) -> torch.Tensor:
-    """New memory on a device, laid out as NumPy would lay out the cast array."""
+    """Cast or copy into new memory on a device, with the layout that NumPy would give the cast array."""
     goal, word = torch.device(device), dtype or host.dtype.name
     axes = list(range(host.ndim))
     if 0 not in host.strides and not host.flags.c_contiguous:
@@ -101,7 +103,7 @@ def stream_to_device(host: HostArray, device: Device, dtype: str | None = None, 
     dense = torch.empty([host.shape[axis] for axis in axes], device="meta")
     like = dense.permute([axes.index(axis) for axis in range(host.ndim)])
     out = torch.empty_strided(host.shape, like.stride(), dtype=getattr(torch, word), device=goal)
-    return _ring(goal).cast_into(out, host, native_dtype(word))
+    return _pool(goal).cast_into(out, host, native_dtype(word))
 
 
 class PackSegment(NamedTuple):
@@ -109,23 +111,23 @@ class PackSegment(NamedTuple):
 
     xs: list[torch.Tensor]
     chosen: list[int]
-    """Which of all tensors they are."""
+    """The indices of the tensors among all of them."""
     start: int
     pitch: int
-    """From one to the next, in bytes."""
+    """Bytes from the start of a tensor to the start of the next one."""
 
     def stop(self) -> int:
-        """Where the last one ends."""
+        """Return the end of the last tensor."""
         return self.start + (len(self.xs) - 1) * self.pitch + self.xs[0].nbytes
 
     def within(self, memory: torch.Tensor) -> torch.Tensor:
-        """Where they lie in the memory of their pack, along one axis more."""
+        """Return the tensors in the memory of their pack, stacked along a first axis."""
         like = self.xs[0]
         shape, pitch = (len(self.xs), *like.shape), self.pitch // like.itemsize
         return memory[self.start : self.stop()].view(like.dtype).as_strided(shape, (pitch, *like.stride()))
 
-    def apart(self, host: HostArray) -> Iterator[torch.Tensor]:
-        """The same on the host, each in a storage that ends where it does."""
+    def on_host(self, host: HostArray) -> Iterator[torch.Tensor]:
+        """Yield the tensors in host memory of their pack, each with a storage that ends where it does."""
         like = self.xs[0]
         item = torch.empty(0, dtype=ITEMS[like.dtype], device="cpu").numpy().dtype
         shape, strides = (len(self.xs), *like.shape), [n * like.itemsize for n in like.stride()]
@@ -135,7 +137,7 @@ class PackSegment(NamedTuple):
 
 
 def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Iterator[list[PackSegment]]:
-    """What crosses in one piece."""
+    """Yield packs of tensors. Each pack moves as one piece of memory."""
     pack: list[PackSegment] = []
     start = 0
     for chosen in groups:
@@ -154,39 +156,41 @@ def _packs(xs: list[torch.Tensor], groups: list[list[int]], limit: int) -> Itera
     yield pack
 
 
-def _send(ring: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+def _send(pool: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+    """Move a pack to the device."""
     size = pack[-1].stop()
-    there = torch.empty(size, dtype=torch.uint8, device=ring.device)
+    there = torch.empty(size, dtype=torch.uint8, device=pool.device)
 
-    def work(lane: PinnedBuffer) -> None:
+    def work(pinned: PinnedBuffer) -> None:
         for rows in pack:
-            torch.stack(rows.xs, out=rows.within(lane.buffer))
-        there.copy_(lane.buffer[:size], non_blocking=True)
+            torch.stack(rows.xs, out=rows.within(pinned.buffer))
+        there.copy_(pinned.buffer[:size], non_blocking=True)
 
-    ring.use(work)
+    pool.use(work)
     with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
         return [x for rows in pack for x in rows.within(there).unbind()]
 
 
-def _fetch(ring: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+def _fetch(pool: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
+    """Move a pack to the host."""
     size = pack[-1].stop()
     host = np.empty(size, np.uint8)
 
-    def work(lane: PinnedBuffer) -> None:
-        there = torch.empty(size, dtype=torch.uint8, device=ring.device)
+    def work(pinned: PinnedBuffer) -> None:
+        there = torch.empty(size, dtype=torch.uint8, device=pool.device)
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(there))
-        lane.buffer[:size].copy_(there, non_blocking=True)
-        lane.stream.synchronize()  # the copy into the buffer
-        np.copyto(host, lane.host[:size])
+        pinned.buffer[:size].copy_(there, non_blocking=True)
+        pinned.stream.synchronize()  # the copy into the buffer
+        np.copyto(host, pinned.host[:size])
 
-    ring.use(work)
+    pool.use(work)
     with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
-        return [x for rows in pack for x in rows.apart(host)]
+        return [x for rows in pack for x in rows.on_host(host)]
 
 
 def _is_open(place: torch.device) -> bool:
-    """Whether pinned memory was tried with a device, and nobody stands between the caller and torch."""
+    """Return True if pinned buffers are tested with the device, and no mode or transform is active."""
     if place.type not in ("cuda", torch._C._get_privateuse1_backend_name()):
         return False
     if forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
@@ -197,17 +201,17 @@ def _is_open(place: torch.device) -> bool:
     return api is not None and not is_captured(api)
 
 
-def _ring(place: torch.device) -> PinnedPool:
-    """The buffers of a device, made when they are first needed."""
+def _pool(place: torch.device) -> PinnedPool:
+    """Return the buffers of a device, made when they are first needed."""
     key = getpid(), place
     with _making:
-        if key not in _rings:
-            _rings[key] = PinnedPool(place, sizes())
-        return _rings[key]
+        if key not in _pools:
+            _pools[key] = PinnedPool(place, sizes())
+        return _pools[key]
 
 
 def _is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
-    """Whether it is its bytes and nothing else."""
+    """Return True if a tensor is nothing but its bytes."""
     if type(x) not in _PLAIN or x.dtype not in ITEMS or x.requires_grad or not x.numel():
         return False
     return torch._C._dispatch_keys(x).raw_repr() in keys
@@ -215,7 +219,7 @@ def _is_bare(x: torch.Tensor, keys: frozenset[int]) -> bool:
 
 @cache
 def _bare_keys(kind: str) -> frozenset[int]:
-    """What torch decides by where there is memory of a kind of device, and nothing pending on it."""
+    """Return the dispatch keys of a tensor on a kind of device with nothing pending."""
     found = []
     for mode in (False, True):
         with torch.inference_mode(mode):

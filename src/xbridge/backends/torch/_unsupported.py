@@ -1,7 +1,7 @@
-"""What a tensor may be instead of values in memory, and the way out of each.
+"""Kinds of tensors that are not values in memory, each with a hint.
 
-A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. The
-library's own exits check some of these and read garbage from the rest, so each one is asked about here.
+A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. Torch's
+own conversions check some of these kinds and read garbage from the others. So each kind is checked here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
-    """What it is instead of an array in memory, and the way out."""
+    """Return a reason and a hint if a tensor is not an array in memory, else None."""
     cls = type(x)
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
         return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
@@ -43,7 +43,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def not_values(x: torch.Tensor) -> tuple[str, str] | None:
-    """What would be lost or misread with its bytes, and the way out."""
+    """Return a reason and a hint if the bytes of a tensor are not its values, else None."""
     if is_dual(x):
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
     modes = torch._C._TorchDispatchModeKey
@@ -51,11 +51,11 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
         return "a tracer would bake its values into the program", "converting outside the trace"
     if torch._C._get_dispatch_mode(modes.FAKE) is not None:
         return "a fake mode is running, which computes no values", "converting outside the mode"
-    return not_there(x)
+    return freed(x)
 
 
-def not_there(x: torch.Tensor) -> tuple[str, str] | None:
-    """Whether the storage still reaches as far as the elements lie."""
+def freed(x: torch.Tensor) -> tuple[str, str] | None:
+    """Return a reason and a hint if the storage is too small for the elements, else None."""
     if x.is_contiguous():
         reach = x.numel()
     else:
@@ -67,43 +67,43 @@ def not_there(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def readable(x: torch.Tensor) -> torch.Tensor:
-    """`x`, if torch will not read beyond its storage: that is the one thing it does not check itself."""
+    """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
     if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
-        missing = not_there(x)
-        if missing:
-            raise UnsupportedArrayError.build("read a torch tensor", *missing)
+        fault = freed(x)
+        if fault:
+            raise UnsupportedArrayError.build("read a torch tensor", *fault)
     return x
 
 
-def has_history(x: torch.Tensor) -> bool:
-    """Whether autograd tracks it, or may: a transform hides what is inside the tensors it passes around."""
+def may_require_grad(x: torch.Tensor) -> bool:
+    """Return True if autograd records a tensor, or may: a transform hides the tensor that it wraps."""
     if x.requires_grad or is_dual(x):
         return True
     return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
 
 
 def is_leaf(x: torch.Tensor, /) -> bool:
-    """Whether the history of a tensor that has one begins with it."""
+    """Return True if a tensor requires grad and its graph begins with it."""
     with torch._C.DisableTorchFunctionSubclass():
         return x.requires_grad and x.is_leaf
 
 
 def is_dual(x: torch.Tensor) -> bool:
-    """Whether forward-mode differentiation tracks it."""
+    """Return True if a tensor has a tangent of forward-mode differentiation."""
     if forward_ad._current_level < 0:
         return False
     return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
 
 
 def shape_of(x: torch.Tensor) -> tuple[int, ...]:
-    """The shape, as far as it has one."""
+    """Return the shape, as far as the tensor has one."""
     if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
         return ()
     return (x.size(0),) if x.is_nested else tuple(x.shape)
 
 
 def covers(x: torch.Tensor, host: HostArray) -> bool:
-    """Whether the elements lie apart from each other, and inside the storage."""
+    """Return True if no two elements share memory and all are inside the storage."""
     start = x.storage_offset() * host.itemsize
     reach = host.nbytes
     if not host.flags.forc:
