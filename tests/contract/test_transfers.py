@@ -15,6 +15,7 @@ from rawmemory import same_bits
 
 import xbridge
 from xbridge._core.dtypes import DTYPES
+from xbridge.backends import torch as torch_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,3 +106,26 @@ def test_what_is_pending_is_done_on_the_way(pending: Callable[[torch.Tensor], to
 
     assert same_bits(xbridge.to_numpy(pending(z.to(KIND))), pending(z))
     assert same_bits(xbridge.to_backend(pending(z), "torch", device=KIND).cpu(), pending(z))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("tracked", [False, True], ids=["plain", "tracked"])
+@pytest.mark.parametrize("pending", ["conj", "neg", "both"])
+def test_what_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str, pending: str, tracked: bool) -> None:
+    real = np.dtype(dtype).type().real.dtype
+    code = np.dtype(f"u{real.itemsize}")
+    nans = np.full((2, 2), np.nan, real).view(code) + np.array([[1, 5], [7, 9]], code)
+    there = torch.from_numpy(nans.view(dtype).copy()).to(KIND)
+    flips = {"conj": [0, 1], "neg": [1], "both": [1, 0]}[pending]
+    want = nans ^ (np.array(flips, code) << (8 * code.itemsize - 1))
+    x = there.conj()
+    if pending != "conj":
+        x = x.imag if pending == "neg" else torch._neg_view(x)
+        want = want[:, 1:] if pending == "neg" else want
+    x = x.detach().requires_grad_(tracked)
+    settled = [xbridge.asarray(x, copy=True), torch_backend.materialize(x), xbridge.asarray([x, x])[0]]
+    settled += [xbridge.asarray([x] * 20)[3]]
+    assert all(y.requires_grad is tracked and not y.is_conj() and not y.is_neg() for y in settled)
+    hosts = [xbridge.to_numpy(x), xbridge.asarray(x, device="cpu").detach().numpy()]
+    for y in (*hosts, *(each.detach().cpu().numpy() for each in settled)):
+        assert y.tobytes() == want.tobytes()

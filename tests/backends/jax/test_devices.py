@@ -251,6 +251,15 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
             assert xbridge.device_of(xbridge.to_backend(a, "jax")) == "cpu"
             assert xbridge.device_of(xbridge.to_backend(a, "jax", copy=True)) == "cpu"
             assert xbridge.device_of(backend.from_numpy(a)) == "cpu"
+            x = xbridge.to_backend(a, "jax")
+            made = [
+                xbridge.asarray(x, copy=True),
+                xbridge.asarray(x, dtype="float16"),
+                xbridge.asarray([x, x]),
+            ]
+            made += [backend.materialize(x), *xbridge.align(x, a)]
+            assert [xbridge.device_of(y) for y in made] == ["cpu"] * 6
+            assert not any(y.committed for y in made[:3])
     backend._put = None  # and by JAX's own way
     with jax.default_device(devices[2]):
         assert xbridge.device_of(backend.from_numpy(a)) == "cpu"

@@ -14,6 +14,8 @@ import xbridge
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+from jax.experimental.layout import Format, Layout  # noqa: E402 -- likewise
+from jax.sharding import SingleDeviceSharding  # noqa: E402 -- likewise
 
 from xbridge.backends import jax as backend  # noqa: E402
 from xbridge.backends._registry import get  # noqa: E402
@@ -185,6 +187,34 @@ def test_an_array_of_64_bits_stays_one_where_they_are_off() -> None:
     with jax.enable_x64(True):
         small = xbridge.to_backend(np.array([1, 2]), "jax")
     assert xbridge.asarray(small, dtype="default").dtype == "int32"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_a_move_between_platforms_keeps_64_bits_where_they_are_off(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.array([2**40 + 1, 2**62]).astype(dtype)
+    put = jax.device_put
+
+    def narrowing(x: Any, *args: Any, **options: Any) -> Any:
+        """Move as JAX does between a GPU and the host: the dtype is as before, and the bytes are not."""
+        if not jax.config.jax_enable_x64:
+            x = put(x, *args, **options).astype(backend._WIDE[str(x.dtype)])
+        return put(x, *args, **options)
+
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(values, "jax")
+        columns = Format(Layout((1, 0)), SingleDeviceSharding(jax.local_devices(backend="cpu")[0]))
+        y = put(xbridge.to_backend(values.reshape(2, 1), "jax"), columns)
+    monkeypatch.setattr(jax, "device_put", narrowing)
+    monkeypatch.setattr(backend, "_put", None)
+    for moved in (
+        backend.to_device(x, CPU),
+        backend.from_numpy(values),
+        backend.materialize(x),
+        backend.to_device(y, CPU).reshape(2),
+    ):
+        assert (moved.dtype, xbridge.to_numpy(moved).tobytes()) == (dtype, values.tobytes())
 
 
 def test_dtypes_are_known_by_the_names_that_jax_gives_them() -> None:

@@ -7,8 +7,8 @@ JAX's own operations.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
     from types import ModuleType
 
     from xbridge._core.devices import Device
@@ -75,7 +75,7 @@ def to_numpy(x: Array, /) -> HostArray:
 def from_numpy(host: HostArray, /) -> Array:
     taken = _taken(host)
     if taken is None:
-        with _eager(), jax.default_device(host_device()):
+        with _eager(host), jax.default_device(host_device()):
             return jax.device_put(host)
     return taken
 
@@ -181,7 +181,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
             f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
         )
     if x.size:
-        with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
+        with _eager(x):
             near = array_info(x).device == CPU
             few = x if near else jax.device_put(_host.extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
@@ -285,7 +285,21 @@ def _taken(host: HostArray) -> Array | None:
         return None
 
 
-def _eager(*arrays: Array) -> AbstractContextManager[Any]:
-    """Compute at once, also while JAX traces the caller. The context is True if an array is traced."""
-    traced = any(isinstance(x, _Tracer) for x in arrays)
-    return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- the value of `with`
+@contextmanager
+def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
+    """Compute at once, where the arrays are and in all of their bits. The context is True if one is traced.
+
+    Without this, JAX would add the computation to the trace of the caller, move arrays that are committed to
+    no device to the default one, and make 32 bits of 64 in a move between platforms.
+    """
+    if any(isinstance(x, _Tracer) for x in arrays):
+        yield True
+        return
+    with ExitStack() as context:
+        context.enter_context(jax.core.eval_context())
+        if any(x.dtype not in _NARROW for x in arrays):
+            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- theirs
+        free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
+        for x in free[:1]:
+            context.enter_context(jax.default_device(next(iter(x.devices()))))
+        yield False

@@ -38,6 +38,7 @@ from xbridge.backends.torch._unsupported import (
     not_values,
     readable,
     shape_of,
+    without_pending,
 )
 from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
@@ -154,7 +155,8 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
-    return readable(x).clone()
+    made = without_pending(readable(x))
+    return x.clone() if made is x else made
 
 
 def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
@@ -162,7 +164,7 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
         raise UnsupportedArrayError.build(
             "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
         )
-    stacked = torch.stack([readable(x) for x in arrays])
+    stacked = torch.stack([without_pending(readable(x)) for x in arrays])
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
@@ -267,7 +269,7 @@ def is_grad_enabled() -> bool:
 def materialize(x: torch.Tensor, /) -> torch.Tensor:
     if x._is_zerotensor():
         return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return x.resolve_conj().resolve_neg()
+    return without_pending(x)
 
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:

@@ -37,6 +37,8 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
     """
     if torch.compiler.is_dynamo_compiling() or xs[0].is_quantized:
         return None
+    if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
+        return None
     if len(set(map(_dtype, xs))) > 1 or any(map(_offset, xs)):
         return None
     try:

@@ -19,7 +19,7 @@ from xbridge._core.locks import lock
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._pinned import ITEMS, PinnedPool, is_dense, sizes
 from xbridge.backends.torch._threads import is_captured, streams_of
-from xbridge.backends.torch._unsupported import freed, readable
+from xbridge.backends.torch._unsupported import freed, readable, without_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ _making = lock()
 
 def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
     """Copy to new memory on another device, complete for any stream."""
-    x = readable(x)
+    x = without_pending(readable(x))
     if torch.compiler.is_dynamo_compiling():
         return x.to(device._word)  # an older compiler follows a plain string alone
     goal = torch.device(device)

@@ -75,6 +75,32 @@ def readable(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def without_pending(x: torch.Tensor) -> torch.Tensor:
+    """Return `x` with its conjugate and its negative done, bit for bit; `x` itself if none is pending.
+
+    A GPU makes one NaN of all that it negates, so there the bits of the result are made of those of `x`.
+    """
+    done = x.resolve_conj().resolve_neg()
+    if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or not_memory(x):
+        return done
+    conj, neg = x.is_conj(), x.is_neg()
+    raw = x.detach()
+    raw = raw.conj() if conj else raw
+    raw = torch._neg_view(raw) if neg else raw
+    result, raw = (_parts(y) for y in (done.data, raw))
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[raw.itemsize]
+    result = result.view(bits).copy_(raw.view(bits))
+    for part in range(result.shape[-1]):
+        if neg != (conj and part):
+            result[..., part] ^= torch.iinfo(bits).min
+    return done
+
+
+def _parts(x: torch.Tensor) -> torch.Tensor:
+    """Return the real numbers of each element along one more axis."""
+    return torch.view_as_real(x) if x.is_complex() else x.unsqueeze(-1)
+
+
 def may_require_grad(x: torch.Tensor) -> bool:
     """Return True if autograd records a tensor, or may: a transform hides the tensor that it wraps."""
     if x.requires_grad or is_dual(x):

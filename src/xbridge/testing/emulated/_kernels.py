@@ -101,10 +101,18 @@ def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
     origin = source.clone() if source.is_cpu and not pinned else _there(source)
     goal = _there(target)
     stream = current_stream()
-    stream.copy(lambda: _aten.copy_.default.redispatch(CPU, _open(goal), _open(origin)))
+    stream.copy(lambda: _moved(_open(goal), _open(origin)))
     if (source.is_cpu and not non_blocking) or (target.is_cpu and not (pinned and non_blocking)):
         stream.synchronize()
     return target
+
+
+def _moved(goal: Any, origin: Any) -> None:
+    """Copy; a pending conjugate or negative makes one NaN of all, as on a GPU."""
+    _aten.copy_.default.redispatch(CPU, goal, origin)
+    if origin.is_conj() or origin.is_neg():
+        parts = torch.view_as_real(goal) if goal.is_complex() else goal
+        parts.masked_fill_(parts.isnan(), torch.nan)
 
 
 def _item(x: torch.Tensor) -> object:

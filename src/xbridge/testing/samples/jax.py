@@ -74,7 +74,8 @@ def _by_columns(values: HostArray) -> jax.Array:
 
 
 def _computed(values: HostArray) -> jax.Array:
-    return _copied(values).copy()
+    with jax.default_device(_first()):
+        return _copied(values).copy()
 
 
 def _has(dtype: str) -> bool:
