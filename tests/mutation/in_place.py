@@ -49,7 +49,7 @@ class Functions:
         done = False
         for function in self._by_file[file]:
             for key, code in originals.items():
-                if function.__code__ == code and _place(function.__code__) == _place(code):
+                if _is_same(function.__code__, code):
                     if len(changed[key].co_freevars) == len(code.co_freevars):
                         function.__code__ = changed[key]
                         done = True
@@ -57,6 +57,9 @@ class Functions:
         done |= self._change_defaults(file, source, text)
         if not done:
             raise NotInPlaceError(mutant.id)
+
+    def clear_caches(self) -> None:
+        """Forget the answers from before."""
         for cache in self._caches:
             cache.cache_clear()
 
@@ -88,8 +91,10 @@ def _value(default: ast.expr, function: FunctionType) -> Any:
     return eval(compile(ast.Expression(default), function.__code__.co_filename, "eval"), function.__globals__)
 
 
-def _place(code: CodeType) -> tuple[str, int]:
-    return code.co_qualname, code.co_firstlineno
+def _is_same(one: CodeType, other: CodeType) -> bool:
+    """Whether two are of the same text. They may not be equal: what has run remembers what it has met."""
+    place, other_place = ((code.co_qualname, code.co_firstlineno) for code in (one, other))
+    return place == other_place and one.co_code == other.co_code and list(one.co_positions()) == list(other.co_positions())
 
 
 def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:

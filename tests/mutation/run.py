@@ -37,7 +37,7 @@ from in_place import Functions, NotInPlaceError
 from mutants import Mutant, mutants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 SLOW = 1.0
 """Tests that take more seconds than this come last, whatever they test."""
@@ -140,10 +140,8 @@ class Runner:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of the tests, run the mutants."""
         self.items = session.items
-        jax = sys.modules.get("jax._src.xla_bridge")
-        if jax is not None and jax._backends:
-            raise pytest.UsageError("a test makes an array of JAX while it is collected: make it in the test")
         file = self.kept / "lines.json.gz"
+        self.get_ready()
         if self.options.map or not file.exists():
             self.find_lines(file)
         self.known = self.in_order(Lines.load(file))
@@ -183,6 +181,7 @@ class Runner:
             return self.rest(job, finished)
 
         self.work([Job(of, finished, lines=True) for of in self.chunks(range(len(self.items)))])
+        self.need_all(results, range(len(self.items)))
         unfit: Counter[str] = Counter()
         for test, (outcome, seconds, lines) in sorted(results.items()):
             if outcome != PASSED or not lines:
@@ -251,20 +250,26 @@ class Runner:
                     used |= mask
             tests = list(_bits(used))
             say(f"Running {len(tests)} tests once on this machine")
-            bad: list[int] = []
+            outcomes: dict[int, str] = {}
 
             def finished(job: Job) -> list[Job]:
-                bad.extend(test for test, (outcome, *_) in job.results.items() if outcome != PASSED)
+                outcomes.update({test: outcome for test, (outcome, *_) in job.results.items()})
                 return self.rest(job, finished)
 
             self.work([Job(of, finished) for of in self.chunks(tests)])
-            known[here] = [self.items[test].nodeid for test in sorted(bad)]
+            self.need_all(outcomes, tests)
+            known[here] = [self.items[test].nodeid for test in tests if outcomes[test] != PASSED]
             file.write_text(json.dumps(known))
         say(f"{len(known[here])} tests that fail on this machine are left out")
         for name in known[here]:
             say(f"  {name}")
         places = {item.nodeid: i for i, item in enumerate(self.items)}
         self.unsound |= {places[name] for name in known[here] if name in places}
+
+    def need_all(self, results: Collection[int], tests: Collection[int]) -> None:
+        """End the run if the time was up before all of some tests had run."""
+        if len(results) < len(tests):
+            raise pytest.UsageError(f"only {len(results)} of {len(tests)} tests ran; try more --minutes")
 
     def rest(self, job: Job, finished: Callable[[Job], Iterable[Job]]) -> list[Job]:
         """The tests of a job that come after the one that ended its process."""
@@ -457,6 +462,7 @@ class Runner:
             os.write(pipe, json.dumps(said).encode() + b"\n")
 
         loaded = set(sys.modules)
+        self.functions.clear_caches()
         if job.mutant is not None and not self.options.unchanged:
             try:
                 self.functions.change(self.root, job.mutant)
@@ -508,15 +514,23 @@ class _Recorder:
 
 @contextmanager
 def _without_jax() -> Iterator[None]:
-    """Answer for JAX which devices it has, so that it is not started."""
+    """Answer for JAX which devices it has, so that it is not started; a module that makes an array fails."""
     try:
         import jax.extend.backend
+        from jax._src import xla_bridge
     except ImportError:
         yield
         return
+
+    def started() -> None:
+        raise RuntimeError("a module starts JAX while it is collected; try an array made in the test")
+
     device = mock.NonCallableMock(platform="cpu", local_hardware_id=0)
     client = SimpleNamespace(local_devices=lambda: [device])
-    with mock.patch.object(jax.extend.backend, "backends", lambda: {"cpu": client}):
+    with (
+        mock.patch.object(jax.extend.backend, "backends", lambda: {"cpu": client}),
+        mock.patch.object(xla_bridge, "backends", started),
+    ):
         yield
 
 
