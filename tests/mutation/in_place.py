@@ -94,7 +94,11 @@ def _value(default: ast.expr, function: FunctionType) -> Any:
 def _is_same(one: CodeType, other: CodeType) -> bool:
     """Whether two are of the same text. They may not be equal: what has run remembers what it has met."""
     place, other_place = ((code.co_qualname, code.co_firstlineno) for code in (one, other))
-    return place == other_place and one.co_code == other.co_code and list(one.co_positions()) == list(other.co_positions())
+    return (
+        place == other_place
+        and one.co_code == other.co_code
+        and list(one.co_positions()) == list(other.co_positions())
+    )
 
 
 def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:

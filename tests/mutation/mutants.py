@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNTOUCHED = {"len", "isinstance"}
 """Calls that mutmut leaves alone: with another argument they raise, which any test notices."""
@@ -72,7 +75,7 @@ def mutants(root: Path, path: str) -> tuple[list[Mutant], int]:
 
     def extent(chain: list[cst.CSTNode]) -> tuple[int, int]:
         """The lines of the statement that holds the node: a simple one, or the head of a compound one."""
-        for inner, outer in zip(chain, chain[1:], strict=False):
+        for inner, outer in pairwise(chain):
             if isinstance(outer, cst.FunctionDef) and inner is outer.params:
                 return positions[outer.body].start.line, positions[outer.body].end.line
             if isinstance(inner, cst.BaseSmallStatement | cst.With) or isinstance(outer, cst.With):
@@ -138,7 +141,7 @@ def _mutant(source: str, text: str, path: str, function: str, covers: tuple[int,
     while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
     before, after = tuple(old[head : len(old) - tail]), tuple(new[head : len(new) - tail])
-    # Lines elsewhere in the file may move: what is around the change tells one of two equal lines from the other.
+    # Lines elsewhere may move: what is around the change tells one of two equal lines from the other.
     near = "".join(old[max(head - 3, 0) : head + len(before) + 3])
     name = hashlib.sha256("\0".join([path, function, near, *before, *after]).encode()).hexdigest()[:12]
     return Mutant(name, path, function, head + 1, before, after, covers)

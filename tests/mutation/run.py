@@ -233,7 +233,9 @@ class Runner:
                 warnings.simplefilter("ignore")
                 __import__(name)
         files = {str(self.root / path) for path in self.targets()}
-        package = os.path.commonpath([str(self.root), *files]) if len(files) < 2 else os.path.commonpath(files)
+        package = (
+            os.path.commonpath([str(self.root), *files]) if len(files) < 2 else os.path.commonpath(files)
+        )
         self.functions = Functions(files, package)
 
     def trial(self) -> None:
@@ -291,7 +293,7 @@ class Runner:
         return Job(self.choose(mutant), self.judge, mutant)
 
     def choose(self, mutant: Mutant) -> list[int]:
-        """The tests that run a line of a mutant: those that killed its neighbours, then one of each function."""
+        """The tests that run a line of a mutant: those that killed its neighbours, then one of each kind."""
         lines = self.known.masks.get(mutant.path, {})
         mask = 0
         for number in range(mutant.covers[0], mutant.covers[1] + 1):
@@ -306,7 +308,8 @@ class Runner:
             seen[name] += 1
             slow = seconds[test] > SLOW
             keys[test] = (slow or test not in again, slow, seen[name], seconds[test])
-        chosen, spent = [], 0.0
+        chosen: list[int] = []
+        spent = 0.0
         for test in sorted(tests, key=keys.__getitem__):
             spent += seconds[test]
             if chosen and spent > self.options.enough:
@@ -528,7 +531,7 @@ def _without_jax() -> Iterator[None]:
     device = mock.NonCallableMock(platform="cpu", local_hardware_id=0)
     client = SimpleNamespace(local_devices=lambda: [device])
     with (
-        mock.patch.object(jax.extend.backend, "backends", lambda: {"cpu": client}),
+        mock.patch.object(jax.extend.backend, "backends", return_value={"cpu": client}),
         mock.patch.object(xla_bridge, "backends", started),
     ):
         yield
@@ -572,7 +575,7 @@ def targets(root: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def listed(options: argparse.Namespace) -> list[Mutant]:
-    """Every mutant of every target, in an order by chance that is always the same; from the list, if it holds."""
+    """Every mutant of every target, in a mixed order that is always the same; from the list, if it holds."""
     file: Path = options.root / ".mutation" / "mutants.json.gz"
     file.parent.mkdir(exist_ok=True)
     known: dict[str, Any] = {}
@@ -644,7 +647,12 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--root", type=Path, default=Path.cwd(), help="the project; here, if not given")
     add("--targets", nargs="+", metavar="GLOB", help="files to change; those of pyproject.toml, if not given")
-    add("--only", action="append", metavar="TEXT", help="change only files whose path has this; may be repeated")
+    add(
+        "--only",
+        action="append",
+        metavar="TEXT",
+        help="change only files whose path has this",
+    )
     add("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     add("--minutes", type=float, default=1e9, help="stop after so many minutes")
     add("--enough", type=float, default=30.0, metavar="SECONDS", help="run tests of so many seconds a mutant")

@@ -92,7 +92,7 @@ CHANGES = {
 
 
 def run(root: Path, *words: str) -> str:
-    command = [sys.executable, RUN, "--root", root, "--targets", "toy.py", "--jobs", "2", *words]
+    command = [sys.executable, str(RUN), "--root", str(root), "--targets", "toy.py", "--jobs", "2", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
