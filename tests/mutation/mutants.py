@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import CodeType
 
 UNTOUCHED = {"len", "isinstance"}
 """Calls that mutmut leaves alone: with another argument they raise, which any test notices."""
@@ -64,7 +65,11 @@ def mutants(root: Path, path: str) -> tuple[list[Mutant], int]:
     positions = wrapper.resolve(PositionProvider)
     found: list[Mutant] = []
     at_import = 0
+    original = compile(source, path, "exec")
     skipped = (cst.Annotation, cst.Decorator)
+    code = wrapper.module.code_for_node
+    pieces: dict[cst.CSTNode, str] = {one: code(one) for one in wrapper.module.body}
+    before, _, after = source.partition("".join(pieces.values()))
 
     def above(node: cst.CSTNode) -> list[cst.CSTNode]:
         chain = [node]
@@ -98,13 +103,11 @@ def mutants(root: Path, path: str) -> tuple[list[Mutant], int]:
             if functions:
                 outermost = functions[-1]
                 for new in made:
-                    text = wrapper.module.with_changes(
-                        body=[
-                            one.deep_replace(node, new) if one is chain[-2] else one
-                            for one in wrapper.module.body
-                        ]
-                    ).code
-                    mutant = _mutant(source, text, path, _name(outermost, chain), extent(chain))
+                    text = before + "".join(
+                        {**pieces, chain[-2]: code(chain[-2].deep_replace(node, new))}.values()
+                    )
+                    text += after
+                    mutant = _mutant(source, original, text, path, _name(outermost, chain), extent(chain))
                     if mutant is not None:
                         found.append(mutant)
             else:
@@ -126,10 +129,12 @@ def mutants(root: Path, path: str) -> tuple[list[Mutant], int]:
     return list({one.id: one for one in found}.values()), at_import
 
 
-def _mutant(source: str, text: str, path: str, function: str, covers: tuple[int, int]) -> Mutant | None:
+def _mutant(
+    source: str, original: CodeType, text: str, path: str, function: str, covers: tuple[int, int]
+) -> Mutant | None:
     """The lines that differ; None if the change is none, or no Python."""
     try:
-        if compile(text, path, "exec") == compile(source, path, "exec"):
+        if compile(text, path, "exec") == original:
             return None
     except SyntaxError:
         return None

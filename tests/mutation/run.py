@@ -503,6 +503,7 @@ class _Recorder:
         self.coverage = coverage.Coverage(
             data_file=None, config_file=False, include=list(self.files), messages=False
         )
+        self.coverage.set_option("run:disable_warnings", ["no-data-collected"])
 
     def start(self) -> None:
         self.coverage.erase()
