@@ -66,9 +66,7 @@ coverage: test test-core test-emulated ## Run these suites; every branch must ha
 	$(VENV)/bin/python -m coverage report
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
-	OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run $(ARGS)
-	@$(VENV)/bin/mutmut results --all true | awk '{ sub(/\.x.*: /, " "); all[$$1]++; alive[$$1] += $$2 ~ /^(survived|no)/ } \
-	  END { for (m in all) printf "%-34s %5d mutants %5d killed %4d %%\n", m, all[m], all[m] - alive[m], 100 * (1 - alive[m] / all[m]) }' | sort
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
 
 lint: $(VENV)/dev.stamp ## Check style, format, words and types
 	$(VENV)/bin/python -m ruff check
@@ -100,7 +98,7 @@ dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 
 clean: ## Remove everything these commands have made
 	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
-	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
+	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
 # --- the environments -----------------------------------------------------------------------------

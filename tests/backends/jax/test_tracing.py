@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 
     Fn = Callable[[Array], Any]
 
-X = jnp.arange(6.0).reshape(2, 3)
-LARGE = jnp.full(3, 1e30)
+
+@cache
+def matrix() -> Array:
+    """An array of JAX's, which starts it: not while tests are collected."""
+    return jnp.arange(6.0).reshape(2, 3)
+
+
+@cache
+def large() -> Array:
+    return jnp.full(3, 1e30)
 
 
 def each(fn: Fn, x: Array) -> Any:
@@ -56,7 +64,7 @@ TRANSFORMS: dict[str, Callable[[Fn, Array], Any]] = {
 @pytest.fixture(params=TRANSFORMS)
 def inside(request: pytest.FixtureRequest) -> Callable[[Fn], Any]:
     """Runs a function on a tracer."""
-    return lambda fn: TRANSFORMS[request.param](fn, X)
+    return lambda fn: TRANSFORMS[request.param](fn, matrix())
 
 
 def test_a_tracer_is_asked_like_any_other_array(inside: Callable[[Fn], Any]) -> None:
@@ -84,7 +92,7 @@ def test_a_step_on_a_tracer_is_traced(inside: Callable[[Fn], Any]) -> None:
         lambda x: xbridge.asarray(x, copy=True),
         lambda x: xbridge.to_backend(x, "jax", dtype="float16"),
         lambda x: xbridge.asarray([x, x]),
-        lambda x: xbridge.asarray([x, np.ones((2, 3), "f4"), X]),
+        lambda x: xbridge.asarray([x, np.ones((2, 3), "f4"), matrix()]),
         lambda x: xbridge.asarray([x.sum(), 1], dtype="float32"),
     )
 
@@ -109,10 +117,10 @@ def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> Non
             xbridge.to_backend(a, "jax", dtype="int32", device="cpu"),
             xbridge.asarray(t, like=x),
             xbridge.asarray([[1, 2, 3], [4, 5, 6]], like=x),
-            xbridge.asarray(X, copy=True),
-            xbridge.asarray(X, dtype="bfloat16"),
-            xbridge.asarray([X, X]),
-            backend.materialize(X),
+            xbridge.asarray(matrix(), copy=True),
+            xbridge.asarray(matrix(), dtype="bfloat16"),
+            xbridge.asarray([matrix(), matrix()]),
+            backend.materialize(matrix()),
         ]
         a[...] = 7
         t[...] = 7
@@ -126,13 +134,13 @@ def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> Non
 
 def test_what_is_concrete_leaves_as_it_does_anywhere(inside: Callable[[Fn], Any]) -> None:
     def fn(x: Array) -> Array:
-        a = xbridge.to_numpy(X)
-        assert a.ctypes.data == X.unsafe_buffer_pointer()
+        a = xbridge.to_numpy(matrix())
+        assert a.ctypes.data == matrix().unsafe_buffer_pointer()
         assert not a.flags.writeable
-        assert xbridge.to_numpy(X, copy=True, dtype="int64").tolist() == [[0, 1, 2], [3, 4, 5]]
-        assert xbridge.to_list(X) == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        assert xbridge.to_numpy(matrix(), copy=True, dtype="int64").tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert xbridge.to_list(matrix()) == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
         with pytest.raises(xbridge.ValueLossError):
-            backend.check_cast(LARGE, "float16")
+            backend.check_cast(large(), "float16")
         return x
 
     inside(fn)
@@ -163,23 +171,23 @@ def test_values_that_are_not_there_are_not_checked() -> None:
             backend.check_cast(x, "float16")
         return x
 
-    jax.jit(fn)(X)
+    jax.jit(fn)(matrix())
 
 
 def test_gradients_flow_unless_they_are_cut() -> None:
     flows: dict[str, Fn] = {
         "copy": lambda x: xbridge.asarray(x, copy=True),
         "astype": lambda x: xbridge.asarray(x, dtype="bfloat16", grad="keep"),
-        "stack": lambda x: xbridge.asarray([x, X]),
-        "small": lambda x: xbridge.asarray([x.astype("bfloat16"), X.astype("bfloat16")]),
+        "stack": lambda x: xbridge.asarray([x, matrix()]),
+        "small": lambda x: xbridge.asarray([x.astype("bfloat16"), matrix().astype("bfloat16")]),
         "constant": lambda x: x * xbridge.to_backend(np.ones((2, 3), "f4"), "jax"),
     }
     for name, fn in flows.items():
         for wrapped in (fn, jax.jit(fn)):
-            assert gradient(wrapped, X).tolist() == [[1.0] * 3] * 2, name
+            assert gradient(wrapped, matrix()).tolist() == [[1.0] * 3] * 2, name
     for options in ({"grad": "detach"}, {"requires_grad": False}, {"grad": "detach", "copy": True}):
         cut = partial(xbridge.asarray, **options)
-        assert gradient(lambda x, cut=cut: x + cut(x), X).tolist() == [[1.0] * 3] * 2  # type: ignore[misc]
+        assert gradient(lambda x, cut=cut: x + cut(x), matrix()).tolist() == [[1.0] * 3] * 2  # type: ignore[misc]
 
 
 def test_history_is_kept_or_the_loss_is_told() -> None:
@@ -190,7 +198,7 @@ def test_history_is_kept_or_the_loss_is_told() -> None:
             xbridge.asarray(x, requires_grad=True)
         return x
 
-    gradient(fn, X)
+    gradient(fn, matrix())
 
 
 def test_a_callback_converts_what_it_is_given() -> None:
@@ -198,7 +206,7 @@ def test_a_callback_converts_what_it_is_given() -> None:
         return xbridge.to_numpy(x, copy=True) * 2
 
     fn = jax.jit(lambda x: jax.pure_callback(on_the_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
-    assert fn(X).tolist() == (X * 2).tolist()
+    assert fn(matrix()).tolist() == (matrix() * 2).tolist()
 
 
 def test_tracers_in_a_list_are_promoted_as_jax_promotes(inside: Callable[[Fn], Any]) -> None:
