@@ -36,7 +36,7 @@ def same_bits(found: HostArray, values: HostArray) -> bool:
     return alike and found.tobytes() == values.tobytes()
 
 
-def spot(backend: str, x: Array) -> MemoryLayout:
+def memory_of(backend: str, x: Array) -> MemoryLayout:
     """How an array lies in memory."""
     if isinstance(x, np.ndarray):
         address = int(x.__array_interface__["data"][0])
@@ -44,19 +44,19 @@ def spot(backend: str, x: Array) -> MemoryLayout:
     return get(backend).memory_layout(x)
 
 
-def reads_in(module: Backend) -> bool:
+def always_copies(module: Backend) -> bool:
     """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
     return "sharing" in module.gaps and not module.assumes_immutable
 
 
-def within_reach(backend: str, x: Array) -> MemoryLayout:
+def host_memory_of(backend: str, x: Array) -> MemoryLayout:
     """The same, where its bytes can be looked at: on the host. Elsewhere an address leads nowhere."""
     if "host" in get(backend).gaps and not isinstance(x, np.ndarray):
         pytest.skip(f"nobody can look at the memory of {backend}: {get(backend).gaps['host']}")
-    return spot(backend, x)
+    return memory_of(backend, x)
 
 
-def home(backend: str) -> Device:
+def default_device(backend: str) -> Device:
     """The device where the library's arrays are unless somebody says otherwise: the host, if it has that."""
     return get(backend).devices()[0]
 
@@ -67,7 +67,7 @@ def is_aligned(layout: MemoryLayout, alignment: int) -> bool:
     return all(place % alignment == 0 for place in (layout.address, *steps))
 
 
-def touched(layout: MemoryLayout) -> HostArray:
+def byte_addresses(layout: MemoryLayout) -> HostArray:
     """The address of every byte, sorted."""
     if layout.is_unallocated():
         return np.empty(0, np.intp)
@@ -77,17 +77,17 @@ def touched(layout: MemoryLayout) -> HostArray:
     return np.unique(addresses)
 
 
-def apart(a: MemoryLayout, b: MemoryLayout) -> bool:
+def disjoint(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays have no byte in common."""
-    return not np.intersect1d(touched(a), touched(b)).size
+    return not np.intersect1d(byte_addresses(a), byte_addresses(b)).size
 
 
-def together(a: MemoryLayout, b: MemoryLayout) -> bool:
+def same_memory(a: MemoryLayout, b: MemoryLayout) -> bool:
     """Whether two arrays lie on the same bytes."""
-    return np.array_equal(touched(a), touched(b))
+    return np.array_equal(byte_addresses(a), byte_addresses(b))
 
 
-def poke(layout: MemoryLayout, dtype: str) -> None:
+def flip_bits(layout: MemoryLayout, dtype: str) -> None:
     """Change every element where it lies, whatever the library would say."""
     place = in_place(layout)
     place[...] = place.copy() ^ np.uint8(1 if dtype == "bool" else 0x55)
@@ -102,7 +102,7 @@ def refused_write(backend: str, x: Array) -> bool:
     return False
 
 
-def refusal_of(call: Callable[..., Any], /, *args: Any, **options: Any) -> XBridgeError | None:
+def error_of(call: Callable[..., Any], /, *args: Any, **options: Any) -> XBridgeError | None:
     """What a call is refused with, in the form of all messages; None if it is not refused."""
     try:
         call(*args, **options)

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from xbridge.testing.samples.model import LayoutCase
 
 
-def _wrapped(way: LayoutCase) -> LayoutCase:
+def _wrapped(case: LayoutCase) -> LayoutCase:
     """The same way, of the dtypes that the library has."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Array:
+    def make(values: HostArray, device: Device = CPU) -> Array:
         there = array_api_strict.Device("CPU_DEVICE" if device == CPU else str(device))
-        return array_api_strict.asarray(way.lay(values), copy=False, device=there)
+        return array_api_strict.asarray(case.make(values), copy=False, device=there)
 
     def takes(dtype: str, shape: tuple[int, ...]) -> bool:
-        return hasattr(array_api_strict, dtype) and way.takes(dtype, shape)
+        return hasattr(array_api_strict, dtype) and case.takes(dtype, shape)
 
-    return way._replace(lay=lay, takes=takes, as_readonly=_freeze, on=lay)
+    return case._replace(make=make, takes=takes, as_readonly=_as_readonly, make_on_device=make)
 
 
-def _freeze(x: Array) -> Array:
+def _as_readonly(x: Array) -> Array:
     """A second array over the same memory, which may not be written."""
     return array_api_strict.asarray(host.as_readonly(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
 
 
-ways: Mapping[str, LayoutCase] = {
-    name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"
+cases: Mapping[str, LayoutCase] = {
+    name: _wrapped(case) for name, case in host.cases.items() if name != "byte-swapped"
 }
 
 refused: Mapping[str, Callable[[], Array]] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
 
-    class Lay(Protocol):
+    class Make(Protocol):
         """Makes an array of values, on the current device or on another."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
@@ -62,16 +62,16 @@ def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
     return moved.transpose((*range(1, values.ndim), 0))
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Lay:
+def _part(part: slice, size: Callable[[int], int]) -> Make:
     """A part of a larger array."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Array:
+    def make(values: HostArray, device: Device = CPU) -> Array:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
         where = host.every(part, values.shape)
         whole[where] = host.opaque(values)
         return dense(whole.view(values.dtype), device)[where]
 
-    return lay
+    return make
 
 
 def _repeated(values: HostArray, device: Device = CPU) -> Array:
@@ -80,19 +80,23 @@ def _repeated(values: HostArray, device: Device = CPU) -> Array:
         return cupy.broadcast_to(line, values.shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
-    return LayoutCase(lay, takes=takes, on=lay)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, make_on_device=make)
 
 
-ways: dict[str, LayoutCase] = {
-    "contiguous": _way(dense),
-    "transposed": _way(_transposed, host.stretched),
-    "last axis first": _way(_last_axis_first, lambda _, shape: len(shape) > 2),
-    "strided": _way(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
-    "offset": _way(_part(slice(1, None), lambda n: n + 1)),
-    "backwards": _way(_part(slice(None, None, -1), lambda n: n), host.stretched),
+cases: dict[str, LayoutCase] = {
+    "contiguous": _case(dense),
+    "transposed": _case(_transposed, host.stretched),
+    "last axis first": _case(_last_axis_first, lambda _, shape: len(shape) > 2),
+    "strided": _case(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
+    "offset": _case(_part(slice(1, None), lambda n: n + 1)),
+    "backwards": _case(_part(slice(None, None, -1), lambda n: n), host.stretched),
     "repeated": LayoutCase(
-        _repeated, lambda values: read(_repeated(values)), host.repeated, writable=False, on=_repeated
+        _repeated,
+        lambda values: read(_repeated(values)),
+        host.repeated,
+        writable=False,
+        make_on_device=_repeated,
     ),
 }
 
@@ -107,4 +111,4 @@ refused: dict[str, Callable[[], Array]] = {
 }
 
 
-__all__ = ["dense", "read", "refused", "ways", "write"]
+__all__ = ["cases", "dense", "read", "refused", "write"]

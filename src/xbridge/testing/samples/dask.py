@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], Array]
+    Make: TypeAlias = Callable[[HostArray], Array]
 
 
 # -- how it can be made up -----------------------------------------------------------------------
@@ -70,30 +70,30 @@ def _is_cut(_dtype: str, shape: Shape) -> bool:
     return any(n > 1 for n in shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
-    return LayoutCase(lay, takes=takes, writable=False)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, writable=False)
 
 
-def _laid(name: str) -> LayoutCase:
+def _chunk_of(name: str) -> LayoutCase:
     """One chunk that lies as NumPy's arrays can."""
-    known = host.ways[name]
-    return _way(lambda values: _whole(known.lay(values)), known.takes)
+    known = host.cases[name]
+    return _case(lambda values: _whole(known.make(values)), known.takes)
 
 
-ways: dict[str, LayoutCase] = {
-    "one chunk": _way(partial(da.from_array, chunks=-1)),
-    "several chunks": _way(_halves, _is_cut),
-    "uneven chunks": _way(_uneven, _is_cut),
-    "transposed": _way(_turned, host.stretched),
-    "picked": _way(_picked, lambda _, shape: len(shape) > 0),
-    "broadcast": _way(_broadcast, host.repeated)._replace(fold=host.ways["broadcast"].fold),
-    "stored": _way(_stored),
-    "reduced": _way(_reduced),
-    "Fortran chunk": _laid("Fortran"),
-    "strided chunk": _laid("strided"),
-    "unaligned chunk": _laid("unaligned"),
-    "byte-swapped chunk": _laid("byte-swapped"),
-    "read-only chunk": _laid("read-only"),
+cases: dict[str, LayoutCase] = {
+    "one chunk": _case(partial(da.from_array, chunks=-1)),
+    "several chunks": _case(_halves, _is_cut),
+    "uneven chunks": _case(_uneven, _is_cut),
+    "transposed": _case(_turned, host.stretched),
+    "picked": _case(_picked, lambda _, shape: len(shape) > 0),
+    "broadcast": _case(_broadcast, host.repeated)._replace(fold=host.cases["broadcast"].fold),
+    "stored": _case(_stored),
+    "reduced": _case(_reduced),
+    "Fortran chunk": _chunk_of("Fortran"),
+    "strided chunk": _chunk_of("strided"),
+    "unaligned chunk": _chunk_of("unaligned"),
+    "byte-swapped chunk": _chunk_of("byte-swapped"),
+    "read-only chunk": _chunk_of("read-only"),
 }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], jax.Array]
+    Make: TypeAlias = Callable[[HostArray], jax.Array]
 
 _ALIGNMENT = 64
 
@@ -81,17 +81,17 @@ def _has(dtype: str) -> bool:
     return get("jax").unsupported_dtype(dtype, CPU) is None
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
-    return LayoutCase(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
 
 
-ways: dict[str, LayoutCase] = {
-    "its own": _way(_copied),
-    "taken over": _way(_taken_over),
-    "computed": _way(_computed),
-    "committed": _way(_committed),
-    "on a mesh": _way(_on_a_mesh),
-    "by columns": _way(_by_columns, host.stretched),
+cases: dict[str, LayoutCase] = {
+    "its own": _case(_copied),
+    "taken over": _case(_taken_over),
+    "computed": _case(_computed),
+    "committed": _case(_committed),
+    "on a mesh": _case(_on_a_mesh),
+    "by columns": _case(_by_columns, host.stretched),
 }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], HostArray]
+    Make: TypeAlias = Callable[[HostArray], HostArray]
 
 _POISON = b"\xa5"
 """What every byte is that belongs to no element."""
@@ -112,15 +112,15 @@ def _wild(shape: Shape, itemsize: int) -> HostArray:
     return as_strided(space(shape, itemsize), shape, strides)
 
 
-def _in(place: Callable[[Shape, int], HostArray]) -> Lay:
+def _in(place: Callable[[Shape, int], HostArray]) -> Make:
     """Lay values in such memory."""
 
-    def lay(values: HostArray) -> HostArray:
+    def make(values: HostArray) -> HostArray:
         items = place(values.shape, values.itemsize)
         items[...] = opaque(values)
         return items.view(values.dtype)
 
-    return lay
+    return make
 
 
 def _broadcast(values: HostArray) -> HostArray:
@@ -176,28 +176,31 @@ def _several_bytes(dtype: str, shape: Shape) -> bool:
     return DTYPES[dtype].bits > 8 and 0 not in shape
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> LayoutCase:
+def _case(make: Make, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> LayoutCase:
     return LayoutCase(
-        lay, fold=(lambda values: lay(values).copy()) if folds else None, takes=takes, as_readonly=as_readonly
+        make,
+        fold=(lambda values: make(values).copy()) if folds else None,
+        takes=takes,
+        as_readonly=as_readonly,
     )
 
 
-ways: dict[str, LayoutCase] = {
-    "C": _way(_in(space)),
-    "Fortran": _way(_in(_fortran), stretched),
-    "transposed": _way(_in(_transposed), stretched),
-    "strided": _way(_in(_every_second), stretched),
-    "reversed": _way(_in(_backwards), stretched),
-    "offset": _way(_in(_behind_first)),
-    "broadcast": _way(_broadcast, repeated, folds=True),
-    "overlapping": _way(_overlapping, slanted, folds=True),
-    "odd strides": _way(_in(_beside_padding), stretched),
-    "unaligned": _way(_in(_unaligned), _several_bytes),
-    "byte-swapped": _way(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
+cases: dict[str, LayoutCase] = {
+    "C": _case(_in(space)),
+    "Fortran": _case(_in(_fortran), stretched),
+    "transposed": _case(_in(_transposed), stretched),
+    "strided": _case(_in(_every_second), stretched),
+    "reversed": _case(_in(_backwards), stretched),
+    "offset": _case(_in(_behind_first)),
+    "broadcast": _case(_broadcast, repeated, folds=True),
+    "overlapping": _case(_overlapping, slanted, folds=True),
+    "odd strides": _case(_in(_beside_padding), stretched),
+    "unaligned": _case(_in(_unaligned), _several_bytes),
+    "byte-swapped": _case(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
     "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
-    "memmap": _way(_in(_mapped), lambda _, shape: 0 not in shape),
-    "wild": _way(_in(_wild), lambda _, shape: 0 in shape),
-    "longlong": _way(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),
+    "memmap": _case(_in(_mapped), lambda _, shape: 0 not in shape),
+    "wild": _case(_in(_wild), lambda _, shape: 0 in shape),
+    "longlong": _case(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),
 }
 """A shape of no axis, or of no element, is no way to lie: shapes say that."""
 

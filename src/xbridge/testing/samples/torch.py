@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
 
-    class Lay(Protocol):
+    class Make(Protocol):
         """Makes a tensor of values, on the host or on a device."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Tensor: ...
 
 
-__all__ = ["dense", "reaches", "read", "refused", "ways", "write"]
+__all__ = ["cases", "dense", "reaches", "read", "refused", "write"]
 
 _TOP = -1 if sys.byteorder == "little" else 0
 """The byte with the sign."""
@@ -116,16 +116,16 @@ def _channels_last(values: HostArray, device: Device = CPU) -> Tensor:
     return dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1)
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Lay:
+def _part(part: slice, size: Callable[[int], int]) -> Make:
     """A part of a larger tensor."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Tensor:
+    def make(values: HostArray, device: Device = CPU) -> Tensor:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
         where = host.every(part, values.shape)
         whole[where] = host.opaque(values)
         return dense(whole.view(values.dtype), device)[where]
 
-    return lay
+    return make
 
 
 def _expanded(values: HostArray, device: Device = CPU) -> Tensor:
@@ -188,21 +188,26 @@ def _complex(dtype: str, _shape: Shape) -> bool:
     return category(dtype) == "complex"
 
 
-def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
-    return LayoutCase(lay, takes=takes, require_grad=_leaf, on=lay)
+def _plain(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, require_grad=_leaf, make_on_device=make)
 
 
-def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> LayoutCase:
+def _folded(make: Make, takes: Callable[[str, Shape], bool], *, writable: bool) -> LayoutCase:
     return LayoutCase(
-        lay, lambda values: read(lay(values)), takes, writable=writable, require_grad=_leaf, on=lay
+        make,
+        lambda values: read(make(values)),
+        takes,
+        writable=writable,
+        require_grad=_leaf,
+        make_on_device=make,
     )
 
 
-def _tracked(lay: Lay) -> LayoutCase:
-    return LayoutCase(lay, takes=_inexact, tracked=True, writable=False, on=lay)
+def _tracked(make: Make) -> LayoutCase:
+    return LayoutCase(make, takes=_inexact, tracked=True, writable=False, make_on_device=make)
 
 
-ways: dict[str, LayoutCase] = {
+cases: dict[str, LayoutCase] = {
     "contiguous": _plain(dense),
     "transposed": _plain(_transposed, host.stretched),
     "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
@@ -213,7 +218,7 @@ ways: dict[str, LayoutCase] = {
     "conj": _plain(_conj, _complex),
     "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
     "shared memory": LayoutCase(_shared, takes=host.anywhere, require_grad=_leaf),
-    "inference": LayoutCase(_inference, writable=False, on=_inference),
+    "inference": LayoutCase(_inference, writable=False, make_on_device=_inference),
     "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
     "Parameter": _tracked(lambda values, device=CPU: torch.nn.Parameter(dense(values, device))),
     "non-leaf": _tracked(_non_leaf)._replace(writable=True),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from xbridge._core.dtypes import DTYPES
 from xbridge.backends import HOST
-from xbridge.testing.samples.lookup import lay_on
+from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
@@ -144,58 +144,58 @@ def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
 
 
 @st.composite
-def _arrays(draw: st.DrawFn, wanted: ArraySpec) -> Array:
-    return _draw(draw, wanted).array
+def _arrays(draw: st.DrawFn, spec: ArraySpec) -> Array:
+    return _draw(draw, spec).array
 
 
 @st.composite
-def _samples(draw: st.DrawFn, wanted: ArraySpec) -> Sample:
-    return _draw(draw, wanted)
+def _samples(draw: st.DrawFn, spec: ArraySpec) -> Sample:
+    return _draw(draw, spec)
 
 
-def _draw(draw: st.DrawFn, wanted: ArraySpec) -> Sample:
+def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     def given(option: Any) -> Any:
         return draw(option) if isinstance(option, st.SearchStrategy) else option
 
     def pick(options: list[T], most: int) -> T:
         return options[draw(numbers(most)) % len(options)] if most > 1 else options[0]
 
-    places = wanted.backend.devices()
-    device = given(wanted.devices) or pick(list(places), len(places))
-    dtype, layout = given(wanted.dtypes), given(wanted.layouts)
-    if isinstance(wanted.shapes, st.SearchStrategy):
-        shape = draw(wanted.shapes)
+    places = spec.backend.devices()
+    device = given(spec.devices) or pick(list(places), len(places))
+    dtype, layout = given(spec.dtypes), given(spec.layouts)
+    if isinstance(spec.shapes, st.SearchStrategy):
+        shape = draw(spec.shapes)
     else:
-        usual = wanted.usual(dtype, layout, device) or reject()
-        shape = pick(usual, len(SHAPES) if wanted.shapes is None else 1)
-    fitting = wanted.fitting(dtype, layout, shape, device) or reject()
-    name = pick(list(fitting), 1 if layout else len(wanted.ways))
+        usual = spec.usual(dtype, layout, device) or reject()
+        shape = pick(usual, len(SHAPES) if spec.shapes is None else 1)
+    fitting = spec.fitting(dtype, layout, shape, device) or reject()
+    name = pick(list(fitting), 1 if layout else len(spec.cases))
     word = pick(fitting[name], 1 if dtype else len(DTYPES))
-    state = pick(wanted.states(name, word, device), MOST_STATES)
-    if isinstance(wanted.elements, st.SearchStrategy):
-        values = draw_elements(draw, word, shape, wanted.elements)
+    state = pick(spec.states(name, word, device), MOST_STATES)
+    if isinstance(spec.elements, st.SearchStrategy):
+        values = draw_elements(draw, word, shape, spec.elements)
     else:
-        values = draw_contents(draw, word, shape, wanted.elements)
-    way = wanted.ways[name]
-    values = way.fold(values) if way.fold else values
-    array = lay_on(wanted.backend, way, values, device)
+        values = draw_contents(draw, word, shape, spec.elements)
+    case = spec.cases[name]
+    values = case.fold(values) if case.fold else values
+    array = make_on(spec.backend, case, values, device)
     array = state.make(array) if state.make else array
     sample = Sample(array, values, name, state.tracked, state.writable)
-    note(_Told(wanted.backend, sample))
+    note(_SampleRepr(spec.backend, sample))
     return sample
 
 
-class _Told:
+class _SampleRepr:
     """A sample in words, which are put together only where somebody reads them."""
 
     def __init__(self, backend: Backend, sample: Sample) -> None:
-        self._room, self._sample = backend, sample
+        self._backend, self._sample = backend, sample
 
     def __repr__(self) -> str:
         """What the printed elements do not show."""
-        backend, sample = self._room, self._sample
+        backend, sample = self._backend, self._sample
         info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
         flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
-        words = [f"{info.dtype} {info.shape} on {info.device}", sample.way]
+        words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
         words += [word for word, is_so in flags.items() if is_so]
         return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"

@@ -65,13 +65,13 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     'complex128'
     """
     asked = _KINDS if kinds is None else kinds
-    wanted = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
-    for kind in wanted:
+    chosen = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
+    for kind in chosen:
         if kind not in _KINDS:
             raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
-    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in wanted]
+    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in chosen]
     if not names:
         raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
@@ -130,7 +130,7 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     >>> find(layouts("numpy"), lambda layout: layout != "C")
     'Fortran'
     """
-    return st.sampled_from(tuple(samples_of(backend).ways))
+    return st.sampled_from(tuple(samples_of(backend).cases))
 
 
 def dtypes_of(backend: Backend, device: Device) -> list[str]:
@@ -196,7 +196,7 @@ def read_device(backend: Backend, device: object) -> Device:
 
 def read_layout(backend: Backend, layout: object) -> str:
     """The name of a way in which a backend's arrays can lie."""
-    names = tuple(samples_of(backend.name).ways)
+    names = tuple(samples_of(backend.name).cases)
     if not isinstance(layout, str) or layout not in names:
         raise OptionError.build(
             f"draw {backend.name} arrays with layout {layout!r}",
@@ -206,7 +206,7 @@ def read_layout(backend: Backend, layout: object) -> str:
     return layout
 
 
-def read_shape(_room: Backend, shape: object) -> tuple[int, ...]:
+def read_shape(_backend: Backend, shape: object) -> tuple[int, ...]:
     """A shape; a number is that of one axis."""
     sides: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     if not all(type(side) is int and side >= 0 for side in sides):

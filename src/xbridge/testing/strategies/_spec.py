@@ -73,7 +73,7 @@ class ArraySpec:
 
     def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
         self.backend: Backend = get(backend)
-        self.ways = samples_of(backend).ways
+        self.cases = samples_of(backend).cases
         self._asked = {word: value for word, value in asked.items() if value is not None}
         self.elements = read_elements(asked.get("elements"))
         self.dtypes = self._option("dtypes", read_dtype)
@@ -158,11 +158,11 @@ class ArraySpec:
     def _pairs(
         self, dtype: str | None, layout: str | None, shape: Shape, device: Device
     ) -> Iterator[tuple[str, str]]:
-        for name in self.ways if layout is None else (layout,):
+        for name in self.cases if layout is None else (layout,):
             for word in self._dtypes_on(device):
                 if (
                     dtype in (None, word)
-                    and self.ways[name].takes(word, shape)
+                    and self.cases[name].takes(word, shape)
                     and self.states(name, word, device)
                 ):
                     yield name, word
@@ -174,14 +174,14 @@ class ArraySpec:
 
     def states(self, layout: str, dtype: str, device: Device) -> list[State]:
         """What arrays of a way can be of what was asked for; as they were laid comes first."""
-        way = self.ways[layout]
+        case = self.cases[layout]
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
-        is_laid = way.is_on(device)  # what was moved there is in new memory, and in the same graph
+        is_laid = case.is_on(device)  # what was moved there is in new memory, and in the same graph
         states = [
-            State(way.tracked, way.writable if is_laid else any(w.writable for w in self.ways.values()))
+            State(case.tracked, case.writable if is_laid else any(w.writable for w in self.cases.values()))
         ]
-        if is_laid and way.as_readonly and way.writable:
-            states.append(State(way.tracked, writable=False, make=way.as_readonly))
-        if way.require_grad and not way.tracked and is_inexact(dtype):
-            states.append(State(tracked=True, writable=False, make=way.require_grad))
+        if is_laid and case.as_readonly and case.writable:
+            states.append(State(case.tracked, writable=False, make=case.as_readonly))
+        if case.require_grad and not case.tracked and is_inexact(dtype):
+            states.append(State(tracked=True, writable=False, make=case.require_grad))
         return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]

@@ -56,7 +56,7 @@ class Palette(Protocol):
     specials: tuple[int, ...]
     """Some of interest, the simplest first; kindred dtypes have the like at the same place."""
 
-    def counted(self, count: int) -> HostArray:
+    def consecutive(self, count: int) -> HostArray:
         """As many, one after the other."""
 
     def wild(self, seed: int, count: int) -> HostArray:
@@ -71,7 +71,7 @@ def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | No
     count = prod(shape) * (whole.itemsize // part.itemsize)
     places = draw(_places(max(count, 1)))
     kind = draw(numbers(_KINDS))
-    codes = palette.counted(count) if kind == 1 else np.full(count, palette.zero, f"u{part.itemsize}")
+    codes = palette.consecutive(count) if kind == 1 else np.full(count, palette.zero, f"u{part.itemsize}")
     if kind > 1:
         _spill(draw, codes, palette)
     for place in places if count else ():
@@ -141,7 +141,7 @@ class Bits:
         around = [infinity ^ sign, sign, infinity - 1, infinity + 1, sign - 1, 2 * sign - 1]
         return [code % (2 * sign) for code in (*simple, *around, 1, normal - 1, normal)]
 
-    def counted(self, count: int) -> HostArray:
+    def consecutive(self, count: int) -> HostArray:
         """From 1 on, as far as the dtype is exact, and again."""
         return (np.arange(count) % self._exact + 1).astype(self._part).view(self._code)
 
@@ -172,7 +172,7 @@ class Between:
             return np.array([value % (1 << 64) for value in values], "u8").astype(code)
         return np.array(values, float).astype(self._part).view(code)
 
-    def counted(self, count: int) -> HostArray:
+    def consecutive(self, count: int) -> HostArray:
         """In steps of one from the simplest to the upper bound, and again."""
         steps = int(self._high - self._least) + 1
         return self._codes([self._least + n % steps for n in range(1, count + 1)])
