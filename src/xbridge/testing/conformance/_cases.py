@@ -1,8 +1,8 @@
 """Arrays whose values are known, and the tests that run over them.
 
-A check is a plain function of a backend's name and a `Sample`. It runs over a sweep first: every way in which
-an array can lie with every dtype, and with every kind of shape, so that no fault hides in a pair that was not
-drawn. Then Hypothesis goes on from there.
+A check is a function of a backend's name and a `Sample`. It first runs over a sweep: every layout with every
+dtype, and with every kind of shape. So a fault cannot hide in a pair that was not drawn. Hypothesis then
+draws further samples.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     Check: TypeAlias = Callable[[str, Sample], None]
 
 FULL_SHAPE = (3, 4)
-"""A shape of enough elements for every telling value."""
+"""A shape with enough elements for every edge value."""
 
 SHAPES: tuple[Shape, ...] = ((), (5,), (2, 0), (1,), (2, 3, 2), (0,), (1, 2, 1, 2))
 
 
 DTYPE_OF_EACH_KIND = ("float32", "complex128", "int16", "bool")
-"""A dtype of each kind, for where the dtype matters less than the place."""
+"""For tests in which the device matters more than the dtype."""
 
 
 def common_dtypes(backend: str) -> tuple[str, ...]:
-    """The canonical dtypes that both the library and the host have."""
+    """Return the canonical dtypes that both the library and the host have."""
     modules = get(backend), get(HOST)
     return tuple(
         word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
@@ -55,7 +55,7 @@ def common_dtypes(backend: str) -> tuple[str, ...]:
 
 
 def edge_values(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
-    """Values whose loss would show: zeros with a sign, NaNs with a payload, ends of ranges, any bits."""
+    """Make values whose loss is visible: signed zeros, NaNs with a payload, ends of ranges, any bits."""
     made = native_dtype(dtype)
     size = int(np.prod(shape, dtype=int))
     if made.kind == "b":
@@ -83,7 +83,7 @@ def _specials(dtype: str, code: np.dtype[Any]) -> list[int]:
 
 
 def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU) -> Sample:
-    """A new array of a library that holds these values and lies that way, or was moved from where it did."""
+    """Make a sample of these values in that layout. If a device lacks the layout, move it there."""
     cases = samples_of(name).cases
     case = cases[layout]
     values = case.fold(values) if case.fold else values
@@ -92,7 +92,7 @@ def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU)
 
 
 def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
-    """An array that lies that way, one that is read-only as well, one that is tracked as well."""
+    """Yield a sample with that layout, then a read-only one, then one that requires grad."""
     case = samples_of(name).cases[layout]
     yield (first := make_sample(name, layout, values, device))
     if case.as_readonly and case.writable and case.is_on(device):
@@ -105,7 +105,7 @@ def variants(name: str, layout: str, values: HostArray, device: Device = CPU) ->
 
 
 def plain_array(name: str, values: HostArray) -> Array:
-    """A new ordinary array: without history, and writable if the library has such arrays."""
+    """Make an ordinary array: without a graph, and writable if the library has writable arrays."""
     cases = samples_of(name).cases
     fit = [
         layout
@@ -116,7 +116,7 @@ def plain_array(name: str, values: HostArray) -> Array:
 
 
 def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
-    """Every way with every dtype, and with every kind of shape."""
+    """Yield samples of every layout with every dtype, and with every kind of shape."""
     usual = [dtype for dtype in ("float32", "complex64", *dtypes) if dtype in dtypes]
     for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
         pairs: list[tuple[str, Shape]] = [
@@ -129,9 +129,9 @@ def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
 
 
 def sweep_devices(name: str) -> Iterator[Sample]:
-    """Every way on every device but the host, with a dtype of each kind.
+    """Yield samples of every layout on every device but the host, with a dtype of each kind.
 
-    Nobody has read such an array, nor waited for it.
+    No sample was read or waited for before.
     """
     module = get(name)
     for device in module.devices():
@@ -147,12 +147,12 @@ def sweep_devices(name: str) -> Iterator[Sample]:
 
 
 def for_own_arrays(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend in host memory."""
+    """Make a test that runs over the backend's arrays in host memory."""
     return _over(check, lambda backend: backend)
 
 
 def for_device_arrays(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend elsewhere than in host memory."""
+    """Make a test that runs over the backend's arrays on other devices than the host."""
 
     @wraps(check)
     def test(backend: str) -> None:
@@ -165,7 +165,7 @@ def for_device_arrays(check: Check) -> Callable[[str], None]:
 
 
 def for_all_arrays(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend, wherever it is."""
+    """Make a test that runs over the backend's arrays on all devices."""
     at_home, away = for_own_arrays(check), for_device_arrays(check)
 
     @wraps(check)
@@ -178,7 +178,7 @@ def for_all_arrays(check: Check) -> Callable[[str], None]:
 
 
 def for_host_arrays(check: Check) -> Callable[[str], None]:
-    """A test that holds for every host array of a dtype that the backend has."""
+    """Make a test that runs over NumPy arrays of the dtypes that the backend has."""
     return _over(check, lambda _: HOST)
 
 
@@ -199,19 +199,19 @@ def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
 def run_examples(
     drawn: st.SearchStrategy[Example], check: Callable[[Example], None], name: str, *, share: int = 1
 ) -> None:
-    """Run a check on examples, as many as the settings say at the moment, or a share of them."""
+    """Run a check on as many examples as the current settings say, or on a share of them."""
 
     def trial(example: Example) -> None:
         check(example)
 
-    trial.__name__ = name  # by which Hypothesis remembers what has failed
+    trial.__name__ = name  # Hypothesis stores failures under this name
     count = -(-settings().max_examples // share)
     patient = settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     patient(given(drawn)(trial))()
 
 
 class _SampleNote:
-    """Says in a failure which array it was."""
+    """A context that adds a note on the sample to an exception."""
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
@@ -223,6 +223,6 @@ class _SampleNote:
         if error is not None:
             values = self.sample.values
             error.add_note(
-                f"the array lies this way: {self.sample.layout}; it holds {values.dtype} of shape "
+                f"the array has the layout {self.sample.layout!r}; it holds {values.dtype} of shape "
                 f"{values.shape}:\n{values!r}"
             )

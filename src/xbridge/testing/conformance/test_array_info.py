@@ -1,4 +1,4 @@
-"""What a backend says of an array is true, and it says it of every array: all else is decided by that."""
+"""Array info and memory layout: every plan is decided by them, so they must be correct for every array."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def test_memory_layout_points_at_the_bytes(backend: str, sample: Sample) -> None
     assert {type(n) for n in (layout.address, layout.itemsize, *layout.shape, *layout.strides)} <= {int}
     assert len(layout.strides) == len(layout.shape)
     if layout.is_unallocated():
-        assert not (layout.materialized and sample.values.size), "it is computed, and lies nowhere"
+        assert not (layout.materialized and sample.values.size), "a materialized array has an address"
         return
     host_memory_of(backend, sample.array)
-    lies = same_bits(
+    matches = same_bits(
         _values_in(layout, sample.values.dtype.name, native=info.native_byteorder), sample.values
     )
-    assert lies or not layout.materialized, "other bytes lie there"
+    assert matches or not layout.materialized, "the memory holds other bytes"
     assert module.memory_layout(plain_array(backend, sample.values)).materialized, (
-        "nothing is pending on the bytes of a plain array"
+        "a plain array is materialized"
     )
 
 
 def _values_in(layout: MemoryLayout, dtype: str, *, native: bool) -> HostArray:
-    """The bytes in memory as values, whatever is still to be done to them."""
+    """Return the bytes in memory as values, before any pending operation."""
     kind = native_dtype(dtype)
     raw = np.ascontiguousarray(in_place(layout)).reshape((*layout.shape, layout.itemsize))
     count = 2 if kind.kind == "c" else 1
@@ -119,7 +119,7 @@ def test_unsupported_arrays_have_array_info_and_a_reason(backend: str) -> None:
         assert (type(info.dtype), type(info.device), type(info.shape)) == (str, Device, tuple), what
         refused = module.unsupported(x, leaving=True)
         if refused is None:
-            assert info.dtype not in DTYPES, f"{what}: nothing would keep it from leaving"
+            assert info.dtype not in DTYPES, f"{what}: it would be converted"
             continue
         assert type(refused) is Unsupported, what
         assert issubclass(refused.error, XBridgeError), what
@@ -150,7 +150,7 @@ def test_dtype_name_reads_dtypes_of_numpy_or_returns_none(backend: str) -> None:
 
 def test_unsupported_dtype_gives_a_reason_and_a_hint(backend: str) -> None:
     module = get(backend)
-    assert common_dtypes(backend), "it shares no dtype with the host"
+    assert common_dtypes(backend), "the library and the host have no dtype in common"
     for word in (*DTYPES, "longdouble", "no such dtype"):
         lacks = module.unsupported_dtype(word, CPU)
         assert lacks is None or type(lacks) is Unsupported
@@ -168,7 +168,7 @@ def test_the_library_cannot_make_its_unsupported_dtypes(backend: str) -> None:
     xp = module.namespace(plain_array(backend, edge_values("bool", (2,))))
     lacked = [word for word in DTYPES if module.unsupported_dtype(word, CPU)]
     named = [getattr(xp, word) for word in lacked if module.dtype_name(getattr(xp, word, None)) == word]
-    with catch_warnings(action="ignore"):  # some say so when they make another one instead
+    with catch_warnings(action="ignore"):  # a library may warn that it makes another dtype instead
         made = [dtype_of(xp.empty(0, dtype=dtype)) for dtype in named]
     assert set(made).isdisjoint(lacked)
 

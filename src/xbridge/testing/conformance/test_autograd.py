@@ -1,4 +1,4 @@
-"""History goes on within the library, ends where the library ends, and is never changed from outside."""
+"""Gradients: a graph is kept within the library, ends outside of it, and is never changed by xbridge."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sa
 
 
 def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
-    """Whether a gradient of the result reaches the source, as far as anybody can tell."""
+    """Return True if a gradient of the result reaches the source, as far as the samples can tell."""
     reaches = getattr(samples_of(backend), "reaches", lambda *_: True)
     return get(backend).array_info(result).requires_grad and (result is source or reaches(result, source))
 
 
-# -- where history goes on -----------------------------------------------------------------------
+# -- within the library --------------------------------------------------------------------------
 
 
 @promise("autograd")
 def test_gradients_flow_through_every_step_within_the_library(backend: str) -> None:
     module = get(backend)
-    assert module.is_grad_enabled(), "nothing is recorded, so no history can go on"
-    assert list(_arrays_with_grad(backend)), "the kit knows of no array with a history"
+    assert module.is_grad_enabled(), "gradients are not recorded"
+    assert list(_arrays_with_grad(backend)), "no sample requires grad"
     for sample in _arrays_with_grad(backend):
         x = sample.array
         here, kind = module.array_info(x).device, sample.values.dtype.name[:3]
@@ -80,7 +80,7 @@ def test_gradients_flow_through_every_step_within_the_library(backend: str) -> N
 def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     module = get(backend)
     trackable = {layout for layout, case in samples_of(backend).cases.items() if case.require_grad}
-    assert trackable, "the kit knows of no array that can be tracked"
+    assert trackable, "no sample can require grad"
     for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, common_dtypes(backend)))):
         dtype = sample.values.dtype.name
         if sample.tracked or sample.layout not in trackable or not is_inexact(dtype):
@@ -101,7 +101,7 @@ def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
 
 
 def shares_or_not(backend: str, leaf: Array, x: Array, *, shares: bool) -> bool:
-    """Whether a leaf lies where it should."""
+    """Return True if a leaf shares memory with its source exactly if it should."""
     return (
         disjoint(memory_of(backend, leaf), memory_of(backend, x)) is not shares
         or 0 in memory_of(backend, x).shape
@@ -109,7 +109,7 @@ def shares_or_not(backend: str, leaf: Array, x: Array, *, shares: bool) -> bool:
 
 
 def has_graph(backend: str, leaf: Array, x: Array) -> bool:
-    """Whether a leaf has a history, where anybody can tell."""
+    """Return True if the samples find a graph from the leaf to the array."""
     reaches = getattr(samples_of(backend), "reaches", None)
     return reaches is not None and bool(reaches(leaf, x))
 
@@ -126,7 +126,7 @@ def test_requires_grad_makes_a_leaf_of_a_host_array(backend: str) -> None:
 def test_a_new_leaf_over_a_graph_requires_grad_detach(backend: str) -> None:
     for sample in _arrays_with_grad(backend):
         x = sample.array
-        # A leaf to which nothing changes is a leaf already.
+        # A leaf that does not change is returned as it is.
         assert isinstance(error_of(asarray, x, requires_grad=True, copy=True), GradientError)
         refused = error_of(asarray, x, requires_grad=True)
         assert isinstance(refused, GradientError) or asarray(x, requires_grad=True) is x
@@ -135,7 +135,7 @@ def test_a_new_leaf_over_a_graph_requires_grad_detach(backend: str) -> None:
         assert not has_graph(backend, leaf, x)
 
 
-# -- where it ends -------------------------------------------------------------------------------
+# -- out of the library --------------------------------------------------------------------------
 
 
 @for_all_arrays
@@ -177,7 +177,7 @@ def test_detach_returns_the_same_memory_without_a_graph(backend: str, sample: Sa
     assert memory_of(backend, bare)[:4] == memory_of(backend, x)[:4]
     if sample.tracked and sample.values.size and not (module.readonly or module.assumes_immutable):
         refused = error_of(to_backend, x, backend, grad="detach", copy=False)
-        assert isinstance(refused, CopyError), "a write to the result would go past the history"
+        assert isinstance(refused, CopyError), "autograd would not see a write to the result"
     else:
         shared = to_backend(x, backend, grad="detach", copy=False)
         assert memory_of(backend, shared)[:4] == memory_of(backend, x)[:4]

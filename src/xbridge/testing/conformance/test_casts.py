@@ -1,7 +1,7 @@
-"""A cast is the library's own, and NumPy's where all libraries agree; one that nobody named loses nothing.
+"""Casts: the library's own, or NumPy's if both agree; a cast to an unnamed dtype keeps every value.
 
-Libraries agree on what a value becomes that fits: it is exact, or rounded to the nearest, or cut off towards
-zero on the way to an integer. They differ where it does not fit, so nothing of that is tried here.
+Libraries agree on the result for a value that fits: it is exact, or rounded to the nearest, or truncated
+towards zero to an integer. They differ for values that do not fit, so these tests do not cast any.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ENDS = (float("inf"), float("-inf"), float("nan"))
 
 
 def representable(dtype: str, other: str) -> tuple[HostArray, HostArray]:
-    """Values of a dtype that fit another one, and what they are there."""
+    """Return values of a dtype that fit another one, and the same values cast by NumPy."""
     source, target = native_dtype(dtype), native_dtype(other)
     numbers: list[complex] = [
         n for n in (*_WHOLE_NUMBERS, *_LARGE_NUMBERS, *_ENDS_OF_INTEGERS) if _fits(n, dtype)
@@ -76,7 +76,7 @@ def representable(dtype: str, other: str) -> tuple[HostArray, HostArray]:
 
 
 def _fits(n: complex, dtype: str) -> bool:
-    """Whether a number lies between the ends of a dtype."""
+    """Return True if a number is within the range of a dtype."""
     if category(dtype) == "int":
         low, high = exact_integers(dtype)
         return isinstance(n, (int, float)) and low <= n <= high
@@ -86,12 +86,12 @@ def _fits(n: complex, dtype: str) -> bool:
 
 
 def _rounds_twice(dtype: str, other: str) -> bool:
-    """Whether libraries go there in two steps, or go their own ways."""
+    """Return True if libraries cast in two steps, or differ in their rounding."""
     return "float8" in dtype + other or (DTYPES[dtype].bits > 32 and DTYPES[other].bits < 32)
 
 
 def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
-    """Every pair of dtypes between which there is a cast, with values on either side."""
+    """Yield every pair of dtypes with a cast, with the values before and after it."""
     for dtype in common_dtypes(backend):
         for other in common_dtypes(backend):
             drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
@@ -100,7 +100,7 @@ def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
 
 
 def same_values(found: HostArray, values: HostArray) -> bool:
-    """Whether two arrays have one dtype and the same bits, but for those of NaN, of which there are many."""
+    """Return True if two arrays have one dtype and the same bits, except for the payloads of NaNs."""
     if found.dtype != values.dtype or found.shape != values.shape:
         return False
     parts = [(np.real(x), np.imag(x)) if x.dtype.kind == "c" else (x,) for x in (found, values)]
@@ -110,7 +110,7 @@ def same_values(found: HostArray, values: HostArray) -> bool:
     return True
 
 
-# -- that were asked for -------------------------------------------------------------------------
+# -- to a named dtype ----------------------------------------------------------------------------
 
 
 def test_a_cast_within_the_library_rounds_like_numpy(backend: str) -> None:
@@ -172,7 +172,7 @@ def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
 
 
 def _host_casts(backend: str, device: Device) -> Iterator[tuple[str, str]]:
-    """Casts on a device of which the library says that they give the host's numbers."""
+    """Yield the casts on a device that the backend declares to match NumPy."""
     module = get(backend)
     for dtype, other in permutations(common_dtypes(backend), 2):
         own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
@@ -189,11 +189,11 @@ def test_a_cast_that_drops_imaginary_parts_raises(backend: str) -> None:
             assert isinstance(error_of(to_numpy, x, dtype=other), DTypeError)
 
 
-# -- that nobody named ---------------------------------------------------------------------------
+# -- to an unnamed dtype -------------------------------------------------------------------------
 
 
 def narrowings(backend: str) -> Iterator[tuple[str, str]]:
-    """Dtypes that become narrower ones, if the defaults of the library are such."""
+    """Yield each dtype with each narrower dtype of its kind."""
     for dtype in common_dtypes(backend):
         for other in common_dtypes(backend):
             alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
@@ -202,7 +202,7 @@ def narrowings(backend: str) -> Iterator[tuple[str, str]]:
 
 
 def _exact_and_lossy(dtype: str, other: str) -> tuple[list[complex], list[list[complex]]]:
-    """Values that survive in a narrower dtype, and lists of values of which one does not."""
+    """Return values that fit a narrower dtype, and lists with one value that does not."""
     if category(dtype) == "int":
         low, high = exact_integers(other)
         least = exact_integers(dtype)[0]
@@ -221,12 +221,12 @@ def _exact_and_lossy(dtype: str, other: str) -> tuple[list[complex], list[list[c
 
 
 def _after_zeros(number: complex) -> list[complex]:
-    """The number behind more zeros than anybody looks at one by one."""
+    """Put a number behind 4096 zeros."""
     return [*[0] * (1 << 12), number]
 
 
 def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
-    """For each kind of dtype that is there, a narrowing in which something can be lost."""
+    """Yield one narrowing that can lose a value for each kind of dtype on the device."""
     module, found = get(backend), {}
     for dtype, other in narrowings(backend):
         there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
@@ -236,7 +236,7 @@ def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]
 
 
 def _in_every_layout(backend: str, device: Device, *several: HostArray) -> Iterator[Sample]:
-    """Arrays on a device that hold one or the other of some values, in each way of lying that takes them."""
+    """Yield arrays on a device that hold each of some values, in every layout that takes them."""
     for values in several:
         for layout, case in samples_of(backend).cases.items():
             if case.takes(values.dtype.name, values.shape):
@@ -250,7 +250,7 @@ def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
         kept, lost = _exact_and_lossy(dtype, other)
         for numbers in (kept, [], *kept):
             x = module.materialize(plain_array(backend, np.array(numbers, kind)))
-            assert module.check_cast(x, other) is x, f"nothing is lost between {dtype} and {other}"
+            assert module.check_cast(x, other) is x, f"every value fits from {dtype} to {other}"
         alone = [numbers[0] for numbers in lost[:1]]
         for numbers in (*lost, *alone, *map(_after_zeros, alone)):
             x = module.materialize(plain_array(backend, np.array(numbers, kind)))

@@ -1,4 +1,4 @@
-"""An array is where it was put: it moves when somebody says so, complete, and never else."""
+"""Devices: an array moves only if the caller asks for it, and arrives complete."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ CASTS: dict[str, tuple[str, ...]] = {
     "int16": ("int32", "float32"),
     "bool": ("int32", "float32"),
 }
-"""Casts whose results everybody agrees on."""
+"""Casts with the same results in every library."""
 
 
 def other_devices(backend: str) -> tuple[Device, ...]:
-    """The devices that are not its home, which is the host wherever it can be there."""
+    """Return the devices other than the default one."""
     return get(backend).devices()[1:]
 
 
 def accelerators(backend: str) -> list[Device]:
-    """The devices that are no CPU; a library may have several of these."""
+    """Return the devices that are not CPUs; a library may have several CPUs."""
     return [device for device in get(backend).devices() if device.kind != CPU]
 
 
 def resolved_kind(backend: str, device: Device) -> Device:
-    """Which one its kind means, near a device: the one of that very name, such as `cpu`, or else this one."""
+    """Return the device that a kind resolves to near a device: one of that name, else this one."""
     kind = Device(device.kind)
     return kind if kind in get(backend).devices() else device
 
 
 def dtypes_on(backend: str, device: Device) -> list[str]:
-    """The dtypes that the library has there as well."""
+    """Return the dtypes that the library has on the device."""
     return [word for word in common_dtypes(backend) if not get(backend).unsupported_dtype(word, device)]
 
 
 def _moved_arrays(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:
-    """Arrays on the host, the same on every other device, what they hold, and where they are."""
+    """Yield arrays on the host, their copies on every other device, their values and the device."""
     for device in other_devices(backend):
         for dtype in dtypes_on(backend, device):
             for shape in (FULL_SHAPE, (), (2, 0)):
@@ -127,14 +127,14 @@ def test_gpu_resolves_to_an_accelerator_or_raises(backend: str) -> None:
         assert isinstance(error_of(to_backend, x, backend, device="gpu"), DeviceError)
 
 
-# -- ways ----------------------------------------------------------------------------------------
+# -- moves ---------------------------------------------------------------------------------------
 
 
 @promise("devices")
 def test_arrays_move_to_other_devices(backend: str) -> None:
     module = get(backend)
     if not other_devices(backend):
-        pytest.skip(f"{backend} may have other devices, but has none here")
+        pytest.skip(f"{backend} supports other devices, but none is present")
     for x, moved, values, device in _moved_arrays(backend):
         assert module.array_info(moved)[:3] == (values.dtype.name, device, values.shape)
         assert device_of(moved) == device
@@ -178,11 +178,11 @@ def test_a_moved_array_has_its_own_memory(backend: str) -> None:
     for x, moved, values, _ in _moved_arrays(backend):
         if values.size and any(case.writable for case in samples_of(backend).cases.values()):
             write(x)
-            assert same_bits(read(backend, moved), values), "a write at home shows away"
+            assert same_bits(read(backend, moved), values), "the moved array follows a write to its source"
             back, host = to_backend(moved, backend, device=default_device(backend)), to_numpy(moved)
             write(moved)
-            assert same_bits(read(backend, back), values), "a write away shows in what came back"
-            assert same_bits(host, values), "a write away shows in what came back"
+            assert same_bits(read(backend, back), values), "a result follows a write to the moved array"
+            assert same_bits(host, values), "a result follows a write to the moved array"
             assert disjoint(memory_of(backend, back), memory_of(HOST, host))
 
 
@@ -220,21 +220,21 @@ def test_an_array_stays_on_its_device(backend: str) -> None:
 @promise("devices")
 def test_lists_become_arrays_on_other_devices(backend: str) -> None:
     if not other_devices(backend):
-        pytest.skip(f"{backend} may have other devices, but has none here")
+        pytest.skip(f"{backend} supports other devices, but none is present")
     for device in other_devices(backend):
         x = asarray([[1, 2], [3, 4]], backend=backend, device=device)
         assert device_of(x) == device
         assert np.array_equal(read(backend, x), [[1, 2], [3, 4]])
 
 
-# -- what lies there in its own way --------------------------------------------------------------
+# -- layouts on a device -------------------------------------------------------------------------
 
 
 @for_device_arrays
 def test_a_move_waits_for_pending_work(backend: str, sample: Sample) -> None:
     module, x = get(backend), sample.array
     on_host = module.to_device(x, CPU)
-    assert same_bits(read(backend, on_host), sample.values), "it was read before it had arrived"
+    assert same_bits(read(backend, on_host), sample.values), "the array was read before the move was complete"
     for device in module.devices():
         if device != device_of(x) and not module.unsupported_dtype(sample.values.dtype.name, device):
             moved = module.to_device(x, device)

@@ -1,7 +1,6 @@
-"""The hot path does what the plan would have done, or leaves it to the plan; it remembers nothing.
+"""The fast path: it agrees with the plan, or declines, and caches no array.
 
-A plan can be had for the asking: ``device="cpu"`` changes nothing about an array on the host, and takes the
-long way.
+``device="cpu"`` does not change an array on the host, but takes the planned path.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ if TYPE_CHECKING:
 
 
 def assert_same_result(target: str, direct: Array, planned: Array, source: tuple[str, Array]) -> None:
-    """Check that two results cannot be told apart."""
+    """Assert that a direct and a planned result have the same type, values, memory and flags."""
     module, (name, x) = get(target), source
     assert type(direct) is type(planned)
     assert module.array_info(direct) == module.array_info(planned)
     assert same_bits(read(target, direct), read(target, planned))
     assert memory_of(target, direct).writable is memory_of(target, planned).writable, (
-        "one may be written, one may not"
+        "only one of them is writable"
     )
     shared = [same_memory(memory_of(target, y), memory_of(name, x)) for y in (direct, planned)]
-    assert shared[0] is shared[1], "one of them looks at the memory, one does not"
+    assert shared[0] is shared[1], "only one of them shares the memory"
     assert shared[0] or disjoint(memory_of(target, direct), memory_of(name, x))
 
 
@@ -96,7 +95,7 @@ def test_every_fast_type_takes_the_fast_path(backend: str) -> None:
     assert set(get(HOST).fast_types) <= set(fast_converters[backend])
 
 
-# -- nothing is remembered -----------------------------------------------------------------------
+# -- no array is cached --------------------------------------------------------------------------
 
 
 def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
@@ -114,7 +113,7 @@ def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
 
 
 def _few_dtypes(backend: str) -> list[str]:
-    """Enough dtypes for everything that can be pending."""
+    """Return enough dtypes for every pending operation."""
     return [word for word in ("float32", "complex64", "int16") if word in common_dtypes(backend)]
 
 

@@ -1,7 +1,7 @@
-"""Memory is shared where that is safe, and nowhere else; `copy` means what it says.
+"""Memory: it is shared only if that is safe, and `copy` is followed.
 
-What must be shared follows from how an array lies and from the facts of the library. Whether it is shared is
-seen by addresses, and by a write on one side that shows on the other, or does not.
+Whether memory must be shared follows from the layout of the array and the flags of the backend. The tests
+compare addresses, and write on one side and read on the other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _host_info(host: HostArray) -> ArrayInfo:
 
 
 def _is_shared(backend: str, host: HostArray) -> bool:
-    """Whether the library is to look at memory of the host as it is."""
+    """Return True if the library must share this host memory."""
     module, layout = get(backend), get(HOST).memory_layout(host)
     if backend == HOST or always_copies(module):
         return backend == HOST
@@ -135,7 +135,7 @@ def test_dense_host_memory_is_shared(backend: str) -> None:
 @for_host_arrays
 def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
     module, host = get(backend), sample.array
-    assert "host" not in module.gaps, "its arrays are nowhere in host memory"
+    assert "host" not in module.gaps, "its arrays are never in host memory"
     if module.accepts_layout(_host_info(host), get(HOST).memory_layout(host)):
         x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
@@ -161,7 +161,7 @@ def test_to_numpy_of_the_backend_returns_a_view(backend: str, sample: Sample) ->
 
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
-    """Everything that must be new memory."""
+    """Return every result that must be new memory."""
     module, name = get(backend), get(backend).array_info(x).dtype
     made = [(backend, to_backend(x, backend, copy=True)), (HOST, to_numpy(x, copy=True))]
     made += [(backend, module.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
@@ -190,7 +190,7 @@ def test_a_copy_of_a_host_array_shares_no_memory(backend: str, sample: Sample) -
     flip_bits(memory_of(HOST, sample.array), sample.values.dtype.name)
     assert same_bits(read(backend, copied), sample.values)
     if any(case.writable for case in samples_of(backend).cases.values()):
-        assert not refused_write(backend, copied), "it is the caller's own"
+        assert not refused_write(backend, copied), "a copy is writable"
 
 
 @for_own_arrays
@@ -203,7 +203,7 @@ def test_a_copy_on_the_host_is_writable(backend: str, sample: Sample) -> None:
 
 
 def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
-    """The axes along which there is somewhere to go, the longest way first."""
+    """Return the axes with more than one element, the longest stride first."""
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     return sorted(axes, key=lambda axis: -abs(strides[axis]))
 
@@ -226,7 +226,7 @@ def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
                 assert _order(layout.strides, layout.shape) == order, sample.layout
 
 
-# -- leave to write ------------------------------------------------------------------------------
+# -- permission to write -------------------------------------------------------------------------
 
 
 @promise("host")
@@ -267,11 +267,11 @@ def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
     module, host = (
         get(backend),
         _host.copy(edge_values(dtype, (1 << 16,)), "C"),
-    )  # where everybody takes it over
+    )  # dense and aligned, so that every library shares it
     values = host.copy()
     host.flags.writeable = False
     x = module.from_numpy(host)
-    assert module.owns(type(x)), "the host's array stands for an array of the library"
+    assert module.owns(type(x)), "from_numpy returned an array of another library"
     layout = module.memory_layout(x)
     assert layout.is_unallocated() or same_memory(layout, memory_of(HOST, host))
     assert not layout.writable
@@ -279,7 +279,7 @@ def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
     assert same_bits(read(HOST, host), values)
 
 
-# -- who holds it --------------------------------------------------------------------------------
+# -- lifetime ------------------------------------------------------------------------------------
 
 
 def test_an_array_keeps_shared_host_memory_alive(backend: str) -> None:

@@ -1,4 +1,4 @@
-"""A backend is a module: its types are its own, and its verbs take the arguments that the core passes."""
+"""The module: its types are its own, and its functions take the arguments of the protocol."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class UnknownType:
-    """A type that no library knows."""
+    """A type of no registered library."""
 
 
 def test_the_backend_is_registered_by_its_name(backend: str) -> None:
@@ -59,7 +59,7 @@ def test_a_verb_accepts_the_arguments_of_the_protocol(backend: str, verb: str) -
 def test_array_types_and_host_casts_are_declared(backend: str) -> None:
     module = get(backend)
     assert module.array_types, "no type of array is named"
-    assert module.fast_types, "no exact type of array is named, so none could take the fast path"
+    assert module.fast_types, "no exact type is named for the fast path"
     assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in module.host_casts)
 
 
@@ -76,7 +76,7 @@ def test_the_samples_cover_a_common_dtype(backend: str) -> None:
     assert all(callable(make) for make in case.refused.values())
 
 
-# -- whose is it? --------------------------------------------------------------------------------
+# -- ownership of types --------------------------------------------------------------------------
 
 
 def test_the_declared_types_are_owned(backend: str) -> None:
@@ -131,10 +131,10 @@ def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample
         native = read(HOST, host)
         assert native.dtype == sample.values.dtype
         assert native.shape == ()
-        assert repr(native.tolist()) == repr(sample.values.tolist()), "of NaN it need not keep the payload"
+        assert repr(native.tolist()) == repr(sample.values.tolist()), "the payload of a NaN may change"
 
 
-# -- at rest -------------------------------------------------------------------------------------
+# -- compilers and namespace ---------------------------------------------------------------------
 
 
 def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
@@ -155,7 +155,7 @@ def test_the_namespace_makes_arrays_of_the_library(backend: str) -> None:
     module = get(backend)
     xp = array_namespace(plain_array(backend, edge_values("float32", (2,))))
     words = ("asarray", "ones", "zeros", "reshape", "sum", "astype", "permute_dims", "bool", "float32")
-    assert [word for word in words if not hasattr(xp, word)] == [], "it is no array API namespace"
+    assert [word for word in words if not hasattr(xp, word)] == [], "it is not an array API namespace"
     made = {
         "bool": (xp.asarray([True, False]), [True, False]),
         module.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),

@@ -1,7 +1,4 @@
-"""Whatever is asked of whatever array: it is done as asked, or refused in the form of all refusals.
-
-And nothing that is asked changes the array that it is asked of.
-"""
+"""Options: each is followed, or an error of xbridge is raised; the source never changes."""
 
 from __future__ import annotations
 
@@ -126,7 +123,7 @@ def test_to_backend_refuses_objects_that_are_not_arrays(backend: str) -> None:
 
 
 class Conversion(NamedTuple):
-    """A conversion."""
+    """A conversion of a sample."""
 
     source: str
     target: str
@@ -136,7 +133,7 @@ class Conversion(NamedTuple):
 
 @st.composite
 def conversions(draw: st.DrawFn, backend: str) -> Conversion:
-    """Conversions within the library, into it and out of it, with any options together."""
+    """Draw conversions within the library, into it and out of it, with any options together."""
     source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
     options = {
         "device": st.sampled_from([None, *get(target).devices()]),
@@ -188,7 +185,7 @@ def _check_result(conversion: Conversion, result: Array) -> None:
 
 
 def _check_refusal(error: XBridgeError, options: dict[str, Any], *, tracked: bool) -> None:
-    """An error is about something that was asked."""
+    """Assert that an error follows from an option."""
     assert "; try " in str(error)
     assert not isinstance(error, CopyError) or options.get("copy") is False
     assert not isinstance(error, GradientError) or (tracked and options.get("grad") == "keep")

@@ -1,6 +1,6 @@
-"""What is made is the caller's own: it may be written, holds on to nothing, and is nobody else's.
+"""New memory: it is writable, has no other owner and keeps no source alive.
 
-Of memory that is looked at, none of this is so, and `test_memory` says what is.
+`test_memory` has the promises for shared memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
-    """Everything that makes new memory of an array on the host: whose it is, what it is, and how."""
+    """Yield each step that makes new memory of a host array: the backend of the result, a label, the step."""
     module = get(backend)
     yield backend, "copy", module.copy
     yield backend, "copy=True", lambda x: to_backend(x, backend, copy=True)
@@ -58,7 +58,7 @@ def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
 
 
 def _steps_on(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
-    """The same for another device: there, within it, and back."""
+    """Yield the same for another device: to it, within it, and back."""
     module = get(backend)
     yield backend, f"move to {device}", lambda x: module.to_device(x, device)
     yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
@@ -72,11 +72,11 @@ def _steps_on(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
 
 
 def _can_write(name: str) -> bool:
-    """Whether a library writes any array at all."""
+    """Return True if a library has writable arrays."""
     return any(case.writable for case in samples_of(name).cases.values())
 
 
-# -- leave to write ------------------------------------------------------------------------------
+# -- permission to write -------------------------------------------------------------------------
 
 
 @for_own_arrays
@@ -88,8 +88,8 @@ def test_new_memory_is_writable(backend: str, sample: Sample) -> None:
     for name, step, make in steps:
         made = make(x)
         if _can_write(name) and not get(name).array_info(made).requires_grad:
-            assert not refused_write(name, made), f"{step}: it is the caller's own"
-    assert same_bits(read(backend, x), sample.values), "a write to what was made of it shows"
+            assert not refused_write(name, made), f"{step}: new memory is writable"
+    assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
 
 
 @for_host_arrays
@@ -97,10 +97,10 @@ def test_new_memory_from_a_host_array_is_writable(backend: str, sample: Sample) 
     if _can_write(backend):
         made = [to_backend(sample.array, backend, copy=True), asarray([sample.array], backend=backend)]
         assert [refused_write(backend, x) for x in made] == [False, False]
-        assert same_bits(read(HOST, sample.array), sample.values), "a write to what was made of it shows"
+        assert same_bits(read(HOST, sample.array), sample.values), "the source follows a write to the result"
 
 
-# -- no hold -------------------------------------------------------------------------------------
+# -- lifetime ------------------------------------------------------------------------------------
 
 
 def _dtype(backend: str) -> str:
@@ -118,7 +118,7 @@ def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
     for _, step, make in _steps(backend, values.dtype.name):
         x = plain_array(backend, values)
         if not type(x).__weakrefoffset__:
-            pytest.skip(f"nobody can tell whether a {type(x).__name__} is still there")
+            pytest.skip(f"a {type(x).__name__} has no weak references")
         sources[step] = ref(x)
         made.append(make(x))
         del x

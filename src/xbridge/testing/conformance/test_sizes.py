@@ -1,7 +1,7 @@
-"""Nothing depends on how large an array is, or on how many axes it has.
+"""Sizes: results do not depend on the number of elements or axes.
 
-What is small takes short cuts: one block, one thread, one element looked at. So every step is taken here with
-more elements than fill a block of anybody's, and an odd number of them, and with more axes than people use.
+Small arrays take short cuts: one block, one thread, one element checked. So every step runs here with an odd
+number of elements that is larger than any library's block, and with five axes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _each_shape = pytest.mark.parametrize("shape", SHAPES, ids=("long", "deep"))
 
 
 def _samples(backend: str, shape: tuple[int, ...]) -> Iterator[Sample]:
-    """One array for each way of lying, of a common dtype that the library has."""
+    """Yield one array for each layout, of a common dtype."""
     dtype = next(word for word in ("float32", *common_dtypes(backend)) if word in common_dtypes(backend))
     for layout, case in samples_of(backend).cases.items():
         if case.takes(dtype, shape):
@@ -41,7 +41,7 @@ def _samples(backend: str, shape: tuple[int, ...]) -> Iterator[Sample]:
 
 
 def _disjoint_spans(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Whether two arrays lie in stretches of memory that do not meet, or one of them nowhere."""
+    """Return True if the address ranges of two arrays do not overlap, or one has no address."""
     if a.is_unallocated() or b.is_unallocated():
         return True
     (low, high), (other_low, other_high) = ([x.address + end for end in x.span()] for x in (a, b))
@@ -49,7 +49,7 @@ def _disjoint_spans(a: MemoryLayout, b: MemoryLayout) -> bool:
 
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
-    """Everything that must be new memory on the host."""
+    """Return every result that must be new memory on the host."""
     module = get(backend)
     made = [(backend, module.copy(x)), (backend, to_backend(x, backend, copy=True))]
     made += [(HOST, to_numpy(x, copy=True))]

@@ -1,4 +1,4 @@
-"""Every value arrives, bit for bit, in its place, whichever way it goes and however it lies."""
+"""Values: every conversion keeps every bit in its position, in both directions and for every layout."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_unsupported_dtype_raises(backend: str) -> None:
 
 
 def _three_arrays(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[object], list[HostArray]]:
-    """Arrays of one dtype and shape, that lie in three ways, and what they hold."""
+    """Return arrays of one dtype and shape in three layouts, and their values."""
     layouts = [layout for layout, case in samples_of(name).cases.items() if case.takes(dtype, shape)]
     chosen = [layouts[0], layouts[len(layouts) // 2], layouts[-1]]
     laid = [make_sample(name, layout, edge_values(dtype, shape, turn)) for turn, layout in enumerate(chosen)]
@@ -142,7 +142,7 @@ def test_arrays_are_stacked_in_order(backend: str) -> None:
 
 
 def _numbered_arrays(name: str, dtype: str, count: int) -> tuple[list[object], list[HostArray]]:
-    """So many arrays that lie in one way after the other, and what they hold."""
+    """Return `count` arrays that cycle through the layouts, and their values."""
     layouts = [layout for layout, case in samples_of(name).cases.items() if case.takes(dtype, FULL_SHAPE)]
     laid = [
         make_sample(name, layouts[turn % len(layouts)], edge_values(dtype, FULL_SHAPE, turn))

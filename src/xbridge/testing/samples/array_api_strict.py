@@ -1,7 +1,7 @@
-"""array-api-strict: whatever NumPy can lay in native byte order, wrapped by the library without a copy.
+"""Samples of array-api-strict: every layout of NumPy in native byte order, wrapped without a copy.
 
-Its arrays on other devices are read and written by its own operations, never by the way of NumPy that its
-DLPack leaves open.
+Arrays on other devices are read and written by the library's own operations, never through NumPy, although
+its DLPack would allow that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _wrapped(case: LayoutCase) -> LayoutCase:
-    """The same way, of the dtypes that the library has."""
+    """Return the same case for the dtypes that the library has."""
 
     def make(values: HostArray, device: Device = CPU) -> Array:
         there = array_api_strict.Device("CPU_DEVICE" if device == CPU else str(device))
@@ -36,8 +36,8 @@ def _wrapped(case: LayoutCase) -> LayoutCase:
 
 
 def _as_readonly(x: Array) -> Array:
-    """A second array over the same memory, which may not be written."""
-    return array_api_strict.asarray(host.as_readonly(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
+    """Make a second, read-only array over the same memory."""
+    return array_api_strict.asarray(host.as_readonly(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- an array on another device exports no memory
 
 
 cases: Mapping[str, LayoutCase] = {
@@ -48,7 +48,7 @@ refused: Mapping[str, Callable[[], Array]] = {}
 
 
 def read(x: Array, /) -> HostArray:
-    """What NumPy copies of it, once the library has moved it to the host."""
+    """Move the array to the host by the library, and copy it by NumPy."""
     return host.read(np.asarray(x.to_device(array_api_strict.Device("CPU_DEVICE"))))
 
 

@@ -1,7 +1,7 @@
-"""CuPy: whatever strides NumPy can lay, in the memory of a GPU, backwards and on top of each other.
+"""Samples of CuPy: the strides of NumPy in the memory of a GPU, reversed and broadcast ones included.
 
-Bytes are sent as bytes, so that nothing computes on the values, and only then looked at as what they are.
-Nobody has waited for them: whoever reads them has to be in order behind them.
+Bytes are sent as bytes and then viewed as their dtype, so that nothing computes on the values. The host does
+not wait for the transfer: a reader must be ordered after it on the stream.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
     class Make(Protocol):
-        """Makes an array of values, on the current device or on another."""
+        """A maker of arrays from values, on the current device or on another."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
 
 
 def dense(values: HostArray, device: Device = CPU) -> Array:
-    """A new array, row by row; the host's stands for the device that is current."""
+    """Make a new C-ordered array; a CPU device means the current GPU."""
     with nullcontext() if device == CPU else cupy.cuda.Device(device.index):
         raw = cupy.asarray(values.reshape(-1).view(np.uint8).copy())
         return raw.view(values.dtype).reshape(values.shape)
 
 
 def read(x: Array, /) -> HostArray:
-    """CuPy's own transfer of the bytes; on the host NumPy's arrays stand for its own."""
+    """Transfer the bytes by CuPy; on the host, copy the NumPy array."""
     if isinstance(x, np.ndarray):
         return np.array(x, order="C")
     with x.device:
@@ -63,7 +63,7 @@ def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
 
 
 def _part(part: slice, size: Callable[[int], int]) -> Make:
-    """A part of a larger array."""
+    """Return a maker of parts of larger arrays."""
 
     def make(values: HostArray, device: Device = CPU) -> Array:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
@@ -102,7 +102,7 @@ cases: dict[str, LayoutCase] = {
 
 
 class _Marked(cupy.ndarray):  # type: ignore[misc] # CuPy has no types
-    """What somebody made of an array."""
+    """A subclass of CuPy's array."""
 
 
 refused: dict[str, Callable[[], Array]] = {

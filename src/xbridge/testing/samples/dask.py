@@ -1,7 +1,6 @@
-"""Dask: one chunk or several, even or not, of a graph that is short or long, with whatever NumPy has in them.
+"""Samples of Dask: one chunk or several, equal or not, of short or long graphs, with the layouts of NumPy.
 
-Nothing of it can be written. Chunks are laid as NumPy lays them, and what is computed on the way only moves
-elements, so every bit that comes out went in.
+The arrays cannot be written. The graphs only move elements and compute nothing, so every bit is kept.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[HostArray], Array]
 
 
-# -- how it can be made up -----------------------------------------------------------------------
+# -- graphs and chunks ---------------------------------------------------------------------------
 
 
 def _whole(memory: HostArray) -> Array:
-    """One chunk, which stands in the graph as it is."""
+    """Make an array of one chunk, which the graph holds unchanged."""
     return da.from_delayed(dask.delayed(memory), memory.shape, memory.dtype)
 
 
@@ -38,7 +37,7 @@ def _halves(values: HostArray) -> Array:
 
 
 def _uneven(values: HostArray) -> Array:
-    """A first chunk of one element along each axis."""
+    """Make an array whose first chunk has one element along each axis."""
     whole = da.from_array(values, chunks=-1, name=False)
     return whole.rechunk(tuple((1, n - 1) if n > 1 else (n,) for n in values.shape))
 
@@ -48,7 +47,7 @@ def _turned(values: HostArray) -> Array:
 
 
 def _picked(values: HostArray) -> Array:
-    """Some of the elements of a larger array, gathered from the back to the front."""
+    """Select every second element of a larger, reversed array."""
     there = host.every(slice(None, None, -1), values.shape)
     return _halves(np.repeat(values[there], 2, -1))[..., ::2][there]
 
@@ -62,7 +61,7 @@ def _stored(values: HostArray) -> Array:
 
 
 def _reduced(values: HostArray) -> Array:
-    """What is left of an axis: of an array without axes, NumPy makes a scalar."""
+    """Select along an axis of one element; without further axes NumPy returns a scalar."""
     return _halves(values[None])[0]
 
 
@@ -75,7 +74,7 @@ def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> La
 
 
 def _chunk_of(name: str) -> LayoutCase:
-    """One chunk that lies as NumPy's arrays can."""
+    """Return a case of one chunk with a layout of NumPy."""
     known = host.cases[name]
     return _case(lambda values: _whole(known.make(values)), known.takes)
 
@@ -97,7 +96,7 @@ cases: dict[str, LayoutCase] = {
 }
 
 
-# -- what must not leave -------------------------------------------------------------------------
+# -- unsupported arrays --------------------------------------------------------------------------
 
 
 def _of(make: Callable[[], HostArray]) -> Array:
@@ -105,7 +104,7 @@ def _of(make: Callable[[], HostArray]) -> Array:
 
 
 _WITHOUT_AXES = {"the masked constant", "a masked record", "masked, 0-d", "units, 0-d"}
-"""Dask says of these that they are plain, so it shows only when they are computed."""
+"""Dask reports plain arrays for these, so only computing them finds out."""
 
 
 refused: dict[str, Callable[[], Array]] = {
@@ -117,12 +116,12 @@ refused: dict[str, Callable[[], Array]] = {
 
 
 def read(x: Array, /) -> HostArray:
-    """What Dask computes in this thread."""
+    """Compute the array in this thread."""
     with np.errstate(all="ignore"):
         return host.read(np.asanyarray(x.compute(scheduler="synchronous")))
 
 
 def write(x: Array, /) -> None:
-    """Nobody can: an assignment makes another graph."""
-    message = f"a {type(x).__name__} of Dask's has no memory to write"
+    """Raise: an assignment makes another graph."""
+    message = f"a {type(x).__name__} of Dask has no memory to write"
     raise ValueError(message)

@@ -1,4 +1,4 @@
-"""Read-only NumPy: whatever NumPy can lay in native byte order, without leave to write."""
+"""Samples of read-only NumPy: every layout of NumPy in native byte order, read-only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _read_only(case: LayoutCase) -> LayoutCase:
-    """The same way, without leave to write."""
+    """Return the same case with read-only arrays."""
     return case._replace(
         make=lambda values: ReadOnlyArray(case.make(values)), writable=False, as_readonly=None
     )

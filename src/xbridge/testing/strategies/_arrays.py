@@ -1,7 +1,7 @@
 """Strategies of arrays of any backend.
 
-What was given as a strategy is drawn first, what was left open from what goes with it. Every example makes
-as many choices, so that none looks simpler to Hypothesis for having fewer.
+Options that were given as strategies are drawn first. Open options are then chosen to fit them. Every example
+makes the same number of choices, so that shrinking does not prefer an example with fewer.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def arrays(
     requires_grad: bool | None = None,
     elements: Elements = None,
 ) -> st.SearchStrategy[Array]:
-    """Strategy of arrays of a backend, lying in memory in every way in which they can.
+    """Strategy of arrays of a backend, in every memory layout that they can have.
 
-    Each option is a value or a strategy of values; left open, it is whatever goes with the others. What
-    was given as a value is checked when the strategy is made.
+    Each option is a value or a strategy of values. An option that is left open is chosen to fit the others.
+    A value is checked when the strategy is made.
 
     Parameters
     ----------
@@ -52,19 +52,19 @@ def arrays(
     dtypes : str or dtype object, or strategy, optional
         See `dtypes`.
     shapes : tuple of int or int, or strategy, optional
-        `hypothesis.extra.numpy.array_shapes` makes more; left open they are small, 0-d and empty included.
+        `hypothesis.extra.numpy.array_shapes` makes more. By default they are small, 0-d and empty included.
     layouts : str, or strategy, optional
-        Names of ways to lie, see `layouts`.
+        Names of layouts, see `layouts`.
     devices : str or device object, or strategy, optional
-        See `devices`. A layout that is the host's alone is given up on the way elsewhere.
+        See `devices`. An array with a layout of the host alone is moved, which may change its layout.
     writable : bool, optional
-        True for arrays that may be written, False for those that may not be and never were.
+        True for writable arrays, False for read-only ones.
     requires_grad : bool, optional
         True for arrays that autograd tracks, False for those that it does not.
     elements : strategy of numbers, or tuple of two numbers, optional
-        What the elements are; two numbers are bounds. Left open they are any bits: NaNs with payloads,
-        signed zeros, infinities, subnormals, and the ends of each range. A strategy goes with every dtype
-        that is drawn, and an element that one of them does not have is an error: name `dtypes` with it.
+        The elements; two numbers are bounds. By default they are any bits: NaNs with payloads, signed zeros,
+        infinities, subnormals, and the ends of each range. A strategy is used for every dtype that is
+        drawn. An element that a dtype does not have is an error, so give `dtypes` with it.
 
     Returns
     -------
@@ -76,8 +76,8 @@ def arrays(
     UnknownBackendError, MissingLibraryError
         There is no such backend, or it is not installed.
     DTypeError, DeviceError, OptionError
-        The backend has no such dtype, device or layout, or no array is all of what was asked. While
-        drawing: an element is not a value of the dtype.
+        The backend has no such dtype, device or layout, or no array fits all options. While drawing: an
+        element is not a value of the dtype.
     GradientError
         ``requires_grad=True`` for a backend or a dtype without gradients.
 
@@ -112,7 +112,7 @@ def host_arrays(
     writable: bool | None = None,
     elements: Elements = None,
 ) -> st.SearchStrategy[HostArray]:
-    """Strategy of NumPy arrays, whose memory all backends meet in: `arrays` of ``"numpy"``.
+    """Strategy of NumPy arrays, through which host memory is exchanged: `arrays` of ``"numpy"``.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def host_arrays(
 
 
 def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
-    """Strategy of arrays together with what is known of them; the options are those of `arrays`."""
+    """Strategy of `Sample`s; the options are those of `arrays`."""
     return _samples(ArraySpec(backend, **asked))
 
 
@@ -186,13 +186,13 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
 
 
 class _SampleRepr:
-    """A sample in words, which are put together only where somebody reads them."""
+    """The printed form of a sample, which is built only if it is printed."""
 
     def __init__(self, backend: Backend, sample: Sample) -> None:
         self._backend, self._sample = backend, sample
 
     def __repr__(self) -> str:
-        """What the printed elements do not show."""
+        """Return what the printed elements do not show."""
         backend, sample = self._backend, self._sample
         info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
         flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
