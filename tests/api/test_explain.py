@@ -11,10 +11,10 @@ from fresh import run
 from hypothesis import event, given, settings
 
 import xbridge
-from xbridge import _host, explain
+from xbridge import explain
 from xbridge._core.protocol import OPTIONAL, VERBS
 from xbridge._plan.steps import Op
-from xbridge.testing.conformance._probes import apart, spot, together
+from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import conversions
 
@@ -78,11 +78,11 @@ def memory_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
     if plan.source.device != "cpu" or plan.target is None or plan.target.device != "cpu":
         return
     source = plan.source.backend
-    one, other = spot(source, call.array), spot(call.target, result)
+    one, other = memory_of(source, call.array), memory_of(call.target, result)
     if plan.shares_memory:
-        assert together(one, other) or other.is_unallocated()  # a promise will look at it
+        assert same_memory(one, other) or other.is_unallocated()  # a promise will look at it
     else:
-        assert apart(one, other)
+        assert disjoint(one, other)
     if plan.shares_memory and plan.writable:
         assert plan.source.writable
 

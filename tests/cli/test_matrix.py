@@ -75,7 +75,7 @@ def test_a_row_for_each_layout_that_says_what_addresses_say(
 
     monkeypatch.setattr(matrix, "to_backend", kept)
     found = rows(capsys, "layouts", "--from", source, "--to", target)
-    assert list(found) == list(lookup.samples_of(source).ways)
+    assert list(found) == list(lookup.samples_of(source).cases)
     for (x, y), cell in zip(made, found.values(), strict=True):
         host, tensor = (x, y) if source == "numpy" else (y, x)
         alone = np.asarray(tensor.detach().resolve_conj().resolve_neg())

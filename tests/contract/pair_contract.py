@@ -18,8 +18,8 @@ from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, OptionError, ValueLossError
-from xbridge.testing.conformance._cases import plain
-from xbridge.testing.conformance._probes import is_aligned, read, spot, touched
+from xbridge.testing.conformance._cases import plain_array
+from xbridge.testing.conformance._probes import byte_addresses, is_aligned, memory_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,7 +264,7 @@ def cast(asked: Asked) -> HostArray | None:
     if not np.can_cast(values.dtype, native_dtype(asked.dtype), "unsafe"):
         return None
     if name not in LIBRARIES:
-        return read(name, get(name).astype(plain(name, values), asked.dtype))
+        return read(name, get(name).astype(plain_array(name, values), asked.dtype))
     with np.errstate(all="ignore"):
         return values.astype(native_dtype(asked.dtype))
 
@@ -319,19 +319,19 @@ def place(name: str, x: Array) -> MemoryLayout:
     if name == "dask" and len(x.dask) == 1:
         (chunk,) = x.dask.values()
         x = getattr(chunk, "value", chunk)
-    return spot(name, x)
+    return memory_of(name, x)
 
 
 def is_pending(asked: Asked) -> bool:
     """Whether the bytes are still to be computed, or put in order."""
     if asked.source not in LIBRARIES:
         return not get(asked.source).memory_layout(asked.sample.array).materialized
-    by_columns = asked.sample.way == "by columns" and asked.sample.values.ndim > 1
-    return asked.source == "dask" or by_columns or asked.sample.way in ("conj", "neg")
+    by_columns = asked.sample.layout == "by columns" and asked.sample.values.ndim > 1
+    return asked.source == "dask" or by_columns or asked.sample.layout in ("conj", "neg")
 
 
 def is_guarded(asked: Asked) -> bool:
     """Whether nobody else may write to the memory of the source."""
     layout = place(asked.source, asked.sample.array)
-    repeats = touched(layout).size < asked.sample.values.nbytes and not layout.is_unallocated()
+    repeats = byte_addresses(layout).size < asked.sample.values.nbytes and not layout.is_unallocated()
     return asked.sample.tracked or repeats or not layout.writable

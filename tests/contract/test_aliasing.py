@@ -16,7 +16,7 @@ from strategies import host_dtype, options
 from strategies_torch import PENDING, SETTLED, TORCH_DTYPES, TRACKED, tensors, torch_dtype
 
 import xbridge
-from xbridge.testing.samples.numpy import ways
+from xbridge.testing.samples.numpy import cases
 from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def any_arrays() -> st.SearchStrategy[Any]:
 # -- values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ways)
+@pytest.mark.parametrize("layout", cases)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_numpy_to_torch_to_numpy_is_the_identity(layout: str, data: st.DataObject) -> None:
@@ -166,7 +166,7 @@ def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> Non
     assert is_tracked(planned) == is_tracked(fast_converters)
 
 
-@pytest.mark.parametrize("layout", ways)
+@pytest.mark.parametrize("layout", cases)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_memory_is_shared_with_torch_where_it_is_writable_and_torch_can_express_it(

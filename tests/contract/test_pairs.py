@@ -29,14 +29,14 @@ import xbridge
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
 from xbridge.backends._registry import get
-from xbridge.testing.conformance._cases import held, lay, telling, try_on, variants
+from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, run_examples, variants
 from xbridge.testing.conformance._probes import (
-    apart,
+    disjoint,
+    error_of,
     read,
-    refusal_of,
     refused_write,
     same_bits,
-    together,
+    same_memory,
 )
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.samples.lookup import samples_of
@@ -92,25 +92,25 @@ def calls(draw: st.DrawFn, source: str, target: str) -> Asked:
 def test_every_conversion_is_exact_or_refused_as_documented(source: str, target: str, wide: bool) -> None:
     xbridge.to_backend(xbridge.asarray([True], backend=source), target)  # from now on there is a hot path
     with with_bits(wide):
-        try_on(calls(source, target), check, f"{source}_to_{target}_{wide}", share=4)
+        run_examples(calls(source, target), check, f"{source}_to_{target}_{wide}", share=4)
 
 
 def usual(source: str, target: str) -> Iterator[Asked]:
     """Each dtype of small numbers, and each way of lying, with the options that depend on them most."""
-    ways = samples_of(source).ways
+    cases = samples_of(source).cases
     named: tuple[dict[str, Any], ...] = ({}, {"dtype": "default"}, {"dtype": "nearest"})
     laid: tuple[dict[str, Any], ...] = ({}, {"copy": True}, {"copy": False}, {"dtype": "", "grad": "detach"})
     for options in named:
-        for dtype in held(source):
+        for dtype in common_dtypes(source):
             values = np.arange(1, 7).reshape(2, 3).astype(native_dtype(dtype))
-            way = next(
-                way for way, known in ways.items() if known.takes(dtype, values.shape) and not known.fold
+            layout = next(
+                layout for layout, case in cases.items() if case.takes(dtype, values.shape) and not case.fold
             )
-            yield Asked(source, target, lay(source, way, values), dict(options))
+            yield Asked(source, target, make_sample(source, layout, values), dict(options))
     for options in laid:
-        for (way, known), shape in product(ways.items(), [(2, 3), (0, 2)]):
-            for dtype in [word for word in ("float32", "complex64", "int64") if known.takes(word, shape)][:1]:
-                for sample in variants(source, way, telling(dtype, shape)):
+        for (layout, case), shape in product(cases.items(), [(2, 3), (0, 2)]):
+            for dtype in [word for word in ("float32", "complex64", "int64") if case.takes(word, shape)][:1]:
+                for sample in variants(source, layout, edge_values(dtype, shape)):
                     own = {"dtype": dtype} if "dtype" in options else {}
                     yield Asked(source, target, sample, {**options, **own})
 
@@ -144,13 +144,13 @@ def test_memory_that_never_changes_is_shared_by_every_call() -> None:
     pytest.importorskip("dask")
     x = jnp.arange(3)
     for _ in range(2):  # the first decides, the second takes the hot path
-        assert together(place("dask", xbridge.to_backend(x, "dask")), place("jax", x))
+        assert same_memory(place("dask", xbridge.to_backend(x, "dask")), place("jax", x))
 
 
 @pytest.mark.parametrize(("source", "target"), LEAVING)
 def test_what_must_not_leave_goes_to_no_library(source: str, target: str) -> None:
     for what, make in samples_of(source).refused.items():
-        refused = refusal_of(xbridge.to_backend, make(), target)
+        refused = error_of(xbridge.to_backend, make(), target)
         assert isinstance(refused, (xbridge.UnsupportedArrayError, xbridge.DTypeError)), what
 
 
@@ -180,7 +180,7 @@ def check_refusal(
     assert type(error) in due, f"nothing in the contract forbids it; it forbids {due}"
     words, _, step = str(error).partition("; try ")
     assert words.startswith("cannot ")
-    assert any(known in step for known in due[type(error)]), step
+    assert any(case in step for case in due[type(error)]), step
 
 
 def check_result(asked: Asked, result: Array) -> None:
@@ -217,14 +217,14 @@ def check_memory(asked: Asked, result: Array) -> None:
     x, copy = asked.sample.array, asked.options.get("copy")
     one, other = place(asked.source, x), place(asked.target, result)
     shared = shares(asked, copy)
-    assert together(one, other) if shared else apart(one, other)
+    assert same_memory(one, other) if shared else disjoint(one, other)
     if shared and not asked.leaves:
         begun = asked.options.get("requires_grad") is True and not asked.sample.tracked
         assert (result is x) is not begun
     if result is x or getattr(result, "requires_grad", False) or not asked.sample.values.size:
         return
     kept = refused_write(asked.target, result)
-    can_write = any(way.writable for way in samples_of(asked.target).ways.values())
+    can_write = any(layout.writable for layout in samples_of(asked.target).cases.values())
     if asked.leaves and {asked.source, asked.target} <= set(LIBRARIES):
         assert kept is (not can_write or (shared and is_guarded(asked)))
     seen = same_bits(read(asked.source, x), asked.sample.values)

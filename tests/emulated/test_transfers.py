@@ -130,7 +130,7 @@ def test_without_a_word_a_tensor_stays_where_it_is() -> None:
     assert xbridge.device_of(xbridge.asarray([1, 2], like=x)) == DEVICE
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_an_unknown_device_raises() -> None:
     with pytest.raises(xbridge.DeviceError, match=f"no device {KIND}:99"):
         xbridge.to_backend(np.ones(2), "torch", device=f"{KIND}:99")
 

@@ -95,19 +95,19 @@ class _Loose:
 
 
 FAULTS: Faults = {
-    "test_a_copy_shares_no_memory_and_no_fate": {
+    "test_a_copy_shares_no_memory": {
         "copy gives the tile itself": {"copy": lambda x: x},
         "copy gives a view": {"copy": same},
         "copy gives a view of what has no axes": {"copy": lambda x: good.copy(x) if x.shape else same(x)},
         "copy gives a view of what is read-only": {"copy": lambda x: good.copy(x) if x.writable else same(x)},
     },
-    "test_a_view_on_the_host_is_a_view": {
+    "test_to_numpy_of_the_backend_returns_a_view": {
         "a view for the host is a copy": {
             "to_numpy": lambda x: x.memory.copy(),
             "fast_to_numpy": lambda x: None,
         },
     },
-    "test_what_it_says_that_it_holds_it_holds": {
+    "test_accepted_layouts_keep_every_bit": {
         "what comes from the host is a copy": {
             "from_numpy": lambda host: Tile(host.copy()),
             "fast_from_numpy": lambda host: None,
@@ -121,10 +121,10 @@ FAULTS: Faults = {
             "from_numpy": lambda host: Tile(host.copy() if min(host.strides, default=0) < 0 else host),
         },
     },
-    "test_dense_memory_of_the_host_is_taken_as_it_is": {
+    "test_dense_host_memory_is_shared": {
         "nothing of the host can be held": {"accepts_layout": lambda info, layout: False},
     },
-    "test_its_bytes_lie_where_its_layout_says": {
+    "test_memory_layout_points_at_the_bytes": {
         "the address is off by one element": layout(
             address=lambda x: good.memory_layout(x).address + x.memory.itemsize
         ),
@@ -137,25 +137,25 @@ FAULTS: Faults = {
         "strides are in the wrong order": layout(strides=lambda x: x.memory.strides[::-1]),
         "an item is too small": layout(itemsize=lambda x: 1),
     },
-    "test_its_layout_says_whether_it_is_aligned": {
+    "test_memory_layout_reports_alignment": {
         "nothing is aligned": layout(aligned=lambda x: False),
     },
-    "test_its_layout_says_whether_the_library_writes_it": {
+    "test_memory_layout_reports_read_only_arrays": {
         "read-only is lost in the layout": layout(writable=lambda x: True),
         "everything is read-only in the layout": layout(writable=lambda x: False),
     },
-    "test_what_may_not_be_written_is_not_written_through_the_library": {
+    "test_read_only_memory_is_never_written_through_the_library": {
         "read-only memory is written through": {
             "from_numpy": lambda host: Tile(host if host.flags.writeable else _host.as_writable(host))
         },
     },
-    "test_an_array_of_the_host_gets_here_as_it_would_with_a_plan": {
+    "test_the_fast_path_from_numpy_agrees_with_the_plan": {
         "the hot path takes read-only memory for writable": {"fast_from_numpy": _adopt_readonly},
         "the hot path remembers memory of the host": {
             "fast_from_numpy": once(good.fast_from_numpy, lambda host: (host.shape, str(host.dtype)))
         },
     },
-    "test_an_array_gets_to_the_host_as_it_would_with_a_plan": {
+    "test_the_fast_path_to_numpy_agrees_with_the_plan": {
         "the hot path shows tracked memory, writable": {
             "fast_to_numpy": lambda x: (
                 x.memory if x.tracked and not (x.neg or x.conj) else good.fast_to_numpy(x)
@@ -176,17 +176,17 @@ FAULTS: Faults = {
             )
         },
     },
-    "test_two_arrays_in_a_row_are_two": {
+    "test_consecutive_arrays_are_not_confused": {
         "the hot path remembers a tile by its place in memory": {
             "fast_to_numpy": once(
                 lambda x: None if good.fast_to_numpy(x) is None else x.memory.copy(), lambda x: x.shape
             )
         },
     },
-    "test_an_array_that_was_written_is_converted_anew": {
+    "test_a_written_array_is_converted_again": {
         "the hot path remembers what a tile held": _peek(once(lambda x: x.memory.copy(), lambda x: x.id)),
     },
-    "test_what_must_not_leave_is_left_to_the_plan": {
+    "test_the_fast_path_declines_unsupported_arrays": {
         "the hot path raises for what must not leave": {
             "fast_to_numpy": lambda x: (
                 good.fast_to_numpy(x) if x.dtype.name in LIBRARY_DTYPES else raise_(TypeError("words"))
@@ -196,7 +196,7 @@ FAULTS: Faults = {
             "fast_to_numpy": lambda x: x.memory if x.memory.dtype.kind in "UO" else good.fast_to_numpy(x)
         },
     },
-    "test_an_array_keeps_the_memory_of_the_host_that_it_looks_at": {
+    "test_an_array_keeps_shared_host_memory_alive": {
         "memory of the host is not held": {
             "from_numpy": lambda host: Tile(_unheld(host)),
             "fast_from_numpy": lambda host: (
@@ -211,7 +211,7 @@ FAULTS: Faults = {
         "a copy is in C order": {"copy": lambda x: x.like(x.values())},
         "a copy has holes": {"copy": lambda x: x.like(np.repeat(x.values()[..., None], 2, -1)[..., 0])},
     },
-    "test_what_is_made_of_an_array_may_be_written": {
+    "test_new_memory_is_writable": {
         "a copy of what is read-only is read-only": {
             "copy": lambda x: same(good.copy(x), writable=x.writable),
         },
@@ -228,11 +228,11 @@ FAULTS: Faults = {
             "materialize": lambda x: same(good.materialize(x), writable=False),
         },
     },
-    "test_what_is_made_of_an_array_keeps_no_hold_of_it": {
+    "test_new_memory_does_not_keep_its_source_alive": {
         "a copy keeps its source": {"copy": lambda x: good.copy(_kept(x))},
         "a move keeps its source": {"to_device": lambda x, device: good.to_device(_kept(x), device)},
     },
-    "test_a_view_that_is_gone_keeps_no_hold_of_anything": {
+    "test_a_deleted_view_releases_its_source": {
         "a view of a tile is never let go": {
             "to_numpy": lambda x: good.to_numpy(_kept(x)),
             "fast_to_numpy": lambda x: None,
@@ -252,7 +252,7 @@ FAULTS: Faults = {
     "test_a_cast_of_any_size_is_complete": {
         "a cast ends with a whole block": {"astype": through(good.astype, _whole_blocks)},
     },
-    "test_the_library_looks_at_memory_of_any_size": {
+    "test_from_numpy_converts_memory_of_any_size": {
         "much memory of the host is copied on the hot path": {
             "fast_from_numpy": lambda host: good.fast_from_numpy(host.copy() if host.size > _BLOCK else host)
         },
@@ -261,7 +261,7 @@ FAULTS: Faults = {
             "fast_from_numpy": lambda host: None,
         },
     },
-    "test_no_conversion_changes_its_source": {
+    "test_a_conversion_does_not_change_its_source": {
         "settle works in place": {"materialize": _negate_in_place},
     },
 }

@@ -21,34 +21,34 @@ _BARE: tuple[Any] = (ValueError,)
 _NO = Unsupported(UnsupportedArrayError, "it may not stay", "leaving")
 
 FAULTS: Faults = {
-    "test_a_verb_takes_what_the_protocol_says": {
+    "test_a_verb_accepts_the_arguments_of_the_protocol": {
         "a verb takes less": {"accepts_layout": lambda info: True},
         "a verb takes more": {"copy": lambda x, order: good.copy(x)},
         "an option is taken by position": {
             "unsupported": lambda x, leaving, /: good.unsupported(x, leaving=leaving)
         },
     },
-    "test_types_and_casts_are_named": {
+    "test_array_types_and_host_casts_are_declared": {
         "no type is named": {"array_types": ()},
         "no type takes the fast path": {"fast_types": ()},
         "casts are named wrongly": {"host_casts": frozenset({("double", "float32")})},
     },
-    "test_what_is_no_array_of_it_is_not_its_own": {
+    "test_other_types_are_not_owned": {
         "everything is owned": {"owns": lambda cls: True},
         "dtypes are owned": {"owns": lambda cls: issubclass(cls, (Tile, Stone))},
         "host arrays are owned": {"owns": lambda cls: issubclass(cls, (Tile, np.ndarray))},
     },
-    "test_an_array_that_must_not_leave_is_owned_all_the_same": {
+    "test_unsupported_arrays_are_owned": {
         "what inherits is not owned": {"owns": lambda cls: cls is Tile},
     },
-    "test_its_types_are_its_own": {
+    "test_the_declared_types_are_owned": {
         "arrays are scalars": {"scalar_types": (Tile,)},
         "arrays of the host are scalars": {"scalar_types": (np.ndarray,)},
     },
-    "test_what_must_not_leave_is_left_to_the_plan": {
+    "test_the_fast_path_declines_unsupported_arrays": {
         "a subclass takes the hot path": {"fast_types": (Tile, kit_toy_samples.Floor)},
     },
-    "test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself": {
+    "test_without_a_compiler_nothing_is_traced": {
         "it is always traced": {"is_tracing": lambda: True},
         "what runs outside runs twice": {"untraced": lambda fn: lambda *args: (fn(*args), fn(*args))[1]},
     },
@@ -58,7 +58,7 @@ FAULTS: Faults = {
             "namespace": lambda x: raise_(DTypeError.build("find a namespace", "there is none", "another"))
         },
     },
-    "test_an_array_is_described_as_it_is": {
+    "test_array_info_matches_the_array": {
         "the dtype has another name": array_info(
             dtype=lambda x: {"float64": "double"}.get(x.dtype.name, x.dtype.name)
         ),
@@ -66,7 +66,7 @@ FAULTS: Faults = {
         "the shape has one axis more": array_info(shape=lambda x: (*x.shape, 1)),
         "the device is a bare string": array_info(device=lambda x: "cpu"),
     },
-    "test_a_dtype_object_of_the_library_has_the_name_of_its_dtype": {
+    "test_dtype_name_reads_dtypes_of_the_library": {
         "a dtype object has another name": {
             "dtype_name": lambda dtype: f"tile.{dtype.name}" if isinstance(dtype, Stone) else None
         },
@@ -74,24 +74,24 @@ FAULTS: Faults = {
             "dtype_name": lambda dtype: dtype if isinstance(dtype, str) else good.dtype_name(dtype)
         },
     },
-    "test_a_dtype_object_of_numpy_has_its_name_or_none": {
+    "test_dtype_name_reads_dtypes_of_numpy_or_returns_none": {
         "a dtype object of NumPy is an error": {
             "dtype_name": lambda dtype: (
                 raise_(TypeError("no stone")) if isinstance(dtype, np.dtype) else good.dtype_name(dtype)
             )
         },
     },
-    "test_its_bytes_lie_where_its_layout_says": {
+    "test_memory_layout_points_at_the_bytes": {
         "everything is in foreign byte order": array_info(native_byteorder=lambda x: False),
     },
-    "test_the_library_has_no_dtype_that_it_is_said_to_lack": {
+    "test_the_library_cannot_make_its_unsupported_dtypes": {
         "a dtype is lacked that is there": {
             "unsupported_dtype": lambda dtype, device: good.unsupported_dtype(
                 "uint64" if dtype == "int8" else dtype, device
             )
         },
     },
-    "test_the_library_gets_every_value_of_the_host": {
+    "test_from_numpy_keeps_every_bit": {
         "a dtype is there that is lacked": {
             "unsupported_dtype": lambda dtype, device: good.unsupported_dtype(
                 "uint8" if dtype == "uint16" else dtype, device
@@ -99,7 +99,7 @@ FAULTS: Faults = {
             "from_numpy": lambda host: Tile(host.astype("u1") if host.dtype == "u2" else host),
         },
     },
-    "test_a_dtype_is_lacked_with_a_reason_or_had": {
+    "test_unsupported_dtype_gives_a_reason_and_a_hint": {
         "the wrong error for a dtype that is lacked": {
             "unsupported_dtype": lambda dtype, device: (
                 (r := good.unsupported_dtype(dtype, device)) and r._replace(error=DeviceError)
@@ -111,21 +111,21 @@ FAULTS: Faults = {
             )
         },
     },
-    "test_what_must_not_leave_is_refused_with_a_way_out": {
+    "test_unsupported_arrays_raise_with_a_hint": {
         "what must not leave is let go": {
             "unsupported": lambda x, *, leaving: (
                 None if type(x) is not Tile else good.unsupported(x, leaving=leaving)
             )
         },
     },
-    "test_it_is_refused_nowhere": {
+    "test_ordinary_arrays_are_supported": {
         "what must not leave is refused at home": {
             "unsupported": lambda x, *, leaving: (
                 good.unsupported(x, leaving=True) or (None if leaving else _NO)
             )
         },
     },
-    "test_an_array_that_must_not_leave_is_described_and_says_why": {
+    "test_unsupported_arrays_have_array_info_and_a_reason": {
         "a refusal is raised": {
             "unsupported": lambda x, *, leaving: (
                 raise_(TypeError("no")) if good.unsupported(x, leaving=leaving) else None
@@ -147,12 +147,12 @@ FAULTS: Faults = {
             )
         },
     },
-    "test_memory_that_may_not_be_written_is_looked_at_read_only": {
+    "test_read_only_host_memory_gives_a_read_only_array": {
         "an undeclared gap: nothing is read-only": {
             "from_numpy": lambda host: Tile(host if host.flags.writeable else host.copy())
         },
     },
-    "test_arrays_live_elsewhere_too": {
+    "test_arrays_move_to_other_devices": {
         "a stale gap": {"gaps": {"devices": Gap("notyet", "tiles do not move")}},
     },
 }

@@ -71,7 +71,7 @@ def _as_if_cast(x: Tile, dtype: str) -> Tile:
 
 
 GRAPH: Faults = {
-    "test_history_goes_on_through_every_step_within_the_library": {
+    "test_gradients_flow_through_every_step_within_the_library": {
         "history is cut by a cast": {"astype": lambda x, dtype: same(good.astype(x, dtype), parents=None)},
         "history is cut by a copy": {"copy": lambda x: same(good.copy(x), parents=None)},
         "history is cut by a move": {
@@ -98,7 +98,7 @@ GRAPH: Faults = {
         "nothing is ever recorded": {"is_grad_enabled": lambda: False},
         "gradients that there are are denied": {"gaps": {"autograd": Gap("notyet", "tiles forget")}},
     },
-    "test_a_detached_step_is_the_same_memory_without_history": {
+    "test_detach_returns_the_same_memory_without_a_graph": {
         "history is kept by a detach": {"detach": lambda x: x},
         "history is kept by a detach on a device": {"detach": _away(good.detach, lambda x: x)},
         "a detach copies on a device": {"detach": _away(good.detach, _cut(good.copy))},
@@ -106,10 +106,10 @@ GRAPH: Faults = {
         "a detach changes the tile": {"detach": _detach_in_place},
         "a detach forgets a negation": {"detach": lambda x: same(good.detach(x), neg=False)},
     },
-    "test_detached_is_without_history_and_changes_nothing_that_has_one": {
+    "test_grad_detach_ends_the_graph_and_keeps_its_source": {
         "a detached tile may be written": {"detach": lambda x: same(x, parents=None)},
     },
-    "test_an_array_is_described_as_it_is": {
+    "test_array_info_matches_the_array": {
         "history is not told": array_info(requires_grad=lambda x: False),
         "history is told of everything": array_info(requires_grad=lambda x: True),
     },
@@ -123,7 +123,7 @@ GRAPH: Faults = {
         "a leaf has no history": {"require_grad": same},
         "a leaf lies elsewhere": {"require_grad": lambda x: same(good.copy(x), parents=())},
     },
-    "test_what_comes_from_the_host_has_no_history": {
+    "test_an_array_from_the_host_does_not_require_grad": {
         "what comes from the host has a history": {
             "from_numpy": lambda host: Tile(host, parents=()),
             "fast_from_numpy": lambda host: None,
@@ -133,7 +133,7 @@ GRAPH: Faults = {
 
 
 DEVICES: Faults = {
-    "test_arrays_live_elsewhere_too": {
+    "test_arrays_move_to_other_devices": {
         "the device is dropped from the facts": array_info(device=lambda x: CPU),
         "the device is renamed": array_info(device=lambda x: CPU if x.place == "host" else Device("tile:7")),
         "two devices are one": {
@@ -141,14 +141,14 @@ DEVICES: Faults = {
         },
         "a move keeps the memory": {"to_device": _move_within},
     },
-    "test_what_was_sent_comes_back": {
+    "test_moved_arrays_move_back": {
         "a move home keeps the memory": {
             "to_device": lambda x, device: (
                 _move_within(x, device) if device == CPU else good.to_device(x, device)
             )
         },
     },
-    "test_what_was_sent_has_memory_of_its_own": {
+    "test_a_moved_array_has_its_own_memory": {
         "a move is in name only, and shares": {
             "to_device": _looked_at,
             "array_info": lambda x: good.array_info(x)._replace(
@@ -156,7 +156,7 @@ DEVICES: Faults = {
             ),
         },
     },
-    "test_every_way_of_lying_can_be_sent": {
+    "test_every_layout_moves_to_other_devices": {
         "a move forgets a conjugate": {
             "to_device": lambda x, device: good.to_device(same(x, conj=False), device)
         },
@@ -164,17 +164,17 @@ DEVICES: Faults = {
             "to_device": lambda x, device: good.to_device(same(x, memory=as_if_dense(x.memory)), device)
         },
     },
-    "test_every_way_of_lying_comes_home": {
+    "test_every_layout_moves_to_the_host": {
         "a conjugate is forgotten on the way home": {
             "to_device": _away(good.to_device, lambda x, device: good.to_device(same(x, conj=False), device))
         },
     },
-    "test_a_move_waits_for_what_is_under_way": {
+    "test_a_move_waits_for_pending_work": {
         "a move between devices forgets a negation": {
             "to_device": _away(good.to_device, _unsigned(good.to_device))
         },
     },
-    "test_every_way_of_lying_is_copied_where_it_is": {
+    "test_every_layout_is_copied_on_its_device": {
         "a copy on a device forgets a negation": {"copy": _away(good.copy, _unsigned(good.copy))},
         "a copy on a device shares": {"copy": _away(good.copy, same)},
         "a stack on a device forgets a negation": {
@@ -183,18 +183,18 @@ DEVICES: Faults = {
             )
         },
     },
-    "test_every_way_of_lying_is_settled_where_it_is": {
+    "test_every_layout_materializes_on_its_device": {
         "a negation is forgotten on a device": {
             "materialize": _away(good.materialize, _unsigned(good.materialize))
         },
     },
-    "test_every_way_of_lying_is_cast_where_it_is": {
+    "test_every_layout_is_cast_on_its_device": {
         "a cast on a device forgets strides": {"astype": _away(good.astype, _as_if_cast)},
         "a cast on a device conjugates": {
             "astype": _away(good.astype, _conjugated, lambda x: x.memory.dtype.name == "complex128")
         },
     },
-    "test_an_array_stays_where_it_is": {
+    "test_an_array_stays_on_its_device": {
         "a copy comes home": {
             "copy": lambda x: good.copy(good.to_device(x, CPU)) if x.place != "host" else good.copy(x)
         },
@@ -203,7 +203,7 @@ DEVICES: Faults = {
             "stack": lambda arrays, shape: good.stack([good.to_device(x, CPU) for x in arrays], shape)
         },
     },
-    "test_a_device_that_is_not_there_is_refused": {
+    "test_an_unknown_device_raises": {
         "an unknown device is the host": {"resolve_device": lambda device, near: _or_else(device, near, CPU)},
         "an unknown device is a KeyError": {
             "resolve_device": lambda device, near: _or_else(device, near, KeyError(device))
@@ -212,22 +212,22 @@ DEVICES: Faults = {
             "resolve_device": lambda device, near: _or_else(device, near, OptionError.build("go", "no", "no"))
         },
     },
-    "test_gpu_is_an_accelerator_or_refused": {
+    "test_gpu_resolves_to_an_accelerator_or_raises": {
         "gpu means the host": {
             "resolve_device": lambda device, near: (
                 CPU if device.kind == "gpu" else good.resolve_device(device, near)
             )
         },
     },
-    "test_every_device_has_one_name_and_leads_to_itself": {
+    "test_every_device_resolves_to_itself": {
         "a kind leads away from where one is": {
             "resolve_device": lambda device, near: good.resolve_device(device, CPU)
         },
         "a device is missing from the list": {"devices": lambda: good.devices()[1:]},
         "devices are strings": {"devices": lambda: tuple(map(str, good.devices()))},
     },
-    "test_arrays_live_on_the_host_too": {"the host is missing": {"devices": lambda: good.devices()[1:]}},
-    "test_a_device_object_of_the_library_has_the_name_of_its_device": {
+    "test_the_host_is_a_device": {"the host is missing": {"devices": lambda: good.devices()[1:]}},
+    "test_device_name_reads_devices_of_the_library": {
         "device objects are unknown": {"device_name": lambda device: None},
         "every object is a device": {"device_name": lambda device: good.device_name(device) or CPU},
     },

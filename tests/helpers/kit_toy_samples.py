@@ -82,18 +82,18 @@ def _copied_leaf(values: Host) -> Tile:
     return leaf.like(leaf.values())
 
 
-def _there(lay: Callable[[Host], Tile]) -> Callable[[Host, Device], Tile]:
+def _there(make: Callable[[Host], Tile]) -> Callable[[Host, Device], Tile]:
     """The same way on another device, where every bit is inverted, and a sign that is flipped still is."""
 
-    def on(values: Host, device: Device) -> Tile:
-        tile = lay(inverted(values))
+    def make_on_device(values: Host, device: Device) -> Tile:
+        tile = make(inverted(values))
         tile.place = PLACES[1 + (device.index or 0)]
         return tile
 
-    return on
+    return make_on_device
 
 
-_ways = {
+_cases = {
     "dense": LayoutCase(_tile, as_readonly=_fixed, require_grad=_leaf),
     "strided": LayoutCase(lambda values: _tile(values, 2), as_readonly=_fixed, require_grad=_leaf),
     "transposed": LayoutCase(
@@ -130,7 +130,7 @@ _ways = {
     ),
 }
 
-ways = {name: way._replace(on=_there(way.lay)) for name, way in _ways.items()}
+cases = {name: case._replace(make_on_device=_there(case.make)) for name, case in _cases.items()}
 
 refused = {
     "words": lambda: Tile(np.array(["one", "two"])),

@@ -13,7 +13,7 @@ from xbridge.testing.strategies import arrays, samples
 
 torch = pytest.importorskip("torch")
 
-from xbridge.testing.samples.torch import ways  # noqa: E402 -- it imports torch
+from xbridge.testing.samples.torch import cases  # noqa: E402 -- it imports torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TORCH_DTYPES = tuple(word for word in DTYPES if hasattr(torch, word))
 PENDING = ("conj", "neg")
-SETTLED = tuple(name for name in ways if name not in PENDING)
+SETTLED = tuple(name for name in cases if name not in PENDING)
 TRACKED = ("leaf", "view of a leaf", "parameter")
 STATES = ("as laid", "inference", *TRACKED)
 
@@ -34,9 +34,9 @@ def torch_dtype(word: str) -> dtype:
 
 
 @st.composite
-def tensors(draw: st.DrawFn, layouts: Sequence[str] = tuple(ways), states: Sequence[str] = STATES) -> Tensor:
+def tensors(draw: st.DrawFn, layouts: Sequence[str] = tuple(cases), states: Sequence[str] = STATES) -> Tensor:
     """Tensors in host memory, of any bits."""
-    plain = [name for name in layouts if ways[name].require_grad]
+    plain = [name for name in layouts if cases[name].require_grad]
     state = draw(st.sampled_from([state for state in states if plain or state == "as laid"]))
     if state == "as laid":
         tensor: Tensor = draw(arrays("torch", devices="cpu", layouts=st.sampled_from(layouts)))
@@ -47,7 +47,7 @@ def tensors(draw: st.DrawFn, layouts: Sequence[str] = tuple(ways), states: Seque
     tensor = sample.array
     if state == "inference":
         with torch.inference_mode():
-            tensor = ways[sample.way].lay(sample.values)
+            tensor = cases[sample.layout].make(sample.values)
     elif state == "view of a leaf":
         tensor = tensor[...]
     elif state == "parameter":

@@ -44,7 +44,7 @@ def toy_layout(x: Toy, *, readonly: bool) -> MemoryLayout:
 def make_backend(name: str = "toylib", **changes: Any) -> ModuleType:
     """A backend module for toys; `changes` replace what it writes or add to it, None removes a name."""
     module = ModuleType(f"{name}_backend")
-    missing = changes.get("gaps", gaps("readonly"))
+    missing: Any = changes.get("gaps", gaps("readonly"))
     own: dict[str, object] = {
         "name": name,
         "array_types": (Toy,),

@@ -45,7 +45,7 @@ def test_a_toy_that_never_looks_at_host_memory_keeps_its_word_about_memory() -> 
     xbridge.register_backend("toylib", module)
     reports = run("toylib", "-k=memory")
     assert (reports.failed, reports.astray) == ({}, {})
-    assert "test_dense_memory_of_the_host_is_taken_as_it_is" in reports.missed
+    assert "test_dense_host_memory_is_shared" in reports.missed
 
 
 @pytest.mark.usefixtures("own_registry")

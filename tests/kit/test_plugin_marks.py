@@ -82,7 +82,7 @@ def test_a_test_that_is_left_with_no_place_says_so(run: Run) -> None:
         ("grad", ["numpy lacks grad: never: NumPy*", *["toylib:* lacks grad: never: toys do not*"] * 2]),
         (
             "device",
-            ["numpy lacks device: never: *", "toylib:cpu lacks device: it has no other here than cpu"],
+            ["numpy lacks device: never: *", "toylib:cpu lacks device: its only device here is cpu"],
         ),
         ("complex64", ["toylib:* lacks complex64: toys are real"] * 2),
         ("float64", []),
@@ -111,10 +111,10 @@ def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
         ("skip='toylib:chap'", "*'toylib:chap': the kinds of devices are cpu, chip, cuda, *; try toylib:cpu"),
         ("only='numpy:'", "cannot read device ''*"),
         ("only='torch:cuda:x'", "cannot read device 'cuda:x'*"),
-        ("only=None", "*only=None: None is no word; *; try only='numpy'"),
-        ("only=3", "*only=3: 3 is no word; *; try only='numpy'"),
-        ("only=['torch', 3]", "*: 3 is no word; *; try only='numpy'"),
-        ("needs=[['grad']]", "*: [[]'grad'[]] is no word; *; try needs='grad'"),
+        ("only=None", "*only=None: None is not a string; *; try only='numpy'"),
+        ("only=3", "*only=3: 3 is not a string; *; try only='numpy'"),
+        ("only=['torch', 3]", "*: 3 is not a string; *; try only='numpy'"),
+        ("needs=[['grad']]", "*: [[]'grad'[]] is not a string; *; try needs='grad'"),
         ("needs='wings'", "cannot need 'wings': *; try one of *grad*device*float64*"),
         ("ony='numpy'", "*does not take ony; try only=, skip= or needs="),
         ("'numpy'", "*does not take 'numpy'; try only=, skip= or needs="),
@@ -145,7 +145,9 @@ def test_a_mark_that_would_do_nothing_is_an_error(run: Run, arguments: str) -> N
     """
     result = run(test)
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["test_it.py::test_x: cannot heed its mark xbridge: *; try naming backend *"])
+    result.stdout.fnmatch_lines(
+        ["test_it.py::test_x: cannot follow its mark xbridge: *; try naming backend *"]
+    )
 
 
 def test_a_mark_of_a_module_or_a_class_may_meet_tests_that_it_is_not_for(ids: Ids) -> None:

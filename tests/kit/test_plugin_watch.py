@@ -51,7 +51,7 @@ def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "*= xbridge: what was converted =*",
+            "*= xbridge: conversions =*",
             "where * to avoid it",
             "test_it.py:5 * 2 * 16 kB * nothing: copy=True asks for new memory",
             "all * 16 kB *",
@@ -78,7 +78,7 @@ def test_what_the_processes_of_a_run_have_converted_is_told_together() -> None:
 
 
 def test_a_run_that_is_not_recorded_says_nothing(run: Run) -> None:
-    run(COPIES).stdout.no_fnmatch_line("*what was converted*")
+    run(COPIES).stdout.no_fnmatch_line("*xbridge: conversions*")
 
 
 def test_a_policy_holds_for_the_run(run: Run) -> None:

@@ -13,8 +13,8 @@ from toylib import Toy, complete, make_backend
 import xbridge
 from xbridge.backends._registry import get
 from xbridge.testing.samples import numpy as known
-from xbridge.testing.samples.anything import Anything
-from xbridge.testing.samples.lookup import lay_on, samples_of
+from xbridge.testing.samples.derived import DerivedSamples
+from xbridge.testing.samples.lookup import make_on, samples_of
 from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ def values_of(word: str, shape: tuple[int, ...]) -> Host:
     return raw.reshape(-1).view(dtype).reshape(shape)
 
 
-def laid(way: LayoutCase, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
+def laid(case: LayoutCase, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
     """Arrays of a way in every dtype and shape, with what they hold."""
     for word in words:
         for shape in SHAPES:
-            if way.takes(word, shape):
+            if case.takes(word, shape):
                 values = values_of(word, shape)
-                values = way.fold(values) if way.fold else values
-                yield way.lay(values.copy()), values
+                values = case.fold(values) if case.fold else values
+                yield case.make(values.copy()), values
 
 
-@pytest.mark.parametrize("name", known.ways)
+@pytest.mark.parametrize("name", known.cases)
 def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) -> None:
-    examples = list(laid(known.ways[name]))
+    examples = list(laid(known.cases[name]))
     assert examples
     for array, values in examples:
         assert array.dtype == values.dtype.newbyteorder() if name == "byte-swapped" else values.dtype
@@ -58,22 +58,22 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) 
         assert back.dtype.isnative
 
 
-@pytest.mark.parametrize("name", known.ways)
+@pytest.mark.parametrize("name", known.cases)
 def test_a_way_keeps_no_hold_of_the_values(name: str) -> None:
-    way = known.ways[name]
+    case = known.cases[name]
     for word in ("float64", "int64"):
         for shape in ((2, 3), (0,)):
-            if way.takes(word, shape):
+            if case.takes(word, shape):
                 values = values_of(word, shape)
-                assert not overlaps(way.lay(values), values)
+                assert not overlaps(case.make(values), values)
 
 
-@pytest.mark.parametrize("name", known.ways)
+@pytest.mark.parametrize("name", known.cases)
 def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
-    way = known.ways[name]
-    for array, values in laid(way):
-        assert array.flags.writeable == way.writable
-        if not way.writable:
+    case = known.cases[name]
+    for array, values in laid(case):
+        assert array.flags.writeable == case.writable
+        if not case.writable:
             with pytest.raises(ValueError, match="read-only"):
                 known.write(array)
         else:
@@ -83,13 +83,13 @@ def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
                 assert in_place(array).max(initial=0) <= 1
 
 
-@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.as_readonly])
+@pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.as_readonly])
 def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> None:
-    way = known.ways[name]
-    assert way.as_readonly
-    for array, values in laid(way, ("int64", "complex64")):
+    case = known.cases[name]
+    assert case.as_readonly
+    for array, values in laid(case, ("int64", "complex64")):
         places = touched(array)
-        frozen = way.as_readonly(array)
+        frozen = case.as_readonly(array)
         assert np.array_equal(touched(frozen), places)
         assert same_bits(frozen, values)
         with pytest.raises(ValueError, match="read-only"):
@@ -98,9 +98,9 @@ def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> Non
 
 def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) -> Host:
     """One array of a way."""
-    way = known.ways[name]
+    case = known.cases[name]
     values = values_of(word, shape)
-    laid_so: Host = way.lay(way.fold(values) if way.fold else values)
+    laid_so: Host = case.make(case.fold(values) if case.fold else values)
     return laid_so
 
 
@@ -156,18 +156,18 @@ def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
     pytest.importorskip("array_api_strict")
     backend, kit = get("array_api_strict"), samples_of("array_api_strict")
     device = backend.devices()[1]
-    for name, way in kit.ways.items():
-        if not way.takes("int64", (2, 3)):
+    for name, case in kit.cases.items():
+        if not case.takes("int64", (2, 3)):
             continue
         values = values_of("int64", (2, 3))
-        values = way.fold(values) if way.fold else values
-        there = lay_on(backend, way, values, device)
+        values = case.fold(values) if case.fold else values
+        there = make_on(backend, case, values, device)
         assert backend.array_info(there).device == device
         assert same_bits(kit.read(there), values)
-        assert backend.memory_layout(there).strides == backend.memory_layout(way.lay(values)).strides, name
-        assert backend.memory_layout(there).writable == way.writable
-        if way.as_readonly and way.writable:
-            frozen = way.as_readonly(lay_on(backend, way, values, device))
+        assert backend.memory_layout(there).strides == backend.memory_layout(case.make(values)).strides, name
+        assert backend.memory_layout(there).writable == case.writable
+        if case.as_readonly and case.writable:
+            frozen = case.as_readonly(make_on(backend, case, values, device))
             assert backend.array_info(frozen).device == device
             assert not backend.memory_layout(frozen).writable
 
@@ -181,19 +181,19 @@ def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
         return x
 
     backend = complete(devices=lambda: (far,), to_device=move)
-    way = LayoutCase(lambda values: Toy(values.copy()))
-    assert way.is_on(xbridge.Device("cpu"))
-    assert not way.is_on(far)
-    assert same_bits(lay_on(backend, way, np.arange(3.0), far).data, np.arange(3.0))
+    case = LayoutCase(lambda values: Toy(values.copy()))
+    assert case.is_on(xbridge.Device("cpu"))
+    assert not case.is_on(far)
+    assert same_bits(make_on(backend, case, np.arange(3.0), far).data, np.arange(3.0))
     assert moves == [far]
 
 
 # -- libraries of which nothing is known ---------------------------------------------------------
 
 
-def toys(**changes: Any) -> Anything:
+def toys(**changes: Any) -> DerivedSamples:
     """What is known of toys, whose backend is not registered."""
-    return Anything(complete(**changes))
+    return DerivedSamples(complete(**changes))
 
 
 READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
@@ -202,8 +202,8 @@ READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
 @pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
 def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[str, Any]) -> None:
     kit = toys(**changes)
-    for way in kit.ways.values():
-        for array, values in laid(way):
+    for case in kit.cases.values():
+        for array, values in laid(case):
             assert type(array) is Toy
             assert type(array.data) is np.ndarray
             assert same_bits(array.data, values)
@@ -212,42 +212,42 @@ def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[
 
 def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
     repeating = {"broadcast", "overlapping", "read-only"}
-    assert not repeating & set(toys().ways)
+    assert not repeating & set(toys().cases)
     kit = toys(**READONLY)
-    assert repeating <= set(kit.ways)
+    assert repeating <= set(kit.cases)
     for name in repeating:
-        assert not kit.ways[name].writable
-        assert all(not array.data.flags.writeable for array, _ in laid(kit.ways[name]))
+        assert not kit.cases[name].writable
+        assert all(not array.data.flags.writeable for array, _ in laid(kit.cases[name]))
 
 
 def test_a_library_is_not_given_what_it_cannot_hold() -> None:
     kit = toys(
         accepts_layout=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0
     )
-    assert "byte-swapped" not in kit.ways
-    assert "reversed" not in kit.ways
-    assert kit.ways["strided"].takes("float64", (2,))
+    assert "byte-swapped" not in kit.cases
+    assert "reversed" not in kit.cases
+    assert kit.cases["strided"].takes("float64", (2,))
     lacking = toys(unsupported_dtype=lambda dtype, device: "no" if dtype == "int8" else None)
-    assert not lacking.ways["C"].takes("int8", (2,))
-    assert lacking.ways["C"].takes("int16", (2,))
+    assert not lacking.cases["C"].takes("int8", (2,))
+    assert lacking.cases["C"].takes("int16", (2,))
 
 
 def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
     kit = toys()
-    assert not any(way.writable for way in kit.ways.values())
-    with pytest.raises(ValueError, match="nobody may write a Toy"):
+    assert not any(case.writable for case in kit.cases.values())
+    with pytest.raises(ValueError, match="a Toy on cpu is read-only"):
         kit.write(Toy(np.ones(2)))
     kit = toys(**READONLY)
     for word in ("bool", "float64"):
-        toy = kit.ways["strided"].lay(values_of(word, (2, 3)))
+        toy = kit.cases["strided"].make(values_of(word, (2, 3)))
         before = bits(toy.data)
         kit.write(toy)
         assert (bits(toy.data) != before).any(-1).all()
-        as_readonly = kit.ways["strided"].as_readonly
+        as_readonly = kit.cases["strided"].as_readonly
         assert as_readonly
         frozen = as_readonly(toy)
         assert overlaps(frozen.data, toy.data)
-        with pytest.raises(ValueError, match="nobody may write a Toy"):
+        with pytest.raises(ValueError, match="a Toy on cpu is read-only"):
             kit.write(frozen)
 
 
@@ -284,8 +284,8 @@ def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
         return x
 
     kit = toys(require_grad=require_grad)
-    assert kit.ways["C"].require_grad is require_grad
-    assert toys().ways["C"].require_grad is None
+    assert kit.cases["C"].require_grad is require_grad
+    assert toys().cases["C"].require_grad is None
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -293,8 +293,8 @@ def test_what_is_known_is_that_of_the_backend_that_is_registered_now() -> None:
     assert samples_of("numpy") is known
     xbridge.register_backend("toylib", make_backend())
     first = samples_of("toylib")
-    assert isinstance(first, Anything)
+    assert isinstance(first, DerivedSamples)
     assert samples_of("toylib") is first
     xbridge.register_backend("toylib", make_backend(**READONLY), replace=True)
-    assert "broadcast" not in first.ways
-    assert "broadcast" in samples_of("toylib").ways
+    assert "broadcast" not in first.cases
+    assert "broadcast" in samples_of("toylib").cases

@@ -67,9 +67,9 @@ def test_what_is_asked_for_is_drawn(data: st.DataObject) -> None:
     assert sample.array.flags.writeable == writable
 
 
-@pytest.mark.parametrize("layout", known.ways)
+@pytest.mark.parametrize("layout", known.cases)
 def test_every_layout_is_drawn_by_its_name(layout: str) -> None:
-    assert {sample.way for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
+    assert {sample.layout for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
 
 
 @pytest.mark.parametrize("layout", ["strided", "offset", "odd strides"])
@@ -83,11 +83,11 @@ def test_axes_of_one_element_cost_no_memory(layout: str) -> None:
 
 def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
     some = drawn(samples("numpy"), 1500)
-    assert {sample.way for sample in some} == set(known.ways)
+    assert {sample.layout for sample in some} == set(known.cases)
     assert {sample.values.dtype.name for sample in some} == set(HOST_DTYPES)
     assert {sample.values.ndim for sample in some} == {0, 1, 2, 3, 4}
     assert {0 in sample.values.shape for sample in some} == {True, False}
-    frozen = {sample.way for sample in some if not sample.writable}
+    frozen = {sample.layout for sample in some if not sample.writable}
     assert {"C", "Fortran", "reversed", "broadcast", "byte-swapped", "read-only", "memmap"} <= frozen
 
 
@@ -272,7 +272,7 @@ def test_a_device_can_be_asked_for_and_has_its_own_dtypes() -> None:
 def test_a_library_without_read_only_arrays_has_none_to_draw() -> None:
     with pytest.raises(xbridge.OptionError, match="toylib has none"):
         arrays("toylib", writable=False)
-    with pytest.raises(xbridge.OptionError, match="the test kit knows of none"):
+    with pytest.raises(xbridge.OptionError, match="the test kit has none"):
         refusals("toylib")
     with pytest.raises(xbridge.GradientError, match="no gradient flows through int8"):
         arrays("toylib", dtypes="int8", requires_grad=True)

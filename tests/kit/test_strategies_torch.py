@@ -34,22 +34,22 @@ TESTS = Path(__file__).parents[1] / "helpers"
 SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
 
 
-def laid(way: LayoutCase, word: str) -> list[tuple[Tensor, Host]]:
+def laid(case: LayoutCase, word: str) -> list[tuple[Tensor, Host]]:
     """Tensors of a way in every shape, with what they hold."""
     found = []
     for shape in SHAPES:
-        if way.takes(word, shape):
+        if case.takes(word, shape):
             values = values_of(word, shape)
-            values = way.fold(values) if way.fold else values
-            found.append((way.lay(values.copy()), values))
+            values = case.fold(values) if case.fold else values
+            found.append((case.make(values.copy()), values))
     return found
 
 
 @pytest.mark.parametrize("word", DTYPES_OF_TORCH)
-@pytest.mark.parametrize("name", known.ways)
+@pytest.mark.parametrize("name", known.cases)
 def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, word: str) -> None:
-    way = known.ways[name]
-    examples = laid(way, word)
+    case = known.cases[name]
+    examples = laid(case, word)
     for tensor, values in examples:
         assert (str(tensor.dtype), tuple(tensor.shape)) == (f"torch.{word}", values.shape)
         assert same_bits(tensor, values)
@@ -58,16 +58,16 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, 
         assert same_bits(back, values)
         assert back.flags.carray
         assert not np.intersect1d(touched(back), touched(tensor)).size
-        assert tensor.requires_grad == way.tracked
+        assert tensor.requires_grad == case.tracked
     assert examples or not is_inexact(word) or name in ("conj", "neg")
 
 
-@pytest.mark.parametrize("name", known.ways)
+@pytest.mark.parametrize("name", known.cases)
 def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
-    way = known.ways[name]
+    case = known.cases[name]
     for word in ("bool", "int32", "float32", "complex64", "bfloat16"):
-        for tensor, values in laid(way, word):
-            if not way.writable:
+        for tensor, values in laid(case, word):
+            if not case.writable:
                 with pytest.raises(RuntimeError):
                     known.write(tensor)
                 assert same_bits(tensor, values)
@@ -78,13 +78,13 @@ def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str
                 assert in_place(tensor).max(initial=0) <= 1
 
 
-@pytest.mark.parametrize("name", [name for name, way in known.ways.items() if way.require_grad])
+@pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.require_grad])
 def test_a_tracked_tensor_is_a_new_leaf_over_the_same_memory(name: str) -> None:
-    way = known.ways[name]
-    assert way.require_grad
+    case = known.cases[name]
+    assert case.require_grad
     for word in ("float32", "complex64"):
-        for tensor, values in laid(way, word):
-            leaf = way.require_grad(tensor)
+        for tensor, values in laid(case, word):
+            leaf = case.require_grad(tensor)
             assert leaf.is_leaf
             assert leaf.requires_grad
             assert not tensor.requires_grad
@@ -97,8 +97,8 @@ def test_a_tracked_tensor_is_a_new_leaf_over_the_same_memory(name: str) -> None:
 
 def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2, 2)) -> Any:
     """One tensor of a way."""
-    way, values = known.ways[name], values_of(word, shape)
-    return way.lay(way.fold(values) if way.fold else values)
+    case, values = known.cases[name], values_of(word, shape)
+    return case.make(case.fold(values) if case.fold else values)
 
 
 def test_every_layout_has_the_property_that_its_name_says() -> None:
@@ -181,20 +181,20 @@ def test_a_tensor_holds_its_values_and_is_tracked_and_writable_as_it_is_said(sam
 
 def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
     some = drawn(samples("torch", devices="cpu"), 1500)
-    assert {sample.way for sample in some} == set(known.ways)
+    assert {sample.layout for sample in some} == set(known.cases)
     assert {str(sample.array.dtype) for sample in some} == {f"torch.{word}" for word in DTYPES_OF_TORCH}
-    leaves = {sample.way for sample in some if sample.array.requires_grad and sample.array.is_leaf}
+    leaves = {sample.layout for sample in some if sample.array.requires_grad and sample.array.is_leaf}
     assert {"contiguous", "transposed", "conj", "neg", "leaf", "Parameter"} <= leaves
 
 
 def test_tensors_that_require_grad_are_drawn_of_every_relation_to_a_graph() -> None:
     some = drawn(samples("torch", devices="cpu", requires_grad=True), 600)
     assert all(sample.array.requires_grad for sample in some)
-    assert {sample.way for sample in some} == {
-        name for name, way in known.ways.items() if way.require_grad or way.tracked
+    assert {sample.layout for sample in some} == {
+        name for name, case in known.cases.items() if case.require_grad or case.tracked
     }
     assert not any(x.requires_grad for x in drawn(arrays("torch", requires_grad=False), 500))
-    assert {sample.way for sample in drawn(samples("torch", requires_grad=True, writable=True), 50)} == {
+    assert {sample.layout for sample in drawn(samples("torch", requires_grad=True, writable=True), 50)} == {
         "non-leaf"
     }
 

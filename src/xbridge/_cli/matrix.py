@@ -95,9 +95,9 @@ def _dtypes(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
 def _layouts(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
     from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
-    for name, way in samples_of(source).ways.items():
-        for dtype, shape in [one for one in _SAMPLES if way.takes(*one)][:1]:
-            yield name, partial(_laid, way, dtype, shape)
+    for name, case in samples_of(source).cases.items():
+        for dtype, shape in [one for one in _SAMPLES if case.takes(*one)][:1]:
+            yield name, partial(_make, case, dtype, shape)
 
 
 def _pairs(here: list[str]) -> Iterator[tuple[str, Callable[[], Array]]]:
@@ -113,11 +113,11 @@ def _zeros(source: str, dtype: str) -> Array:
     return to_backend(np.zeros((4, 6), native_dtype(dtype)), source)
 
 
-def _laid(way: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
+def _make(case: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
     import numpy as np  # noqa: PLC0415 -- `--help` does not need it
 
     values = np.zeros(shape, dtype)
-    return way.lay(way.fold(values) if way.fold else values)
+    return case.make(case.fold(values) if case.fold else values)
 
 
 _SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))

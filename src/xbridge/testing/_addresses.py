@@ -1,6 +1,6 @@
-"""Where arrays lie, by the addresses that their libraries give, and whether two of them meet there.
+"""Addresses of arrays, as their backends report them, and whether two arrays overlap.
 
-No memory is read, so that of a device is as good as the host's. A scalar and an empty array lie nowhere.
+No memory is read, so memory of a device can be compared too. A scalar and an empty array have no address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORK = 10_000
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether a byte of one lies at the address of a byte of the other."""
+    """Return True if two arrays have a byte in common."""
     entered = resolve(a, "locate"), resolve(b, "locate")
     one, other = (in_place(backend.memory_layout(x)) for backend, x in entered)
     try:
@@ -31,7 +31,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 
 def _addresses(place: Bytes) -> HostArray:
-    """Every one of them; NumPy gives up only on arrays that are small and strange."""
+    """Return every address; NumPy's solver fails only for small arrays with unusual strides."""
     addresses = np.asarray(place.ctypes.data)
     for n, stride in zip(place.shape, place.strides, strict=True):
         addresses = np.unique(np.add.outer(addresses, np.arange(n) * stride))
@@ -39,7 +39,7 @@ def _addresses(place: Bytes) -> HostArray:
 
 
 def places(*arrays: Array) -> list[str]:
-    """A line on each array and on where it lies."""
+    """Return a line on each array and its address range."""
     lines = []
     for backend, x in (resolve(array, "locate") for array in arrays):
         info, layout = backend.array_info(x), backend.memory_layout(x)

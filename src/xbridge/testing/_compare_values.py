@@ -1,8 +1,7 @@
-"""How values of two arrays differ: in their bits, or as numbers and by how much.
+"""Comparisons of the values of two arrays: by their bits, or as numbers within a tolerance.
 
 NumPy compares an int64 with a float64 as two float64, and there 2**53 + 1 equals 2**53. Here an integer is
-the sum of two halves, each exact in float64, so equal numbers are equal whatever their dtypes, and different
-ones lie apart.
+the sum of two halves, each exact in float64. So numbers of any two dtypes compare exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _TOLERANCES = {
 
 
 class Near(NamedTuple):
-    """What counts as close."""
+    """The tolerance of a comparison."""
 
     relative: float
     absolute: float
@@ -46,7 +45,7 @@ class Near(NamedTuple):
 
     @classmethod
     def of(cls, *dtypes: str, rtol: float | None, atol: float | None, equal_nan: bool) -> Near:
-        """What was asked for, or what the coarsest of the dtypes needs; an exact dtype needs nothing."""
+        """Return the given tolerances, or those of the coarser dtype; an exact dtype has none."""
         for name, asked in {"rtol": rtol, "atol": atol}.items():
             if asked is not None and not (isinstance(asked, Real) and 0 <= asked <= float_info.max):
                 raise OptionError.build(
@@ -59,16 +58,16 @@ class Near(NamedTuple):
         )
 
     def agree(self, actual: HostArray, expected: HostArray) -> Bools:
-        """Where values are close to those expected."""
-        error = _apart(_wide(actual), _wide(expected))
+        """Return a mask of the values that are close to those expected."""
+        error = _distance(_wide(actual), _wide(expected))
         with np.errstate(all="ignore"):
             near = np.isfinite(error) & (error <= self.absolute + self.relative * _size(expected))
         close: Bools = near | (error == 0)
         return close | (np.isnan(actual) & np.isnan(expected)) if self.equal_nan else close
 
-    def tell(self, actual: HostArray, expected: HostArray, wrong: Bools) -> list[str]:
-        """What was allowed, and by how much those that are wrong are wrong."""
-        error = _apart(_wide(actual), _wide(expected))
+    def explain(self, actual: HostArray, expected: HostArray, wrong: Bools) -> list[str]:
+        """Return lines on the tolerance and the largest errors."""
+        error = _distance(_wide(actual), _wide(expected))
         with np.errstate(all="ignore"):
             errors = {"absolute": error, "relative": error / _size(expected)}
         allowed = f"  allowed: {self.absolute} + {self.relative} * abs(expected), equal_nan={self.equal_nan}"
@@ -76,54 +75,54 @@ class Near(NamedTuple):
 
 
 def _largest(kind: str, error: HostArray) -> str:
-    """Where an error is largest; one that has no size counts most."""
+    """Return a line on the largest error; NaN counts as the largest."""
     worst = np.unravel_index(int(np.nan_to_num(error, nan=np.inf).argmax()), error.shape)
     return f"  largest {kind} error: {error[worst]} at {tuple(map(int, worst))}"
 
 
 def words(values: HostArray) -> HostArray:
-    """The bits of each number, on a last axis that is as long as the number has parts."""
+    """View the bits of each number; the last axis has one entry, or two for a complex number."""
     parts = 1 + (values.dtype.kind == "c")
     return values.reshape(-1).view(f"u{values.itemsize // parts}").reshape((*values.shape, parts))
 
 
 def same_bits(a: HostArray, b: HostArray) -> Bools:
-    """Where two arrays hold the same bits; where the same numbers, if these have no bits in common."""
+    """Return a mask of equal bits, or of equal numbers if the dtypes differ."""
     if a.dtype != b.dtype:
         return same_numbers(a, b)
     return np.asarray((words(a) == words(b)).all(axis=-1))
 
 
 def same_numbers(a: HostArray, b: HostArray) -> Bools:
-    """Where two arrays hold the same numbers, or both none, part by part."""
+    """Return a mask of equal numbers, or NaN in both, part by part."""
     a, b = _wide(a), _wide(b)
     pairs = ((np.real(a), np.real(b)), (np.imag(a), np.imag(b)))
-    real, imag = ((_apart(x, y) == 0) | (np.isnan(x) & np.isnan(y)) for x, y in pairs)
+    real, imag = ((_distance(x, y) == 0) | (np.isnan(x) & np.isnan(y)) for x, y in pairs)
     same: Bools = real & imag
     return same
 
 
 def _size(values: HostArray) -> HostArray:
-    """Absolute values, in float64."""
-    return _apart(_wide(values), np.zeros((), np.uint64))
+    """Return absolute values in float64."""
+    return _distance(_wide(values), np.zeros((), np.uint64))
 
 
 def _wide(values: HostArray) -> HostArray:
-    """The widest dtype of their kind, which holds every value of it."""
+    """Cast to the widest dtype of the kind, which holds every value of it."""
     with np.errstate(all="ignore"):
         return values.astype(_WIDE[DTYPES[values.dtype.name].kind])
 
 
-def _apart(a: HostArray, b: HostArray) -> HostArray:
-    """How far numbers lie apart: 0 only where they are equal, NaN where there is no saying."""
+def _distance(a: HostArray, b: HostArray) -> HostArray:
+    """Return the distance of numbers: 0 only if they are equal, NaN if it is undefined."""
     (high_a, low_a), (high_b, low_b) = _halves(a), _halves(b)
     with np.errstate(all="ignore"):
-        apart: HostArray = np.abs((high_a - high_b) + (low_a - low_b))
-    return np.where((high_a == high_b) & (low_a == low_b), 0.0, apart)
+        distance: HostArray = np.abs((high_a - high_b) + (low_a - low_b))
+    return np.where((high_a == high_b) & (low_a == low_b), 0.0, distance)
 
 
 def _halves(values: HostArray) -> tuple[HostArray, HostArray]:
-    """Two arrays of which `values` is the sum, each exact in float64."""
+    """Return two arrays whose sum is `values`, each exact in float64."""
     if values.dtype.kind not in "iu":
         return values, np.zeros(values.shape)
     low = values & np.asarray(0xFFFF_FFFF, values.dtype)

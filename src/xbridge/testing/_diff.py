@@ -1,8 +1,8 @@
-"""What two arrays differ in, told so that nobody has to print them.
+"""Reports on the differences between two arrays.
 
-An array is looked at once, into a `Look`, so that it can be compared with what it is later. Its values are
-read by its own library's means, never by a conversion: what is asserted of conversions must not rest on
-them. Values that print the same and are not are told by their bits.
+An array is read once into a `Look`, so that it can be compared with a later one. The values are read by the
+library's own means, never by a conversion, because assertions about conversions must not depend on them.
+Different values that print the same are shown by their bits.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from xbridge.testing._compare_values import Bools
 
 _SHOWN = 5
-"""How many of the values that differ are shown."""
+"""The number of differing values that are shown."""
 
 
 class Look(NamedTuple):
-    """What there is to compare of an array."""
+    """The facts of an array that can be compared."""
 
     backend: str
     dtype: str
     device: Device
     shape: tuple[int, ...]
     grad: bool
-    """Whether autograd tracks it."""
+    """Whether it requires grad."""
     values: HostArray
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
 
 def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
-    """An array that can be read and its backend; a scalar comes in as the 0-d array that it stands for."""
+    """Return the backend of an array and the array, of a NumPy scalar as 0-d; raise if it cannot be read."""
     backend = backend_for(type(x))
     if backend is None:
         raise UnsupportedArrayError.build(
@@ -66,12 +66,12 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
 
 
 def look(x: Array) -> Look:
-    """What an array is now."""
+    """Read an array of any library."""
     return look_in(*resolve(x, "compare"))
 
 
 def look_in(backend: Backend, x: Array) -> Look:
-    """What an array of a backend is now; the values are a copy."""
+    """Read an array of a backend; the values are a copy."""
     info = backend.array_info(x)
     values = samples_of(backend.name).read(x)
     return Look(backend.name, info.dtype, info.device, tuple(info.shape), info.requires_grad, values)
@@ -84,12 +84,12 @@ def differences(
     agree: Callable[[HostArray, HostArray], Bools],
     *,
     names: tuple[str, str] = ("actual", "expected"),
-    tell: Callable[[HostArray, HostArray, Bools], list[str]] | None = None,
+    explain: Callable[[HostArray, HostArray, Bools], list[str]] | None = None,
 ) -> list[str]:
-    """The lines of the report on two arrays: none if the facts are equal and the values agree.
+    """Return the lines of the report on two arrays: none if the facts are equal and the values agree.
 
-    Values are compared as NumPy broadcasts them, unless the shape is one of the facts and differs. What
-    `tell` says of those that are wrong follows the first few of them.
+    Values are compared as NumPy broadcasts them, unless the shape is one of the facts and differs. The lines
+    of `explain` follow the first few wrong values.
     """
     unlike = [fact for fact in info if getattr(a, fact) != getattr(b, fact)]
     lines = []
@@ -101,7 +101,7 @@ def differences(
         else:
             wrong = ~np.asarray(agree(x, y))
             if wrong.any():
-                lines = _table(names, x, y, wrong) + (tell(x, y, wrong) if tell else [])
+                lines = _table(names, x, y, wrong) + (explain(x, y, wrong) if explain else [])
                 unlike.append(f"{wrong.sum()} of {wrong.size} values")
     if not unlike:
         return []
@@ -110,14 +110,14 @@ def differences(
 
 
 def fail_if(lines: list[str], what: str = "") -> None:
-    """Raise what a report says, if it says anything."""
+    """Raise an AssertionError with the lines, if there are any."""
     __tracebackhide__ = True
     if lines:
         raise AssertionError("\n".join([f"{what}:", *lines] if what else lines))
 
 
 def _table(names: tuple[str, str], x: HostArray, y: HostArray, wrong: Bools) -> list[str]:
-    """The first few values that are wrong, under the names of the arrays."""
+    """Return a table of the first few wrong values, under the names of the arrays."""
     rows = [("at", *names, "")]
     for index in np.argwhere(wrong)[:_SHOWN].tolist():
         a, b = x[*index, ...], y[*index, ...]
@@ -129,7 +129,7 @@ def _table(names: tuple[str, str], x: HostArray, y: HostArray, wrong: Bools) -> 
 
 
 def _hint(a: HostArray, b: HostArray) -> str:
-    """What two values differ in, where print does not show it."""
+    """Return how two values differ if their printed forms do not show it."""
     if not same_numbers(a, b):
         return f"exactly {a.item()!r} and {b.item()!r}" if str(a) == str(b) else ""
     if same_bits(a, b):
@@ -139,7 +139,7 @@ def _hint(a: HostArray, b: HostArray) -> str:
 
 
 def _hex(value: HostArray) -> str:
-    """The bits of a number, part by part."""
+    """Return the bits of a number, part by part."""
     parts = words(value)
     return " ".join(f"0x{int(part):0{2 * parts.itemsize}x}" for part in parts)
 

@@ -1,8 +1,7 @@
 """Read-only NumPy, a backend for tests: code that writes in place fails on it, as it would with JAX.
 
-It is NumPy with the numbers that everybody has, and no array of it can be written. So it borrows what
-NumPy's backend says, and freezes what that makes. NumPy's memory is looked at, not copied, so it may still
-change on the other side.
+It has the canonical dtypes, and its arrays cannot be written. It uses NumPy's backend, and makes the results
+read-only. It shares the memory of NumPy arrays, which can still change through these.
 """
 
 # ruff: noqa: ARG001 -- what each verb takes and does is said once for all of them, in the protocol

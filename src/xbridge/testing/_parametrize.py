@@ -1,9 +1,9 @@
-"""The matrix: the places, each a library and a device, that every test which uses `backend` runs at.
+"""The backends and devices that every test with the fixture `backend` runs with.
 
-The registry makes it, so no test lists the backends by hand. What is asked for by name is there, or the run
-ends before its first test: only what nobody named may be missing. Places that a mark rules out are not
-made at all; where a library lacks what a test needs, the test is skipped, and where the library says that it
-breaks a promise, the test of that promise must fail.
+They come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
+missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
+lacks a feature that a test needs, the test is skipped. If a backend declares a gap, the test of that feature
+must fail.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Backend
 
 _ALL = "all"
-"""The word for every place that is here."""
+"""The word for every backend and device that is present."""
 
-_PRETEND = {"torch:emu": "xbridge.testing.emulated"}
-"""Devices that are there once their module has installed them."""
+_EMULATED = {"torch:emu": "xbridge.testing.emulated"}
+"""Emulated devices, each with the module that installs it."""
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
-"""Kinds of devices that a mark may name wherever it runs, for another machine may have them."""
+"""Kinds of devices that a mark may always name, because another machine may have them."""
 
 _NEEDS = {"grad": "autograd", "device": "devices", **{word: word for word in (*FEATURES, *DTYPES)}}
-"""What a mark may say -> what a backend calls it."""
+"""The words of `needs=`, and the feature or dtype that each means."""
 
 
 class BackendDevice(NamedTuple):
-    """A library, and where its arrays are to live."""
+    """A backend and the device for its arrays."""
 
     id: str
-    """The word that asked for it, which pytest shows behind the test's name."""
+    """The word that selected it, which pytest shows after the name of the test."""
     backend: str
     device: Device
 
 
 class Rule(NamedTuple):
-    """What one mark says."""
+    """The content of one mark."""
 
     only: tuple[str, ...]
     skip: tuple[str, ...]
     needs: tuple[str, ...]
 
     def admits(self, here: BackendDevice) -> bool:
-        """Whether the place is to be made at all."""
-        chosen = not self.only or any(_means(word, here) for word in self.only)
-        return chosen and not any(_means(word, here) for word in self.skip)
+        """Return True if the mark does not exclude the combination."""
+        chosen = not self.only or any(_matches(word, here) for word in self.only)
+        return chosen and not any(_matches(word, here) for word in self.skip)
 
 
 _PLACES = pytest.StashKey[tuple[BackendDevice, ...]]()
 
 
 def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
-    """Every place that the run asks for, in the order in which it asks.
+    """Return every backend and device of the run, in the order of the option.
 
     Parameters
     ----------
@@ -79,18 +79,18 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
     Returns
     -------
     tuple of BackendDevice
-        The same tuple whenever it is asked.
+        The same tuple for each call.
 
     Raises
     ------
     pytest.UsageError
-        Something that is asked for by name is unknown or missing.
+        A name is unknown, or its library or device is missing.
     """
     if _PLACES not in config.stash:
         try:
             asked = _asked(config)
             for word in asked:
-                _pretend(word)
+                _install_emulated(word)
             found = [here for word in asked for here in _places(word)]
         except XBridgeError as error:
             where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"
@@ -100,12 +100,12 @@ def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
 
 
 def place(word: str) -> BackendDevice:
-    """The place that a word means.
+    """Return the backend and device that a word means.
 
     Parameters
     ----------
     word : str
-        `backend`, for a device that is not its default where there is one; `backend:kind`; or
+        `backend`, for a device that is not its default if it has one; `backend:kind`; or
         `backend:kind:index`.
 
     Returns
@@ -116,7 +116,7 @@ def place(word: str) -> BackendDevice:
     Raises
     ------
     UnknownBackendError, MissingLibraryError, DeviceError
-        The backend or the device is not there.
+        The backend or the device is missing.
 
     Examples
     --------
@@ -138,17 +138,17 @@ def place(word: str) -> BackendDevice:
 
 
 def params(function: pytest.Item) -> list[ParameterSet]:
-    """The places at which a test is to run, with the marks that it gets there.
+    """Return the parameters of a test: a backend and device each, with its marks.
 
     Parameters
     ----------
     function : pytest.Item
-        A test function with its marks, those of its class and module among them.
+        A test function with its marks, including those of its class and module.
 
     Returns
     -------
     list of ParameterSet
-        One for each place that no mark rules out; if there is none, a single one that is skipped.
+        One for each combination that no mark excludes; if none is left, a single one that is skipped.
     """
     everywhere = places(function.config)
     try:
@@ -172,7 +172,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
 
 
 def namespace(backend: str) -> ModuleType:
-    """The array API namespace of a backend; skips the test where the backend declares that it has none.
+    """Return the array API namespace of a backend; skip the test if the backend declares the gap.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def namespace(backend: str) -> ModuleType:
 
 
 def header(config: pytest.Config) -> str:
-    """One line: the backends of the run, their versions and devices; with `all`, what is missing too."""
+    """Return a line with the backends of the run, their versions and devices; for `all`, missing ones too."""
     modules = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
     shown = [
         f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
@@ -200,12 +200,12 @@ def header(config: pytest.Config) -> str:
 
 
 def _hint(name: str) -> str:
-    """A backend that is not here, and what to type for it."""
+    """Return a missing backend and the command that installs it."""
     return f"{name} ({' or '.join(claim.install for claim in claims(name))})"
 
 
 def _asked(config: pytest.Config) -> tuple[str, ...]:
-    """The words of the command line, else of the configuration file, else all that there is."""
+    """Return the words of the command line, of the configuration file, or all available backends."""
     given: list[str] = config.getoption("xbridge") or config.getini("xbridge")
     if not given:
         return tuple(filter(is_available, known_backends()))
@@ -215,12 +215,12 @@ def _asked(config: pytest.Config) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _pretend(word: str) -> None:
-    """Install the device that a word means, if it is to be installed, before anybody looks for devices."""
+def _install_emulated(word: str) -> None:
+    """Install the emulated device that a word names, before devices are listed."""
     name, _, device = word.partition(":")
-    path = _PRETEND.get(f"{name}:{device.partition(':')[0]}")
+    path = _EMULATED.get(f"{name}:{device.partition(':')[0]}")
     if path:
-        get(name)  # without the library there is nothing to install it in
+        get(name)  # raises if the library is missing
         import_module(path).install()
 
 
@@ -233,14 +233,14 @@ def _places(word: str) -> Iterator[BackendDevice]:
         yield from map(place, [name] if len(kinds) == 1 else [f"{name}:{kind}" for kind in kinds])
 
 
-def _means(word: str, here: BackendDevice) -> bool:
-    """Whether a word of a mark means a place: by its backend, or by its backend and device."""
+def _matches(word: str, here: BackendDevice) -> bool:
+    """Return True if a word of a mark names the backend, or the backend with its device."""
     name, device = here.backend, here.device
     return word in (name, f"{name}:{device.kind}", f"{name}:{device}")
 
 
 def _rule(mark: pytest.Mark) -> Rule:
-    """Read a mark. What nobody knows in it is an error, for it would rule out nothing in silence."""
+    """Read a mark. An unknown word raises, because it would silently exclude nothing."""
     strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
     if strange:
         raise OptionError.build(
@@ -251,7 +251,9 @@ def _rule(mark: pytest.Mark) -> Rule:
         _check(word)
     for word in rule.needs:
         if word not in _NEEDS:
-            raise OptionError.build(f"need {word!r}", "nobody has it", f"one of {', '.join(_NEEDS)}")
+            raise OptionError.build(
+                f"need {word!r}", "it is not a feature or a dtype", f"one of {', '.join(_NEEDS)}"
+            )
     return rule
 
 
@@ -263,7 +265,7 @@ def _words(field: str, given: object) -> tuple[str, ...]:
             example = "grad" if field == "needs" else "numpy"
             raise OptionError.build(
                 f"read the mark xbridge with {field}={given!r}",
-                f"{word!r} is no word; it takes one or a list of them",
+                f"{word!r} is not a string; it takes one or a list of them",
                 f"{field}={example!r}",
             )
         words.append(word)
@@ -271,7 +273,7 @@ def _words(field: str, given: object) -> tuple[str, ...]:
 
 
 def _check(word: str) -> None:
-    """Refuse a place that is nowhere; a library that is not installed may have any device."""
+    """Raise if a word names an unknown backend or device; a missing library may have any device."""
     name, colon, device = word.partition(":")
     if name not in known_backends():
         raise unknown(name, known_backends())
@@ -286,18 +288,18 @@ def _check(word: str) -> None:
 
 
 def _lack(here: BackendDevice, need: str) -> str:
-    """Why a test that needs something cannot run there; "" if it can."""
+    """Return why a test that needs a feature cannot run; "" if it can."""
     module = get(here.backend)
     gap = module.gaps.get(_NEEDS[need])
     reason = "" if gap is None else str(gap)
     if not reason and need in DTYPES and (unsupported := module.unsupported_dtype(need, here.device)):
         reason = unsupported.reason
     if not reason and _NEEDS[need] == "devices" and here.device == module.devices()[0]:
-        reason = f"it has no other here than {here.device}"
+        reason = f"its only device here is {here.device}"
     return reason and f"{here.id} lacks {need}: {reason}"
 
 
 def _version(module: Backend) -> list[str]:
-    """The version of its library, if that tells."""
+    """Return the version of the library, if it has one."""
     roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast_types[:1]]
     return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

@@ -1,4 +1,4 @@
-"""Memory byte by byte, where somebody says that it lies: a route that passes every converter by."""
+"""Raw bytes at an address, read without any converter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
-class _Place:
-    """An address, as memory that may be written: whoever uses it keeps the owner alive."""
+class _AddressRange:
+    """Writable memory at an address. The caller keeps its owner alive."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.__array_interface__ = {
@@ -26,8 +26,8 @@ class _Place:
 
 
 def in_place(layout: MemoryLayout) -> Bytes:
-    """The bytes of each element on a last axis, where they are, writable; if they are nowhere, nobody's."""
+    """View the bytes of each element on a last axis, in place and writable; new bytes if unallocated."""
     shape = (*layout.shape, layout.itemsize)
     if layout.is_unallocated():
         return np.empty(shape, np.uint8)
-    return np.asarray(_Place(layout.address, shape, (*layout.strides, 1)))
+    return np.asarray(_AddressRange(layout.address, shape, (*layout.strides, 1)))

@@ -1,7 +1,7 @@
-"""Whether arrays are what they were: values, and all that tells of a change that left the values alone.
+"""Snapshots of arrays: their values, and the flags and counts that show other changes.
 
-What a library keeps beside the values it keeps under names of its own, so these are tried on every array,
-and one that has no such thing is none the worse for it.
+Libraries store such flags under names of their own. Every name is read from every array, and an array without
+it is skipped.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _version = attrgetter("_version")
 
 
 def _grad(x: Array) -> Array | None:
-    """Its gradient, where the library keeps one with the array; torch warns who asks elsewhere."""
+    """Return the stored gradient of an array; torch warns if `grad` of another tensor is read."""
     return x.grad if getattr(x, "is_leaf", False) or getattr(x, "retains_grad", False) else None
 
 
-def _tell_grad(x: Array) -> str | None:
-    """Which gradient it has, and how often that was written."""
+def _describe_grad(x: Array) -> str | None:
+    """Describe the gradient of an array, and how often it was written."""
     grad = _grad(x)
     return None if grad is None else f"the one at {id(grad):#x}, written {_version(grad)} times"
 
 
-_TELLTALES: dict[str, Callable[[Array], object]] = {
+_MARKS: dict[str, Callable[[Array], object]] = {
     "flags": attrgetter("flags.num"),
     "requires_grad": attrgetter("requires_grad"),
     "grad_fn": attrgetter("grad_fn"),
     "version": _version,
-    "grad": _tell_grad,
+    "grad": _describe_grad,
 }
 
 _State: TypeAlias = "tuple[Look, dict[str, object]]"
 
 
 class Unchanged(AbstractContextManager[None]):
-    """Compares arrays at the end of a block with what they were at its beginning."""
+    """A context that compares arrays at the end of a block with their snapshots at its beginning."""
 
     def __init__(self, arrays: tuple[Array, ...]) -> None:
         self._entered = [resolve(x, "watch") for x in arrays]
@@ -57,7 +57,7 @@ class Unchanged(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self._before = [_state(backend, x) for backend, x in self._entered]
-        self._grads = [_grad(x) for _, x in self._entered]  # kept, so that no other is at their addresses
+        self._grads = [_grad(x) for _, x in self._entered]  # alive, so that their addresses stay theirs
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -76,16 +76,16 @@ class Unchanged(AbstractContextManager[None]):
 
 
 def _state(backend: Backend, x: Array) -> _State:
-    """What an array is now, and what else tells of a change."""
+    """Return the snapshot of an array: its look and its marks."""
     marks: dict[str, object] = {**backend.memory_layout(x)._asdict(), **backend.array_info(x)._asdict()}
-    for name, tell in _TELLTALES.items():
+    for name, read in _MARKS.items():
         with suppress(AttributeError, RuntimeError):
-            marks[name] = tell(x)
+            marks[name] = read(x)
     return look_in(backend, x), marks
 
 
 def _changes(before: _State, backend: Backend, x: Array) -> list[str]:
-    """What is different now, line by line."""
+    """List the differences from a snapshot, line by line."""
     try:
         after = _state(backend, x)
     except XBridgeError as error:

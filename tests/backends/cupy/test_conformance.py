@@ -12,7 +12,7 @@ from kit_toy_suite import few_examples, run
 __all__ = ["few_examples"]
 
 NEEDS_A_NAMESPACE = {
-    "test_the_library_has_no_dtype_that_it_is_said_to_lack",
+    "test_the_library_cannot_make_its_unsupported_dtypes",
     "test_the_namespace_makes_arrays_of_the_library",
 }
 """What asks for more of the array API than the stub has."""

@@ -272,7 +272,7 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
 
 def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
     suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
-    options = ("-k", "one_name or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
+    options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite, *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_NUM_CPU_DEVICES": "2"},

@@ -1,8 +1,8 @@
 """Arrays whose values are known, and the tests that run over them.
 
-A check is a plain function of a backend's name and a `Sample`. It runs over a sweep first: every way in which
-an array can lie with every dtype, and with every kind of shape, so that no fault hides in a pair that was not
-drawn. Then Hypothesis goes on from there.
+A check is a function of a backend's name and a `Sample`. It first runs over a sweep: every layout with every
+dtype, and with every kind of shape. So a fault cannot hide in a pair that was not drawn. Hypothesis then
+draws further samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xbridge._core.dtypes import DTYPES, is_inexact
 from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-from xbridge.testing.samples.lookup import lay_on, samples_of
+from xbridge.testing.samples.lookup import make_on, samples_of
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._arrays import samples
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     Example = TypeVar("Example")
     Check: TypeAlias = Callable[[str, Sample], None]
 
-WHOLE = (3, 4)
-"""A shape of enough elements for every telling value."""
+FULL_SHAPE = (3, 4)
+"""A shape with enough elements for every edge value."""
 
 SHAPES: tuple[Shape, ...] = ((), (5,), (2, 0), (1,), (2, 3, 2), (0,), (1, 2, 1, 2))
 
 
-KINDS = ("float32", "complex128", "int16", "bool")
-"""A dtype of each kind, for where the dtype matters less than the place."""
+DTYPE_OF_EACH_KIND = ("float32", "complex128", "int16", "bool")
+"""For tests in which the device matters more than the dtype."""
 
 
-def held(backend: str) -> tuple[str, ...]:
-    """The canonical dtypes that both the library and the host have."""
+def common_dtypes(backend: str) -> tuple[str, ...]:
+    """Return the canonical dtypes that both the library and the host have."""
     modules = get(backend), get(HOST)
     return tuple(
         word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
     )
 
 
-def telling(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
-    """Values whose loss would show: zeros with a sign, NaNs with a payload, ends of ranges, any bits."""
+def edge_values(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
+    """Make values whose loss is visible: signed zeros, NaNs with a payload, ends of ranges, any bits."""
     made = native_dtype(dtype)
     size = int(np.prod(shape, dtype=int))
     if made.kind == "b":
@@ -82,84 +82,91 @@ def _specials(dtype: str, code: np.dtype[Any]) -> list[int]:
     return [*ends, infinity, infinity | sign, infinity + 1, quiet + 5, quiet | sign | 3, infinity - 1]
 
 
-def lay(name: str, way: str, values: HostArray, device: Device = CPU) -> Sample:
-    """A new array of a library that holds these values and lies that way, or was moved from where it did."""
-    ways = samples_of(name).ways
-    known = ways[way]
-    values = known.fold(values) if known.fold else values
-    writable = known.writable if known.is_on(device) else any(other.writable for other in ways.values())
-    return Sample(lay_on(get(name), known, values, device), values, way, known.tracked, writable)
+def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU) -> Sample:
+    """Make a sample of these values in that layout. If a device lacks the layout, move it there."""
+    cases = samples_of(name).cases
+    case = cases[layout]
+    values = case.fold(values) if case.fold else values
+    writable = case.writable if case.is_on(device) else any(other.writable for other in cases.values())
+    return Sample(make_on(get(name), case, values, device), values, layout, case.tracked, writable)
 
 
-def variants(name: str, way: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
-    """An array that lies that way, one that is read-only as well, one that is tracked as well."""
-    known = samples_of(name).ways[way]
-    yield (first := lay(name, way, values, device))
-    if known.as_readonly and known.writable and known.is_on(device):
-        yield first._replace(array=known.as_readonly(lay(name, way, values, device).array), writable=False)
-    if known.require_grad and is_inexact(values.dtype.name):
-        array = known.require_grad(lay(name, way, values, device).array)
+def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
+    """Yield a sample with that layout, then a read-only one, then one that requires grad."""
+    case = samples_of(name).cases[layout]
+    yield (first := make_sample(name, layout, values, device))
+    if case.as_readonly and case.writable and case.is_on(device):
+        yield first._replace(
+            array=case.as_readonly(make_sample(name, layout, values, device).array), writable=False
+        )
+    if case.require_grad and is_inexact(values.dtype.name):
+        array = case.require_grad(make_sample(name, layout, values, device).array)
         yield first._replace(array=array, tracked=True, writable=False)
 
 
-def plain(name: str, values: HostArray) -> Array:
-    """A new ordinary array: without history, and writable if the library has such arrays."""
-    ways = samples_of(name).ways
+def plain_array(name: str, values: HostArray) -> Array:
+    """Make an ordinary array: without a graph, and writable if the library has writable arrays."""
+    cases = samples_of(name).cases
     fit = [
-        way
-        for way, known in ways.items()
-        if not (known.tracked or known.fold) and known.takes(values.dtype.name, values.shape)
+        layout
+        for layout, case in cases.items()
+        if not (case.tracked or case.fold) and case.takes(values.dtype.name, values.shape)
     ]
-    return lay(name, max(fit, key=lambda way: ways[way].writable), values).array
+    return make_sample(name, max(fit, key=lambda layout: cases[layout].writable), values).array
 
 
 def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
-    """Every way with every dtype, and with every kind of shape."""
+    """Yield samples of every layout with every dtype, and with every kind of shape."""
     usual = [dtype for dtype in ("float32", "complex64", *dtypes) if dtype in dtypes]
-    for turn, (way, known) in enumerate(samples_of(name).ways.items()):
-        pairs: list[tuple[str, Shape]] = [(dtype, WHOLE) for dtype in dtypes if known.takes(dtype, WHOLE)]
+    for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
+        pairs: list[tuple[str, Shape]] = [
+            (dtype, FULL_SHAPE) for dtype in dtypes if case.takes(dtype, FULL_SHAPE)
+        ]
         for shape in SHAPES:
-            pairs += [(dtype, shape) for dtype in usual if known.takes(dtype, shape)][:1]
+            pairs += [(dtype, shape) for dtype in usual if case.takes(dtype, shape)][:1]
         for dtype, shape in pairs:
-            yield from variants(name, way, telling(dtype, shape, turn))
+            yield from variants(name, layout, edge_values(dtype, shape, turn))
 
 
-def sweep_away(name: str) -> Iterator[Sample]:
-    """Every way on every device but the host, with a dtype of each kind.
+def sweep_devices(name: str) -> Iterator[Sample]:
+    """Yield samples of every layout on every device but the host, with a dtype of each kind.
 
-    Nobody has read such an array, nor waited for it.
+    No sample was read or waited for before.
     """
     module = get(name)
     for device in module.devices():
         away = device != module.devices()[0]
-        here = [dtype for dtype in KINDS if away and not module.unsupported_dtype(dtype, device)]
-        for turn, (way, known) in enumerate(samples_of(name).ways.items()):
-            for dtype, shape in [*((dtype, WHOLE) for dtype in here), *((dtype, ()) for dtype in here[:1])]:
-                if known.takes(dtype, shape):
-                    yield from variants(name, way, telling(dtype, shape, turn), device)
+        here = [dtype for dtype in DTYPE_OF_EACH_KIND if away and not module.unsupported_dtype(dtype, device)]
+        for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
+            for dtype, shape in [
+                *((dtype, FULL_SHAPE) for dtype in here),
+                *((dtype, ()) for dtype in here[:1]),
+            ]:
+                if case.takes(dtype, shape):
+                    yield from variants(name, layout, edge_values(dtype, shape, turn), device)
 
 
-def of_its_own(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend in host memory."""
+def for_own_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays in host memory."""
     return _over(check, lambda backend: backend)
 
 
-def of_other_devices(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend elsewhere than in host memory."""
+def for_device_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays on other devices than the host."""
 
     @wraps(check)
     def test(backend: str) -> None:
-        for sample in sweep_away(backend):
-            with _Told(sample):
+        for sample in sweep_devices(backend):
+            with _SampleNote(sample):
                 check(backend, sample)
 
     del test.__wrapped__
     return test
 
 
-def of_all_devices(check: Check) -> Callable[[str], None]:
-    """A test that holds for every array of the backend, wherever it is."""
-    at_home, away = of_its_own(check), of_other_devices(check)
+def for_all_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays on all devices."""
+    at_home, away = for_own_arrays(check), for_device_arrays(check)
 
     @wraps(check)
     def test(backend: str) -> None:
@@ -170,41 +177,41 @@ def of_all_devices(check: Check) -> Callable[[str], None]:
     return test
 
 
-def of_the_host(check: Check) -> Callable[[str], None]:
-    """A test that holds for every host array of a dtype that the backend has."""
+def for_host_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over NumPy arrays of the dtypes that the backend has."""
     return _over(check, lambda _: HOST)
 
 
 def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
     @wraps(check)
     def test(backend: str) -> None:
-        dtypes, name = held(backend), origin(backend)
+        dtypes, name = common_dtypes(backend), origin(backend)
         for sample in sweep(name, dtypes):
-            with _Told(sample):
+            with _SampleNote(sample):
                 check(backend, sample)
         drawn = samples(name, dtypes=st.sampled_from(dtypes), devices="cpu")
-        try_on(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
+        run_examples(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
 
     del test.__wrapped__  # pytest would ask for the arguments of the check
     return test
 
 
-def try_on(
+def run_examples(
     drawn: st.SearchStrategy[Example], check: Callable[[Example], None], name: str, *, share: int = 1
 ) -> None:
-    """Run a check on examples, as many as the settings say at the moment, or a share of them."""
+    """Run a check on as many examples as the current settings say, or on a share of them."""
 
     def trial(example: Example) -> None:
         check(example)
 
-    trial.__name__ = name  # by which Hypothesis remembers what has failed
+    trial.__name__ = name  # Hypothesis stores failures under this name
     count = -(-settings().max_examples // share)
     patient = settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     patient(given(drawn)(trial))()
 
 
-class _Told:
-    """Says in a failure which array it was."""
+class _SampleNote:
+    """A context that adds a note on the sample to an exception."""
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
@@ -216,6 +223,6 @@ class _Told:
         if error is not None:
             values = self.sample.values
             error.add_note(
-                f"the array lies this way: {self.sample.way}; it holds {values.dtype} of shape "
+                f"the array has the layout {self.sample.layout!r}; it holds {values.dtype} of shape "
                 f"{values.shape}:\n{values!r}"
             )

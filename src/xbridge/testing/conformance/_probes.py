@@ -1,7 +1,7 @@
-"""Looks at values and memory that pass the verbs under test by.
+"""Reads of values and memory that do not use the functions under test.
 
-Values are read by the library's own means, and NumPy's arrays are asked themselves. Where memory lies a
-backend has to be asked, for nobody else knows; that it tells the truth is the first thing that is tested.
+Values are read by the library's own means. NumPy arrays give their own addresses. For other arrays only the
+backend knows the address, so the suite first tests that `memory_layout` is correct.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ if TYPE_CHECKING:
 
 
 def read(backend: str, x: Array) -> HostArray:
-    """The values of one of its arrays, by the library's own means."""
+    """Read the values of an array by the library's own means."""
     return samples_of(backend).read(x)
 
 
 def same_bits(found: HostArray, values: HostArray) -> bool:
-    """Whether two host arrays have one dtype and shape, and the same bits."""
+    """Return True if two host arrays have one dtype and shape, and the same bits."""
     alike = found.dtype == values.dtype and found.shape == values.shape
     return alike and found.tobytes() == values.tobytes()
 
 
-def spot(backend: str, x: Array) -> MemoryLayout:
-    """How an array lies in memory."""
+def memory_of(backend: str, x: Array) -> MemoryLayout:
+    """Return the memory layout of an array."""
     if isinstance(x, np.ndarray):
         address = int(x.__array_interface__["data"][0])
         return MemoryLayout(address, x.shape, x.strides, x.itemsize, x.flags.writeable)
     return get(backend).memory_layout(x)
 
 
-def reads_in(module: Backend) -> bool:
-    """Whether its arrays never look at memory of the host, as it says: it reads that into its own."""
+def always_copies(module: Backend) -> bool:
+    """Return True if the backend declares that its arrays never share host memory."""
     return "sharing" in module.gaps and not module.assumes_immutable
 
 
-def within_reach(backend: str, x: Array) -> MemoryLayout:
-    """The same, where its bytes can be looked at: on the host. Elsewhere an address leads nowhere."""
+def host_memory_of(backend: str, x: Array) -> MemoryLayout:
+    """Return the memory layout of an array on the host. Skip if the library has no host memory."""
     if "host" in get(backend).gaps and not isinstance(x, np.ndarray):
-        pytest.skip(f"nobody can look at the memory of {backend}: {get(backend).gaps['host']}")
-    return spot(backend, x)
+        pytest.skip(f"the memory of {backend} cannot be read: {get(backend).gaps['host']}")
+    return memory_of(backend, x)
 
 
-def home(backend: str) -> Device:
-    """The device where the library's arrays are unless somebody says otherwise: the host, if it has that."""
+def default_device(backend: str) -> Device:
+    """Return the default device of the library: the host, if the library has it."""
     return get(backend).devices()[0]
 
 
 def is_aligned(layout: MemoryLayout, alignment: int) -> bool:
-    """Whether every element begins at a multiple of what its dtype asks for."""
+    """Return True if every element begins at a multiple of the alignment."""
     steps = [stride for stride, n in zip(layout.strides, layout.shape, strict=True) if n > 1]
     return all(place % alignment == 0 for place in (layout.address, *steps))
 
 
-def touched(layout: MemoryLayout) -> HostArray:
-    """The address of every byte, sorted."""
+def byte_addresses(layout: MemoryLayout) -> HostArray:
+    """Return the address of every byte, sorted."""
     if layout.is_unallocated():
         return np.empty(0, np.intp)
     addresses = np.asarray(layout.address)
@@ -77,24 +77,24 @@ def touched(layout: MemoryLayout) -> HostArray:
     return np.unique(addresses)
 
 
-def apart(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Whether two arrays have no byte in common."""
-    return not np.intersect1d(touched(a), touched(b)).size
+def disjoint(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if two arrays have no byte in common."""
+    return not np.intersect1d(byte_addresses(a), byte_addresses(b)).size
 
 
-def together(a: MemoryLayout, b: MemoryLayout) -> bool:
-    """Whether two arrays lie on the same bytes."""
-    return np.array_equal(touched(a), touched(b))
+def same_memory(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if two arrays consist of the same bytes."""
+    return np.array_equal(byte_addresses(a), byte_addresses(b))
 
 
-def poke(layout: MemoryLayout, dtype: str) -> None:
-    """Change every element where it lies, whatever the library would say."""
+def flip_bits(layout: MemoryLayout, dtype: str) -> None:
+    """Change every element in place, without the library."""
     place = in_place(layout)
     place[...] = place.copy() ^ np.uint8(1 if dtype == "bool" else 0x55)
 
 
 def refused_write(backend: str, x: Array) -> bool:
-    """Try to write by the library's own means; whether it refuses."""
+    """Write by the library's own means, and return True if the library refuses."""
     try:
         samples_of(backend).write(x)
     except (ValueError, TypeError, RuntimeError):
@@ -102,8 +102,8 @@ def refused_write(backend: str, x: Array) -> bool:
     return False
 
 
-def refusal_of(call: Callable[..., Any], /, *args: Any, **options: Any) -> XBridgeError | None:
-    """What a call is refused with, in the form of all messages; None if it is not refused."""
+def error_of(call: Callable[..., Any], /, *args: Any, **options: Any) -> XBridgeError | None:
+    """Return the error that a call raises, after a check of its message; None if it returns."""
     try:
         call(*args, **options)
     except XBridgeError as error:

@@ -1,6 +1,6 @@
-"""What is made is the caller's own: it may be written, holds on to nothing, and is nobody else's.
+"""New memory: it is writable, has no other owner and keeps no source alive.
 
-Of memory that is looked at, none of this is so, and `test_memory` says what is.
+`test_memory` has the promises for shared memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ import pytest
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-from xbridge.testing.conformance._cases import held, of_its_own, of_the_host, plain, telling
-from xbridge.testing.conformance._probes import home, read, refused_write, same_bits
+from xbridge.testing.conformance._cases import (
+    common_dtypes,
+    edge_values,
+    for_host_arrays,
+    for_own_arrays,
+    plain_array,
+)
+from xbridge.testing.conformance._probes import default_device, read, refused_write, same_bits
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.samples.lookup import samples_of
 
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
-    """Everything that makes new memory of an array on the host: whose it is, what it is, and how."""
+    """Yield each step that makes new memory of a host array: the backend of the result, a label, the step."""
     module = get(backend)
     yield backend, "copy", module.copy
     yield backend, "copy=True", lambda x: to_backend(x, backend, copy=True)
@@ -42,17 +48,17 @@ def _steps(backend: str, dtype: str) -> Iterator[tuple[str, str, Step]]:
     yield backend, "asarray of two", lambda x: asarray([x, x])
     yield HOST, "copy=True on the host", lambda x: to_numpy(x, copy=True)
     wider = "complex128" if dtype.startswith("complex") else "float64"
-    if wider in held(backend) and wider != dtype:
+    if wider in common_dtypes(backend) and wider != dtype:
         yield backend, "astype", lambda x: module.astype(x, wider)
         yield backend, "dtype=", lambda x: to_backend(x, backend, dtype=wider)
         yield HOST, "dtype= on the host", lambda x: to_numpy(x, dtype=wider)
     for device in module.devices():
-        if device != home(backend) and not module.unsupported_dtype(dtype, device):
-            yield from _steps_away(backend, device)
+        if device != default_device(backend) and not module.unsupported_dtype(dtype, device):
+            yield from _steps_on(backend, device)
 
 
-def _steps_away(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
-    """The same for another device: there, within it, and back."""
+def _steps_on(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]:
+    """Yield the same for another device: to it, within it, and back."""
     module = get(backend)
     yield backend, f"move to {device}", lambda x: module.to_device(x, device)
     yield backend, f"device={device}", lambda x: to_backend(x, backend, device=device)
@@ -60,67 +66,67 @@ def _steps_away(backend: str, device: Device) -> Iterator[tuple[str, str, Step]]
     yield (
         backend,
         f"move from {device}",
-        lambda x: module.to_device(module.to_device(x, device), home(backend)),
+        lambda x: module.to_device(module.to_device(x, device), default_device(backend)),
     )
     yield HOST, f"{device} to the host", lambda x: to_numpy(module.to_device(x, device))
 
 
-def _writes(name: str) -> bool:
-    """Whether a library writes any array at all."""
-    return any(way.writable for way in samples_of(name).ways.values())
+def _can_write(name: str) -> bool:
+    """Return True if a library has writable arrays."""
+    return any(case.writable for case in samples_of(name).cases.values())
 
 
-# -- leave to write ------------------------------------------------------------------------------
+# -- permission to write -------------------------------------------------------------------------
 
 
-@of_its_own
-def test_what_is_made_of_an_array_may_be_written(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_new_memory_is_writable(backend: str, sample: Sample) -> None:
     x, module = sample.array, get(backend)
     steps = [*_steps(backend, sample.values.dtype.name)]
     if not module.memory_layout(x).materialized:
         steps += [(backend, "materialize", module.materialize), (HOST, "to_numpy", to_numpy)]
     for name, step, make in steps:
         made = make(x)
-        if _writes(name) and not get(name).array_info(made).requires_grad:
-            assert not refused_write(name, made), f"{step}: it is the caller's own"
-    assert same_bits(read(backend, x), sample.values), "a write to what was made of it shows"
+        if _can_write(name) and not get(name).array_info(made).requires_grad:
+            assert not refused_write(name, made), f"{step}: new memory is writable"
+    assert same_bits(read(backend, x), sample.values), "the source follows a write to the result"
 
 
-@of_the_host
-def test_what_is_made_of_the_host_may_be_written(backend: str, sample: Sample) -> None:
-    if _writes(backend):
+@for_host_arrays
+def test_new_memory_from_a_host_array_is_writable(backend: str, sample: Sample) -> None:
+    if _can_write(backend):
         made = [to_backend(sample.array, backend, copy=True), asarray([sample.array], backend=backend)]
         assert [refused_write(backend, x) for x in made] == [False, False]
-        assert same_bits(read(HOST, sample.array), sample.values), "a write to what was made of it shows"
+        assert same_bits(read(HOST, sample.array), sample.values), "the source follows a write to the result"
 
 
-# -- no hold -------------------------------------------------------------------------------------
+# -- lifetime ------------------------------------------------------------------------------------
 
 
 def _dtype(backend: str) -> str:
-    return "float32" if "float32" in held(backend) else held(backend)[0]
+    return "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
 
 
-def _alive(sources: dict[str, ref[Array]]) -> list[str]:
+def _still_alive(sources: dict[str, ref[Array]]) -> list[str]:
     gc.collect()
     return [step for step, source in sources.items() if source() is not None]
 
 
-def test_what_is_made_of_an_array_keeps_no_hold_of_it(backend: str) -> None:
-    values = telling(_dtype(backend), (64,))
+def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
+    values = edge_values(_dtype(backend), (64,))
     sources, made = {}, []
     for _, step, make in _steps(backend, values.dtype.name):
-        x = plain(backend, values)
+        x = plain_array(backend, values)
         if not type(x).__weakrefoffset__:
-            pytest.skip(f"nobody can tell whether a {type(x).__name__} is still there")
+            pytest.skip(f"a {type(x).__name__} has no weak references")
         sources[step] = ref(x)
         made.append(make(x))
         del x
-    assert _alive(sources) == []
+    assert _still_alive(sources) == []
 
 
-def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
-    module, values = get(backend), telling(_dtype(backend), (64,))
+def test_a_deleted_view_releases_its_source(backend: str) -> None:
+    module, values = get(backend), edge_values(_dtype(backend), (64,))
     views: list[tuple[str, str, Step]] = [
         (backend, "to_numpy", module.to_numpy),
         (backend, "to_numpy", to_numpy),
@@ -135,12 +141,12 @@ def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
         ]
     sources = {}
     for name, step, look in views:
-        x = plain(name, values)
+        x = plain_array(name, values)
         if type(x).__weakrefoffset__:
             sources[step] = ref(x)
         look(x)
         del x
-    assert _alive(sources) == []
+    assert _still_alive(sources) == []
 
 
 # -- threads -------------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ def test_a_view_that_is_gone_keeps_no_hold_of_anything(backend: str) -> None:
 
 def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
     module, dtype = get(backend), _dtype(backend)
-    both: list[HostArray] = [telling(dtype, (1 << 10,), turn) for turn in range(2)]
+    both: list[HostArray] = [edge_values(dtype, (1 << 10,), turn) for turn in range(2)]
     steps = [*_steps(backend, dtype), (HOST, "to_numpy", to_numpy)]
     steps += [] if "host" in module.gaps else [(HOST, "to_numpy", module.to_numpy)]
     for name, step, make in steps:
@@ -158,7 +164,7 @@ def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
             start.wait()
             return [make(x) for _ in range(8)]
 
-        arrays = [plain(backend, values) for values in both]
+        arrays = [plain_array(backend, values) for values in both]
         with ThreadPoolExecutor(2) as pool:
             results = [[read(name, y) for y in made] for made in pool.map(run, arrays)]
         for found, values in zip(results, both, strict=True):

@@ -1,4 +1,4 @@
-"""What the test kit knows of each library: one module per backend, with the words of `Samples`."""
+"""Samples of each library: one module per backend, with the names of `Samples`."""
 
 from xbridge.testing.samples.model import LayoutCase, Samples
 

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def samples_of(name: str) -> Samples:
-    """What the test kit knows of a backend's library."""
-    return _known_to(get(name))  # type: ignore[arg-type] # a module is hashable
+    """Return the samples of a backend."""
+    return _samples_of(get(name))  # type: ignore[arg-type] # a module is hashable
 
 
-def lay_on(backend: Backend, way: LayoutCase, values: HostArray, device: Device) -> Array:
-    """A new array on a device, which lies that way where it can, and else was moved there."""
-    if device != CPU and way.on:
-        return way.on(values, device)
-    array = way.lay(values)
+def make_on(backend: Backend, case: LayoutCase, values: HostArray, device: Device) -> Array:
+    """Make a new array on a device, with that layout if it exists there; else it is moved there."""
+    if device != CPU and case.make_on_device:
+        return case.make_on_device(values, device)
+    array = case.make(values)
     return array if device == CPU else backend.to_device(array, device)
 
 
 @cache
-def _known_to(backend: Backend) -> Samples:
+def _samples_of(backend: Backend) -> Samples:
     if backend.samples:
         return cast("Samples", import_module(backend.samples))
-    from xbridge.testing.samples.anything import Anything  # noqa: PLC0415 -- only for backends without
+    from xbridge.testing.samples.derived import DerivedSamples  # noqa: PLC0415 -- only for backends without
 
-    return Anything(backend)
+    return DerivedSamples(backend)

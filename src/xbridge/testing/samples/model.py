@@ -1,10 +1,10 @@
-"""Samples: arrays of a library together with the values that they hold, which nobody has to read back.
+"""Samples: arrays of a library, each together with the values that it holds.
 
-A *way* takes values, a dense host array in native byte order, and makes an array of exactly these bits that
-lies in memory another way: transposed, read-only, conjugated later, tracked by autograd. What only one
-library can have is said in a module of its own, whose import path is the backend's fact `samples`. Without
-one, whatever host memory the library can express is tried. A way may be there on other devices too; an array
-of one that is not lies there as the library lays what it moves.
+A `LayoutCase` takes values, a dense host array in native byte order. It makes an array of exactly these bits
+that is stored in one way: transposed, read-only, conjugated later, tracked by autograd. A library may have
+layouts of its own. Its backend's `samples` then names the module that makes them. Without such a module, the
+kit tries every layout of host memory that the backend accepts. A case may exist on other devices too. If it
+does not, its array is made on the host and moved by the library.
 """
 
 # pyright: reportReturnType=false
@@ -24,54 +24,55 @@ if TYPE_CHECKING:
 
 
 class LayoutCase(NamedTuple):
-    """One way in which values can lie: a memory layout, a flag, a pending operation, a place in a graph."""
+    """One way to store values: a memory layout, a flag, a pending operation, a position in a graph."""
 
-    lay: Callable[[HostArray], Array]
-    """Values -> a new array that holds them, bit for bit. The array keeps no hold of the values."""
+    make: Callable[[HostArray], Array]
+    """Make a new array that holds the values, bit for bit. The array keeps no reference to the values."""
     fold: Callable[[HostArray], HostArray] | None = None
-    """Values -> values of the same shape that it can hold, where elements share memory."""
+    """Return values of the same shape that it can hold, if its elements share memory."""
     takes: Callable[[str, tuple[int, ...]], bool] = lambda _dtype, _shape: True
-    """Whether it is there for a dtype and a shape."""
+    """Return True if the case exists for a dtype and a shape."""
     tracked: bool = False
     """Whether the arrays require grad."""
     writable: bool = True
-    """Whether the arrays can be written, and are the only thing that changes when they are."""
+    """Whether the arrays can be written, and nothing else changes with them."""
     as_readonly: Callable[[Array], Array] | None = None
-    """Makes such an array read-only, by the library's own means; None where it cannot, or need not, be."""
+    """Make such an array read-only, by the library's own means; None if it cannot be, or already is."""
     require_grad: Callable[[Array], Array] | None = None
-    """A new leaf that requires grad over the memory of such an array; None where there is none."""
-    on: Callable[[HostArray, Device], Array] | None = None
-    """Values -> a new array on a device that lies this way there; None where this way is the host's alone."""
+    """Return a new leaf that requires grad over the memory of such an array; None if there is none."""
+    make_on_device: Callable[[HostArray, Device], Array] | None = None
+    """Make a new array with this layout on a device; None if the layout exists on the host only."""
 
     def is_on(self, device: Device) -> bool:
-        """Whether arrays lie this way there."""
-        return device == CPU or self.on is not None
+        """Return True if arrays with this layout exist on the device."""
+        return device == CPU or self.make_on_device is not None
 
 
 class Sample(NamedTuple):
-    """An array, and what is known of it without asking."""
+    """An array, and the facts that are known without asking its backend."""
 
     array: Array
     values: HostArray
-    """What it holds: dense, in native byte order, never the array's own memory."""
-    way: str
+    """Its values: dense, in native byte order, in other memory than the array's."""
+    layout: str
+    """The name of its `LayoutCase`."""
     tracked: bool
     writable: bool
 
 
 class Samples(Protocol):
-    """What the test kit knows of one library."""
+    """The samples of one library."""
 
     @property
-    def ways(self) -> Mapping[str, LayoutCase]:
-        """Every way in which its arrays on the host can lie, by name."""
+    def cases(self) -> Mapping[str, LayoutCase]:
+        """Every layout that its arrays on the host can have, by name."""
 
     @property
     def refused(self) -> Mapping[str, Callable[[], Array]]:
-        """Arrays that must be refused on the way out, by what they are."""
+        """Makers of unsupported arrays, by a description. Each must raise when it is converted."""
 
     def read(self, x: Array, /) -> HostArray:
-        """A new dense host array of the same bits in native order, by the library's own means."""
+        """Return a new dense host array of the same bits in native order, by the library's own means."""
 
     def write(self, x: Array, /) -> None:
-        """Change every element where it lies, by the library's own means; raises where that is forbidden."""
+        """Change every element in place, by the library's own means. Raises if the array is read-only."""

@@ -1,4 +1,4 @@
-"""Read-only NumPy: whatever NumPy can lay in native byte order, without leave to write."""
+"""Samples of read-only NumPy: every layout of NumPy in native byte order, read-only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from xbridge.testing.samples.model import LayoutCase
 
 
-def _read_only(way: LayoutCase) -> LayoutCase:
-    """The same way, without leave to write."""
-    return way._replace(lay=lambda values: ReadOnlyArray(way.lay(values)), writable=False, as_readonly=None)
+def _read_only(case: LayoutCase) -> LayoutCase:
+    """Return the same case with read-only arrays."""
+    return case._replace(
+        make=lambda values: ReadOnlyArray(case.make(values)), writable=False, as_readonly=None
+    )
 
 
 def _of(make: Callable[[], HostArray]) -> Callable[[], ReadOnlyArray]:
     return lambda: ReadOnlyArray(make())
 
 
-ways: Mapping[str, LayoutCase] = {
-    name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"
+cases: Mapping[str, LayoutCase] = {
+    name: _read_only(case) for name, case in host.cases.items() if case.writable and name != "byte-swapped"
 }
 
 refused: Mapping[str, Callable[[], ReadOnlyArray]] = {

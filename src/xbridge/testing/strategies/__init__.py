@@ -1,7 +1,7 @@
 """Hypothesis strategies for arrays of any backend: every dtype, shape, layout, flag and bit pattern.
 
-They say what is valid, not how often it comes. Each option takes a value or another strategy; left open it
-is whatever goes with the others.
+They define what is valid, not how often it occurs. Each option takes a value or another strategy. An option
+that is left open is chosen to fit the others.
 """
 
 from xbridge.errors import MissingLibraryError

@@ -1,4 +1,4 @@
-"""Strategies of what is handed to xbridge: whatever is an array, whole conversions, and what is refused."""
+"""Strategies of inputs of xbridge: array-likes, whole conversions, and unsupported arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Backends: TypeAlias = st.SearchStrategy[str] | str | None
 
 _COMMON = tuple(name for name in ORDER if not name.startswith(("bfloat", "float8")))
-"""The dtypes that every protocol has a word for."""
+"""The dtypes that every exchange protocol has."""
 
 _PYTHONS = ("int64", "float64", "complex128", "bool")
 """The dtypes of Python's own numbers."""
@@ -38,26 +38,26 @@ class Conversion(NamedTuple):
     """A call of `xbridge.to_backend`."""
 
     array: Array
-    """What is converted."""
+    """The source."""
     target: str
-    """The name of the backend that it is to be converted to."""
+    """The name of the target backend."""
     options: dict[str, Any]
-    """Keywords, each with a value that it can take; together they may ask for what cannot be."""
+    """Keywords with valid values; a combination may be impossible."""
 
 
 class _Exporter:
-    """What offers one way to reach an array, and nothing else."""
+    """An object that exports an array by one protocol only."""
 
     def __init__(self, array: HostArray) -> None:
         self._array = array
 
     def __repr__(self) -> str:
-        """For whoever reads an example."""
+        """Return a form for printed examples."""
         return f"{type(self).__name__}({self._array!r})"
 
 
 class DLPackOnly(_Exporter):
-    """What has `__dlpack__`."""
+    """An object with `__dlpack__`."""
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._array.__dlpack__(**options)
@@ -67,7 +67,7 @@ class DLPackOnly(_Exporter):
 
 
 class InterfaceOnly(_Exporter):
-    """What has `__array_interface__`."""
+    """An object with `__array_interface__`."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class InterfaceOnly(_Exporter):
 
 
 class MethodOnly(_Exporter):
-    """What has `__array__`."""
+    """An object with `__array__`."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> HostArray:
         return self._array
@@ -87,15 +87,15 @@ def array_likes(*, backends: Backends = None, shapes: Shapes = None) -> st.Searc
     Parameters
     ----------
     backends : str or strategy of str, optional
-        Whose arrays are among them; left open, those of every backend that is installed.
+        Backends whose arrays are included; by default every backend that is installed.
     shapes : tuple of int or int, or strategy, optional
-        The shapes of arrays; numbers are among the examples if it is left open, or ``()``.
+        The shapes of arrays. Numbers are included by default, and for ``()``.
 
     Returns
     -------
     SearchStrategy
         Python numbers, nested lists and tuples of them, NumPy scalars, arrays, lists of arrays, typed
-        buffers, and objects that offer an array by one protocol alone. `asarray` refuses none of them.
+        buffers, and objects that export an array by one protocol alone. `asarray` accepts all of them.
 
     Raises
     ------
@@ -137,13 +137,13 @@ def conversions(*, backends: Backends = None, targets: Backends = None) -> st.Se
     Parameters
     ----------
     backends, targets : str or strategy of str, optional
-        Whose arrays they are and what they become; left open, every backend that is installed.
+        The sources and the targets; by default every backend that is installed.
 
     Returns
     -------
     SearchStrategy of Conversion
-        Each keyword has a value that it can take. All of them together may be refused, as all that is
-        refused: with an `xbridge.XBridgeError`.
+        Each keyword has a valid value. A combination may be impossible, and then raises an
+        `xbridge.XBridgeError`.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def conversions(*, backends: Backends = None, targets: Backends = None) -> st.Se
 
 
 def refusals(backend: str) -> st.SearchStrategy[Array]:
-    """Strategy of arrays that must not leave their library: they are no plain numbers in memory.
+    """Strategy of unsupported arrays: their memory does not hold their values plainly.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def refusals(backend: str) -> st.SearchStrategy[Array]:
     UnknownBackendError, MissingLibraryError
         There is no such backend, or it is not installed.
     OptionError
-        The test kit knows no such arrays of the backend.
+        The test kit has no such arrays of the backend.
 
     Examples
     --------
@@ -191,8 +191,8 @@ def refusals(backend: str) -> st.SearchStrategy[Array]:
     refused = samples_of(backend).refused
     if not refused:
         raise OptionError.build(
-            f"draw {backend} arrays that must be refused",
-            "the test kit knows of none",
+            f"draw unsupported {backend} arrays",
+            "the test kit has none",
             f"arrays({backend!r}), or a module of samples in its backend",
         )
 
@@ -204,7 +204,7 @@ def refusals(backend: str) -> st.SearchStrategy[Array]:
 
 
 def _backends(asked: Backends) -> st.SearchStrategy[str]:
-    """The names that were asked for, or those of all that are installed."""
+    """Return a strategy of the given names, or of all backends that are installed."""
     if isinstance(asked, st.SearchStrategy):
         return asked
     names = [name for name in known_backends() if is_available(name)] if asked is None else [get(asked).name]
@@ -237,5 +237,5 @@ def _options(target: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _tuples(nested: Any) -> Any:
-    """Tuples for lists."""
+    """Replace lists by tuples."""
     return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested

@@ -1,8 +1,8 @@
-"""What arrays hold where the caller says it: elements from a strategy, each of them exactly.
+"""Elements that the caller gives: bounds, or a strategy whose numbers the dtype must hold exactly.
 
-A number that the dtype would round is an error that names it, because a test of rounded numbers is not the
-test that was asked for. A large array repeats one number and has a few others on it, so that it costs
-little more than a small one.
+A number that the dtype would round is an error that names it: a test of rounded numbers is not the test that
+the caller wrote. A large array repeats one number and has a few others, so that it costs little more than a
+small one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     Checked: TypeAlias = st.SearchStrategy[Any] | Bounds | None
 
 _SMALL = 12
-"""Up to so many elements are drawn one by one."""
+"""The largest number of elements that are drawn one by one."""
 
 
 def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.SearchStrategy[Any]) -> HostArray:
-    """A dense native array whose elements all come from a strategy."""
+    """Draw a dense native array whose elements all come from a strategy."""
     count = prod(shape)
     values = np.empty(count, native_dtype(dtype))
     if count > _SMALL:
@@ -46,7 +46,7 @@ def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.Search
 
 
 def read_elements(elements: object) -> Checked:
-    """The elements that were asked for, checked as far as that goes without a dtype."""
+    """Return the given elements after the checks that need no dtype."""
     if elements is None or isinstance(elements, st.SearchStrategy):
         return elements
     if isinstance(elements, tuple) and len(elements) == 2:
@@ -65,7 +65,7 @@ def _is_finite(bound: object) -> bool:
 
 
 def admits(dtype: str, elements: Checked) -> bool:
-    """Whether the dtype has both bounds, so that what is rounded between them stays there."""
+    """Return True if the dtype has both bounds exactly, so that rounding stays within them."""
     if not isinstance(elements, tuple):
         return True
     try:
@@ -77,17 +77,17 @@ def admits(dtype: str, elements: Checked) -> bool:
 
 
 def exactly(number: Any, dtype: str) -> Any:
-    """A number as one of the dtype, bit for bit where it is one already."""
+    """Convert a number to the dtype exactly; a number of that dtype keeps its bits."""
     native = native_dtype(dtype)
     if isinstance(number, np.generic) and number.dtype == native:
         return number
     try:
         with np.errstate(all="ignore"):
             made = np.asarray(number).astype(native)
-        held = {"bool": int, "int": int, "float": float, "complex": complex}[category(dtype)](made)
+        value = {"bool": int, "int": int, "float": float, "complex": complex}[category(dtype)](made)
     except (OverflowError, TypeError, ValueError) as error:
         raise _rounded(number, dtype) from error
-    if held != number and not (held != held and number != number):  # noqa: PLR0124 -- a NaN
+    if value != number and not (value != value and number != number):  # noqa: PLR0124 -- a NaN
         raise _rounded(number, dtype)
     return made[()]
 

@@ -1,6 +1,6 @@
-"""What can be asked of a backend, by name: its dtypes, its devices, the ways in which its arrays lie.
+"""Names of dtypes, devices and layouts of a backend.
 
-A name is checked when it is given, so that a misspelt one fails in the test's own line.
+A name is checked when it is given, so that a misspelt one fails in the line of the test.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
-"""What an example is best read in, and so shrinks to."""
+"""The most readable dtypes, to which examples shrink."""
 
 ORDER = tuple(dict.fromkeys((*_FAMILIAR, *DTYPES)))
-"""Of all dtypes, the most readable first."""
+"""All dtypes, the most readable first."""
 
 
 def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
@@ -48,8 +48,8 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     Returns
     -------
     SearchStrategy of str
-        Such as ``"float64"``, to which it shrinks. What NumPy knows only through ``ml_dtypes`` is among
-        them where that is installed, for any backend.
+        Such as ``"float64"``, to which it shrinks. The dtypes that NumPy has only through ``ml_dtypes`` are
+        included if that is installed, for any backend.
 
     Raises
     ------
@@ -65,13 +65,13 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     'complex128'
     """
     asked = _KINDS if kinds is None else kinds
-    wanted = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
-    for kind in wanted:
+    chosen = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
+    for kind in chosen:
         if kind not in _KINDS:
             raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
-    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in wanted]
+    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in chosen]
     if not names:
         raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
@@ -80,7 +80,7 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
 
 
 def devices(backend: str) -> st.SearchStrategy[Device]:
-    """Strategy of the devices of a backend that are here now, the host first.
+    """Strategy of the devices of a backend that are present, the host first.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def devices(backend: str) -> st.SearchStrategy[Device]:
 
 
 def layouts(backend: str) -> st.SearchStrategy[str]:
-    """Strategy of the names of the ways in which a backend's arrays can lie.
+    """Strategy of the names of the memory layouts that a backend's arrays can have.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     Returns
     -------
     SearchStrategy of str
-        Such as ``"C"``, ``"reversed"`` or ``"leaf"``; the plainest comes first, and is what it shrinks to.
+        Such as ``"C"``, ``"reversed"`` or ``"leaf"``. It shrinks to the plainest, which comes first.
 
     Raises
     ------
@@ -130,11 +130,11 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     >>> find(layouts("numpy"), lambda layout: layout != "C")
     'Fortran'
     """
-    return st.sampled_from(tuple(samples_of(backend).ways))
+    return st.sampled_from(tuple(samples_of(backend).cases))
 
 
 def dtypes_of(backend: Backend, device: Device) -> list[str]:
-    """The names of what a backend has on a device and the host can hold, the most readable first."""
+    """List the dtypes that both the backend has on a device and NumPy has, the most readable first."""
     host = get(HOST)
     return [
         name
@@ -144,7 +144,7 @@ def dtypes_of(backend: Backend, device: Device) -> list[str]:
 
 
 def read_dtype(backend: Backend, dtype: object) -> str:
-    """The canonical name of a dtype that a backend has."""
+    """Return the canonical name of a dtype that a backend has."""
     name = _read(backend, dtype=dtype).dtype
     lack = backend.unsupported_dtype(name, CPU) if name in DTYPES else None
     if lack:
@@ -153,34 +153,34 @@ def read_dtype(backend: Backend, dtype: object) -> str:
     if name not in dtypes_of(backend, CPU):
         raise DTypeError.build(
             f"draw {backend.name} arrays of {dtype!r}",
-            "that is no dtype to hold numbers in",
+            "that is not a numeric dtype",
             "dtypes='float32'",
         )
     return name
 
 
 def _read(backend: Backend, *, device: object = None, dtype: object = None) -> Options:
-    """An option as a conversion reads it."""
+    """Read an option as a conversion does."""
     with _Plural():
         return read_options((backend,), device=device, dtype=dtype, copy=None, grad=None)
 
 
 class _Plural:
-    """Has an error name the option as it is called here."""
+    """A context that raises errors with the plural names of the options."""
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the same with the other word."""
+        """Raise the same error with the plural name."""
         if isinstance(error, XBridgeError):
             raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
 
 
 def read_device(backend: Backend, device: object) -> Device:
-    """A device of a backend that is here."""
+    """Return a present device of a backend."""
     asked = _read(backend, device=device).device
     home = backend.devices()[0]
     with _Plural():
@@ -195,8 +195,8 @@ def read_device(backend: Backend, device: object) -> Device:
 
 
 def read_layout(backend: Backend, layout: object) -> str:
-    """The name of a way in which a backend's arrays can lie."""
-    names = tuple(samples_of(backend.name).ways)
+    """Return the name of a layout of a backend's arrays."""
+    names = tuple(samples_of(backend.name).cases)
     if not isinstance(layout, str) or layout not in names:
         raise OptionError.build(
             f"draw {backend.name} arrays with layout {layout!r}",
@@ -206,8 +206,8 @@ def read_layout(backend: Backend, layout: object) -> str:
     return layout
 
 
-def read_shape(_room: Backend, shape: object) -> tuple[int, ...]:
-    """A shape; a number is that of one axis."""
+def read_shape(_backend: Backend, shape: object) -> tuple[int, ...]:
+    """Return a shape; a number means one axis."""
     sides: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     if not all(type(side) is int and side >= 0 for side in sides):
         raise OptionError.build(

@@ -1,6 +1,6 @@
-"""What was asked of an array, and what goes together: ways with dtypes, shapes, devices and flags.
+"""The options of an array, and their combinations: layouts with dtypes, shapes, devices and flags.
 
-A value that was given is checked at once; a strategy that was given is checked by what comes out of it.
+A value is checked at once. A strategy is checked by the values that it draws.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 _SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
-"""Of each number of axes."""
+"""Lengths of axes, by the number of axes."""
 
 SHAPES: tuple[Shape, ...] = (
-    *[()] * 5,  # not as rare as the others
+    *[()] * 5,  # more often than each other shape
     *(shape for axes, sides in _SIDES.items() for shape in product(sides, repeat=axes)),
     *(shape for axes in (1, 2, 3) for shape in product((0, 2), repeat=axes) if 0 in shape),
 )
@@ -57,7 +57,7 @@ SHAPES: tuple[Shape, ...] = (
 
 
 class State(NamedTuple):
-    """What is made of an array once it has been laid, and what it is then."""
+    """The flags of an array, and the step that gives them to a new array."""
 
     tracked: bool
     writable: bool
@@ -65,15 +65,15 @@ class State(NamedTuple):
 
 
 MOST_STATES = 3
-"""As it was laid, frozen, tracked."""
+"""As it was made, read-only, tracked."""
 
 
 class ArraySpec:
-    """Everything that was asked of an array, checked: strategies, values, or None for what was left open."""
+    """The checked options of an array: strategies, values, or None for an open option."""
 
     def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
         self.backend: Backend = get(backend)
-        self.ways = samples_of(backend).ways
+        self.cases = samples_of(backend).cases
         self._asked = {word: value for word, value in asked.items() if value is not None}
         self.elements = read_elements(asked.get("elements"))
         self.dtypes = self._option("dtypes", read_dtype)
@@ -88,7 +88,7 @@ class ArraySpec:
         self._refuse_what_is_never_there()
 
     def __repr__(self) -> str:
-        """As it was written."""
+        """Return the options as they were written."""
         return ", ".join(
             [repr(self.backend.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
         )
@@ -134,11 +134,11 @@ class ArraySpec:
         )
         if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
             raise OptionError.build(
-                f"draw arrays({self!r})", "no array is all of that", "leaving one of these open"
+                f"draw arrays({self!r})", "no array fits all options", "leaving one of these open"
             )
 
     def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
-        """The shape that was given, or all usual ones, if there is anything of that shape."""
+        """Return the given shape, or all usual ones, if an array of that shape exists."""
         key = (dtype, layout, device)
         if key not in self._usual:
             shapes = SHAPES if self.shapes is None else (self.shapes,)
@@ -146,7 +146,7 @@ class ArraySpec:
         return self._usual[key]
 
     def fitting(self, dtype: str | None, layout: str | None, shape: Shape, device: Device) -> Fitting:
-        """The ways that are there, each with the dtypes in which it is."""
+        """Return the layouts that fit, each with its dtypes."""
         key = (dtype, layout, shape, device)
         if key not in self._fitting:
             found: Fitting = {}
@@ -158,11 +158,11 @@ class ArraySpec:
     def _pairs(
         self, dtype: str | None, layout: str | None, shape: Shape, device: Device
     ) -> Iterator[tuple[str, str]]:
-        for name in self.ways if layout is None else (layout,):
+        for name in self.cases if layout is None else (layout,):
             for word in self._dtypes_on(device):
                 if (
                     dtype in (None, word)
-                    and self.ways[name].takes(word, shape)
+                    and self.cases[name].takes(word, shape)
                     and self.states(name, word, device)
                 ):
                     yield name, word
@@ -173,15 +173,15 @@ class ArraySpec:
         return self._here[device]
 
     def states(self, layout: str, dtype: str, device: Device) -> list[State]:
-        """What arrays of a way can be of what was asked for; as they were laid comes first."""
-        way = self.ways[layout]
+        """Return the states that arrays of a layout can have and the options allow, the plain one first."""
+        case = self.cases[layout]
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
-        is_laid = way.is_on(device)  # what was moved there is in new memory, and in the same graph
+        is_laid = case.is_on(device)  # an array that is moved gets new memory, and stays in its graph
         states = [
-            State(way.tracked, way.writable if is_laid else any(w.writable for w in self.ways.values()))
+            State(case.tracked, case.writable if is_laid else any(w.writable for w in self.cases.values()))
         ]
-        if is_laid and way.as_readonly and way.writable:
-            states.append(State(way.tracked, writable=False, make=way.as_readonly))
-        if way.require_grad and not way.tracked and is_inexact(dtype):
-            states.append(State(tracked=True, writable=False, make=way.require_grad))
+        if is_laid and case.as_readonly and case.writable:
+            states.append(State(case.tracked, writable=False, make=case.as_readonly))
+        if case.require_grad and not case.tracked and is_inexact(dtype):
+            states.append(State(tracked=True, writable=False, make=case.require_grad))
         return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]

@@ -1,9 +1,9 @@
-"""What arrays hold: a background, and a few elements set on it where mistakes hide.
+"""Values of arrays: a background, and a few special elements on it.
 
-Two draws make most arrays, whatever their size: a number that stands for the background, and a list of the
-elements on it. The background is zeros, or a count, or any bits in a part of the array; the elements are
-ones, signed zeros, infinities, quiet and signalling NaNs, subnormals and the ends of each range. So what
-fails because of one of these shrinks to it among zeros, and what needs wild bits shrinks to few of them.
+Two draws make most arrays of any size: a number that selects the background, and a list of the special
+elements. The background is zeros, or a count, or random bits in a part of the array. The special elements are
+ones, signed zeros, infinities, quiet and signalling NaNs, subnormals and the ends of each range. So a failure
+because of one of them shrinks to it among zeros, and a failure because of random bits shrinks to few of them.
 """
 
 # pyright: reportReturnType=false
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     Bounds: TypeAlias = tuple[float, float]
 
 _MOST = 4
-"""Elements that are set on a background."""
+"""The largest number of special elements."""
 
 _SPECIALS = 16
 _KINDS = 4
-"""Of backgrounds: zeros, a count, and twice any bits."""
+"""Kinds of backgrounds: zeros, a count, and twice random bits."""
 
 _SEEDS = 256
-"""Stocks of wild bits."""
+"""The number of blocks of random bits."""
 
 _READABLE = 16
-"""The first of the stocks, to which it shrinks, hold numbers that are easy to read."""
+"""The number of first blocks, to which examples shrink, with numbers that are easy to read."""
 
 _STOCK = 256
-"""How many there are in one, at least."""
+"""The least number of elements in a block."""
 
 _SHARES = 16
 
@@ -54,24 +54,24 @@ class Palette(Protocol):
     zero: int
     """The simplest."""
     specials: tuple[int, ...]
-    """Some of interest, the simplest first; kindred dtypes have the like at the same place."""
+    """Special ones, the simplest first; similar dtypes have similar ones at the same index."""
 
-    def counted(self, count: int) -> HostArray:
-        """As many, one after the other."""
+    def consecutive(self, count: int) -> HostArray:
+        """Return `count` consecutive numbers."""
 
     def wild(self, seed: int, count: int) -> HostArray:
-        """As many of any sort; the first of them are the same for the same seed."""
+        """Return `count` random numbers; a seed always gives the same first ones."""
 
 
 def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | None) -> HostArray:
-    """A dense native array of any bits that are values of the dtype, or within bounds."""
+    """Draw a dense native array of any bits that are values of the dtype, or within bounds."""
     palette = _palette(dtype, bounds)
     whole = native_dtype(dtype)
     part = _part(whole)
     count = prod(shape) * (whole.itemsize // part.itemsize)
     places = draw(_places(max(count, 1)))
     kind = draw(numbers(_KINDS))
-    codes = palette.counted(count) if kind == 1 else np.full(count, palette.zero, f"u{part.itemsize}")
+    codes = palette.consecutive(count) if kind == 1 else np.full(count, palette.zero, f"u{part.itemsize}")
     if kind > 1:
         _spill(draw, codes, palette)
     for place in places if count else ():
@@ -81,9 +81,9 @@ def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | No
 
 
 def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
-    """Lay wild bits on a part of the array.
+    """Write random bits to a part of the array.
 
-    Each number that shrinks alone leaves fewer of them, or moves them towards the start as they are.
+    Each number that shrinks leaves fewer of them, or moves the same ones towards the start.
     """
     end = _share(draw(numbers(_SHARES)), codes.size)
     length = min(_share(draw(numbers(_SHARES)), codes.size), end)
@@ -93,19 +93,19 @@ def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
 
 
 def _share(eighths: int, count: int) -> int:
-    """From one to all of a number of elements, and often all."""
+    """Return a number from 1 to `count`, and often `count`."""
     return min(count * eighths // 8, count - 1) + 1
 
 
 @lru_cache(maxsize=512)
 def _places(count: int) -> st.SearchStrategy[list[int]]:
-    """Where to set which special element."""
+    """Strategy of positions combined with the indices of special elements."""
     return st.lists(numbers(count * _SPECIALS), max_size=_MOST)
 
 
 @lru_cache(maxsize=512)
 def numbers(count: int) -> st.SearchStrategy[int]:
-    """So many numbers, from 0 on."""
+    """Strategy of the integers below `count`."""
     return st.integers(0, count - 1)
 
 
@@ -141,12 +141,12 @@ class Bits:
         around = [infinity ^ sign, sign, infinity - 1, infinity + 1, sign - 1, 2 * sign - 1]
         return [code % (2 * sign) for code in (*simple, *around, 1, normal - 1, normal)]
 
-    def counted(self, count: int) -> HostArray:
-        """From 1 on, as far as the dtype is exact, and again."""
+    def consecutive(self, count: int) -> HostArray:
+        """Count from 1 to the largest exact integer of the dtype, and repeat."""
         return (np.arange(count) % self._exact + 1).astype(self._part).view(self._code)
 
     def wild(self, seed: int, count: int) -> HostArray:
-        """Any bits, or round numbers; a truth value is 0 or 1."""
+        """Return random bits, or round numbers; a bool is 0 or 1."""
         if seed < _READABLE:
             return self._round.take(_noise(seed, count, "u4") % self._round.size)
         codes = _noise(seed, count, self._code)
@@ -172,13 +172,13 @@ class Between:
             return np.array([value % (1 << 64) for value in values], "u8").astype(code)
         return np.array(values, float).astype(self._part).view(code)
 
-    def counted(self, count: int) -> HostArray:
-        """In steps of one from the simplest to the upper bound, and again."""
+    def consecutive(self, count: int) -> HostArray:
+        """Count from the simplest number to the upper bound, and repeat."""
         steps = int(self._high - self._least) + 1
         return self._codes([self._least + n % steps for n in range(1, count + 1)])
 
     def wild(self, seed: int, count: int) -> HostArray:
-        """Evenly from one bound to the other; first whole numbers and eighths."""
+        """Return evenly distributed numbers within the bounds; the first blocks have integers and eighths."""
         noise, low, high = _noise(seed, count, "u8"), self._low, self._high
         if self._whole:
             return self._codes([low + n % (high - low + 1) for n in noise.tolist()])

@@ -85,7 +85,7 @@ def _has_axes(_dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 # Nobody writes them where they lie: a COO and a GCXS have no assignment, and the values of a DOK lie apart.
-ways: Mapping[str, LayoutCase] = {
+cases: Mapping[str, LayoutCase] = {
     "zeros left out": LayoutCase(_zeros_left_out, writable=False),
     "all stored": LayoutCase(_all_stored, writable=False),
     "another fill value": LayoutCase(_another_fill_value, writable=False),
@@ -94,7 +94,7 @@ ways: Mapping[str, LayoutCase] = {
     "by rows": LayoutCase(_by_rows, takes=_is_compressed, writable=False),
     "by columns": LayoutCase(_by_columns, takes=_is_compressed, writable=False),
     "by keys": LayoutCase(_by_keys, takes=_has_axes, writable=False),
-    "byte-swapped": LayoutCase(_byte_swapped, takes=host.ways["byte-swapped"].takes, writable=False),
+    "byte-swapped": LayoutCase(_byte_swapped, takes=host.cases["byte-swapped"].takes, writable=False),
 }
 
 

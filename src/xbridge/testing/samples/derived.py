@@ -1,7 +1,7 @@
-"""A library that the kit knows nothing special of: whatever host memory it can express, freshly made.
+"""Samples that are derived from a backend alone: every layout of host memory that it accepts.
 
-Nobody else holds that memory, so even a library that reads it late, or believes that it never changes, may
-have it. There is no way to read such an array but to ask its backend where it lies, and then to look there.
+The memory is new and has no other owner. So a library may read it later than the call, or rely on it not to
+change. The kit reads such an array at the address that its backend reports.
 """
 
 from __future__ import annotations
@@ -31,64 +31,64 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
 
-def _takes_any(way: LayoutCase) -> bool:
+def _takes_any(case: LayoutCase) -> bool:
     """Return True if the library can express arrays of that layout."""
-    return any(way.takes(dtype, shape) for shape in ((2, 3), (), (2,)) for dtype in DTYPES)
+    return any(case.takes(dtype, shape) for shape in ((2, 3), (), (2,)) for dtype in DTYPES)
 
 
-class Anything:
-    """What can be known of a library from its backend alone.
+class DerivedSamples:
+    """The samples of a library without a module of its own.
 
     Parameters
     ----------
-    room : Backend
+    backend : Backend
         Its backend.
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._room = backend
+        self._backend = backend
         self.refused: Mapping[str, Callable[[], Array]] = {}
-        known = {name: self._way(way) for name, way in host.ways.items()}
-        self.ways: Mapping[str, LayoutCase] = {
-            name: way for name, way in known.items() if way is not None and _takes_any(way)
+        known = {name: self._case(case) for name, case in host.cases.items()}
+        self.cases: Mapping[str, LayoutCase] = {
+            name: case for name, case in known.items() if case is not None and _takes_any(case)
         }
 
-    def _way(self, way: LayoutCase) -> LayoutCase | None:
-        """The same way, where the library allows it; only read-only memory may repeat, as everywhere."""
-        backend = self._room
-        fixed = way.fold is not None or not way.writable
+    def _case(self, case: LayoutCase) -> LayoutCase | None:
+        """Return the same case if the backend accepts it. Only read-only memory may overlap itself."""
+        backend = self._backend
+        fixed = case.fold is not None or not case.writable
         if fixed and not backend.readonly:
             return None
 
-        def lay(values: HostArray) -> Array:
-            memory = way.lay(values)
+        def make(values: HostArray) -> Array:
+            memory = case.make(values)
             return backend.from_numpy((host.as_readonly(memory) if fixed else memory).view(np.ndarray))
 
         @cache
         def takes(dtype: str, shape: Shape) -> bool:
             libraries = (backend, get(HOST))  # values of the dtype are made in host memory first
-            if any(each.unsupported_dtype(dtype, CPU) for each in libraries) or not way.takes(dtype, shape):
+            if any(each.unsupported_dtype(dtype, CPU) for each in libraries) or not case.takes(dtype, shape):
                 return False
-            memory = way.lay(np.zeros(shape, native_dtype(dtype)))
+            memory = case.make(np.zeros(shape, native_dtype(dtype)))
             info = ArrayInfo(dtype, CPU, shape, native_byteorder=memory.dtype.isnative)
             return backend.accepts_layout(info, layout_of(memory))
 
         writable = not fixed and not backend.assumes_immutable
         return LayoutCase(
-            lay,
-            fold=way.fold,
+            make,
+            fold=case.fold,
             takes=takes,
             writable=writable,
-            as_readonly=self._freeze if writable and backend.readonly else None,
+            as_readonly=self._as_readonly if writable and backend.readonly else None,
             require_grad=backend.require_grad if backend.autograd else None,
         )
 
-    def _freeze(self, x: Array) -> Array:
-        return self._room.from_numpy(_host.as_readonly(self._room.to_numpy(x)))
+    def _as_readonly(self, x: Array) -> Array:
+        return self._backend.from_numpy(_host.as_readonly(self._backend.to_numpy(x)))
 
     def read(self, x: Array, /) -> HostArray:
-        """The bytes where the backend says that they lie, once nothing is pending on them."""
-        backend = self._room
+        """Materialize the array, and read the bytes at the address that the backend reports."""
+        backend = self._backend
         info = backend.array_info(x)
         plain = backend.detach(x) if info.requires_grad else x
         plain = plain if backend.memory_layout(plain).materialized else backend.materialize(plain)
@@ -98,10 +98,10 @@ class Anything:
         return memory.view(dtype) if info.native_byteorder else host.read(memory.view(dtype.newbyteorder()))
 
     def write(self, x: Array, /) -> None:
-        """Invert every bit where the backend says that it lies, if that is host memory it may write."""
-        info, layout = self._room.array_info(x), self._room.memory_layout(x)
-        if info.device != CPU or info.requires_grad or self._room.assumes_immutable or not layout.writable:
-            message = f"nobody may write a {type(x).__name__} on {info.device}"
+        """Invert every bit at the address that the backend reports, if that is writable host memory."""
+        info, layout = self._backend.array_info(x), self._backend.memory_layout(x)
+        if info.device != CPU or info.requires_grad or self._backend.assumes_immutable or not layout.writable:
+            message = f"a {type(x).__name__} on {info.device} is read-only"
             raise ValueError(message)
         raw = _raw_memory.in_place(layout)
         raw[...] = raw.copy() ^ np.uint8(1 if info.dtype == "bool" else 0xFF)
