@@ -1,12 +1,13 @@
 """Arrays whose values are known, and the tests that run over them.
 
-A check is a plain function of a backend's name and a `Sample`. It runs over a sweep first: every way in which
-an array can lie with every dtype, and with every kind of shape, so that no fault hides in a pair that was not
-drawn. Then Hypothesis goes on from there.
+A check is a plain function of a backend's name and a `Sample`. It runs over a sweep first: every memory
+layout with every dtype, and with every kind of shape, so that no fault hides in a pair that was not drawn.
+Then Hypothesis draws more. `XBRIDGE_TEST_DTYPES` limits the dtypes of the sweep, and not those drawn.
 """
 
 from __future__ import annotations
 
+import os
 from functools import wraps
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -46,12 +47,22 @@ KINDS = ("float32", "complex128", "int16", "bool")
 """A dtype of each kind, for where the dtype matters less than the place."""
 
 
+DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
+"""The environment variable that names the dtypes of a sweep, with commas between. Without it all are swept."""
+
+
 def held(backend: str) -> tuple[str, ...]:
     """The canonical dtypes that both the library and the host have."""
     modules = get(backend), get(HOST)
     return tuple(
         word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
     )
+
+
+def swept(backend: str) -> tuple[str, ...]:
+    """Return the dtypes of a sweep: all that are held, or those that `XBRIDGE_TEST_DTYPES` names."""
+    chosen = os.environ.get(DTYPES_SETTING, "").split(",")
+    return tuple(word for word in held(backend) if word in chosen) or held(backend)
 
 
 def telling(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
@@ -114,8 +125,8 @@ def plain(name: str, values: HostArray) -> Array:
 
 
 def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
-    """Every way with every dtype, and with every kind of shape."""
-    usual = [dtype for dtype in ("float32", "complex64", *dtypes) if dtype in dtypes]
+    """Every way with every dtype, and with every kind of shape in the first dtype that the way takes."""
+    usual = [*filter(held(name).__contains__, ("float32", "complex64")), *dtypes]
     for turn, (way, known) in enumerate(samples_of(name).ways.items()):
         pairs: list[tuple[str, Shape]] = [(dtype, WHOLE) for dtype in dtypes if known.takes(dtype, WHOLE)]
         for shape in SHAPES:
@@ -178,11 +189,11 @@ def of_the_host(check: Check) -> Callable[[str], None]:
 def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
     @wraps(check)
     def test(backend: str) -> None:
-        dtypes, name = held(backend), origin(backend)
-        for sample in sweep(name, dtypes):
+        name = origin(backend)
+        for sample in sweep(name, swept(backend)):
             with _Told(sample):
                 check(backend, sample)
-        drawn = samples(name, dtypes=st.sampled_from(dtypes), devices="cpu")
+        drawn = samples(name, dtypes=st.sampled_from(held(backend)), devices="cpu")
         try_on(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
 
     del test.__wrapped__  # pytest would ask for the arguments of the check

@@ -21,6 +21,7 @@ from xbridge.testing.conformance._cases import (
     of_the_host,
     sweep,
     sweep_away,
+    swept,
     telling,
 )
 from xbridge.testing.conformance._probes import apart, read, refusal_of, same_bits, spot
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def _tracked(backend: str) -> Iterator[Sample]:
-    return (sample for sample in _everywhere(backend, held(backend)) if sample.tracked)
+    return (sample for sample in _everywhere(backend, swept(backend)) if sample.tracked)
 
 
 def _everywhere(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
@@ -79,7 +80,7 @@ def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     module = get(backend)
     trackable = {way for way, known in samples_of(backend).ways.items() if known.require_grad}
     assert trackable, "the kit knows of no array that can be tracked"
-    for sample in _everywhere(backend, tuple(filter(is_inexact, held(backend)))):
+    for sample in _everywhere(backend, tuple(filter(is_inexact, swept(backend)))):
         dtype = sample.values.dtype.name
         if sample.tracked or sample.way not in trackable or not is_inexact(dtype):
             continue
@@ -111,7 +112,7 @@ def reaches_back(backend: str, leaf: Array, x: Array) -> bool:
 
 @promise("autograd")
 def test_a_leaf_is_made_of_memory_of_the_host_too(backend: str) -> None:
-    for dtype in filter(is_inexact, held(backend)):
+    for dtype in filter(is_inexact, swept(backend)):
         host = telling(dtype, WHOLE)
         leaf = asarray(host, backend=backend, requires_grad=True)
         assert get(backend).array_info(leaf).requires_grad

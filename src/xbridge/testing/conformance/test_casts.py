@@ -19,7 +19,7 @@ from xbridge._inspect import dtype_of
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DTypeError, ValueLossError
-from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, plain, telling, variants
+from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, plain, swept, telling, variants
 from xbridge.testing.conformance._probes import apart, read, refusal_of, same_bits, spot
 from xbridge.testing.samples.lookup import samples_of
 
@@ -84,8 +84,8 @@ def _rounds_twice(dtype: str, other: str) -> bool:
 
 def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
     """Every pair of dtypes between which there is a cast, with values on either side."""
-    for dtype in held(backend):
-        for other in held(backend):
+    for dtype in swept(backend):
+        for other in swept(backend):
             drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
             if not drops and not ("float8" in dtype and "float8" in other):
                 yield dtype, other, *agreed(dtype, other)
@@ -164,7 +164,7 @@ def test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own(backend: s
 def _alike(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Casts on a device of which the library says that they give the host's numbers."""
     module = get(backend)
-    for dtype, other in permutations(held(backend), 2):
+    for dtype, other in permutations(swept(backend), 2):
         own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
         said = own or (dtype, other) in module.host_casts
         if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
@@ -184,7 +184,7 @@ def test_a_cast_that_drops_imaginary_parts_is_refused(backend: str) -> None:
 
 def narrowings(backend: str) -> Iterator[tuple[str, str]]:
     """Dtypes that become narrower ones, if the defaults of the library are such."""
-    for dtype in held(backend):
+    for dtype in swept(backend):
         for other in held(backend):
             alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
             if alike and DTYPES[other].bits < DTYPES[dtype].bits:
@@ -281,7 +281,7 @@ def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend:
     module = get(backend)
     for device in module.devices():
         there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
-        for dtype in held(HOST):
+        for dtype in swept(HOST):
             alike = [word for word in there if category(word) == category(dtype)]
             values = np.array([1, 1, 1]).astype(native_dtype(dtype))
             if not alike:
@@ -302,7 +302,7 @@ def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend:
 
 
 def test_a_cast_of_no_elements_is_new_memory_too(backend: str) -> None:
-    for dtype in held(backend):
+    for dtype in swept(backend):
         x = plain(backend, np.zeros((0, 2), native_dtype(dtype)))
         for other in (word for word in held(backend) if word != dtype and category(word) == category(dtype)):
             refused = refusal_of(to_backend, x, backend, dtype=other, copy=False)

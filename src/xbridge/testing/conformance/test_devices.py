@@ -17,11 +17,11 @@ from xbridge.errors import CopyError, DeviceError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     WHOLE,
-    held,
     of_its_own,
     of_other_devices,
     plain,
     sweep,
+    swept,
     telling,
 )
 from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot
@@ -61,7 +61,7 @@ def meant(backend: str, device: Device) -> Device:
 
 def dtypes_on(backend: str, device: Device) -> list[str]:
     """The dtypes that the library has there as well."""
-    return [word for word in held(backend) if not get(backend).unsupported_dtype(word, device)]
+    return [word for word in swept(backend) if not get(backend).unsupported_dtype(word, device)]
 
 
 def _sent(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:

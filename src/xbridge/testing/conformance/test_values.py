@@ -17,7 +17,16 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError
 from xbridge.testing._gaps import promise
-from xbridge.testing.conformance._cases import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
+from xbridge.testing.conformance._cases import (
+    WHOLE,
+    held,
+    lay,
+    of_its_own,
+    of_the_host,
+    plain,
+    swept,
+    telling,
+)
 from xbridge.testing.conformance._probes import apart, home, read, refusal_of, same_bits, spot
 from xbridge.testing.conformance.test_autograd import follows
 from xbridge.testing.samples.lookup import samples_of
@@ -84,7 +93,7 @@ def test_a_list_has_every_number(backend: str, sample: Sample) -> None:
 
 
 def test_every_pattern_of_small_dtypes_crosses_both_ways(backend: str) -> None:
-    for word in held(backend):
+    for word in swept(backend):
         kind = native_dtype(word)
         if kind.itemsize > 2 or kind.kind == "b":
             continue
@@ -118,7 +127,7 @@ def _three(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[object],
 
 def test_arrays_are_stacked_in_order(backend: str) -> None:
     module = get(backend)
-    for dtype in held(backend):
+    for dtype in swept(backend):
         for shape in (WHOLE, (), (2, 0)):
             arrays, values = _three(backend, dtype, shape)
             a, b, c = arrays
@@ -165,7 +174,7 @@ def test_the_history_of_every_array_in_a_stack_goes_on(backend: str) -> None:
 
 
 def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:
-    for dtype in held(backend):
+    for dtype in swept(backend):
         arrays, values = _three(HOST, dtype, WHOLE)
         assert same_bits(read(backend, asarray(arrays, backend=backend)), np.stack(values)), dtype
         own = plain(backend, values[0])
