@@ -48,7 +48,7 @@ KINDS = ("float32", "complex128", "int16", "bool")
 
 
 DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
-"""The environment variable that names the dtypes of a sweep, with commas between. Without it all are swept."""
+"""The environment variable that names the dtypes of a sweep, such as `float32,bool`. Unset: all of them."""
 
 
 def held(backend: str) -> tuple[str, ...]:
