@@ -51,8 +51,9 @@ FOUR_DTYPES = "bfloat16,bool,complex64,int64"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer the sweep over all dtypes."""
+    """Offer the sweep over all dtypes, and the snapshot of messages anew."""
     parser.addoption("--exhaustive", action="store_true", help=f"sweep over all dtypes, not {FOUR_DTYPES}")
+    parser.addoption("--update-messages", action="store_true", help="write tests/api/messages.txt anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
