@@ -105,7 +105,7 @@ class Kind(enum.Enum):
 def test_what_to_type_instead_of_what_is_no_array_is_what_its_class_can_do(x: object, hint: str) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy(x)
-    assert str(caught.value).endswith(f"; try {hint}")
+    assert caught.value.hint == hint
 
 
 def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:

@@ -48,7 +48,7 @@ def ungraded(call: Callable[[], object]) -> object:
 
 
 def dual() -> object:
-    forward_ad = torch.autograd.forward_ad
+    forward_ad: Any = torch.autograd.forward_ad
     with forward_ad.dual_level():
         return xbridge.to_numpy(forward_ad.make_dual(F, F))
 
