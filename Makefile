@@ -19,11 +19,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
-SUITE := -m coverage run --data-file
+SUITES := test-suite test-conformance test-core test-emulated
+RUN = # what `make coverage` puts between Python and pytest
+SWEEP = # --exhaustive: all dtypes, not four of them
+PYTEST = $(RUN) -m pytest $(SWEEP)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,16 +34,20 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: test-suite test-conformance ## Run the whole suite: the next two, which --jobs=2 runs side by side
+test: $(VENV)/dev.stamp ## Run test-suite and test-conformance side by side
+	@$(MAKE) --jobs=2 --output-sync=target --keep-going test-suite test-conformance
+
+test-exhaustive: ## Run both with all dtypes, not a sweep over four of them
+	@$(MAKE) test SWEEP=--exhaustive
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
-	$(VENV)/bin/python $(SUITE)=.coverage.suite -m pytest --ignore src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
-	$(VENV)/bin/python $(SUITE)=.coverage.conformance -m pytest src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
 
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest --ignore tests/kit/test_bites.py $(ARGS)
+	$(CORE)/bin/python $(PYTEST) --ignore tests/kit/test_bites.py $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
@@ -52,8 +59,8 @@ test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versi
 	$(NEWEST)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
-	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
-	$(VENV)/bin/python -m pytest --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
+	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python -m pytest $(SWEEP) --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit
 	cd examples/downstream && PYTHONPATH=src ../../$(VENV)/bin/python -m pytest $(ARGS)
@@ -61,8 +68,10 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
-coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
-	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.suite .coverage.conformance .coverage.core .coverage.emulated
+coverage: RUN = -m coverage run --data-file=.coverage.$@
+coverage: SWEEP = --exhaustive
+coverage: $(SUITES) ## Run these suites with all dtypes; every branch must have run in one of them
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices

@@ -11,7 +11,7 @@ from fresh import run
 from hypothesis import event, given, settings
 
 import xbridge
-from xbridge import explain
+from xbridge import _host, explain
 from xbridge._core.protocol import OPTIONAL, VERBS
 from xbridge._plan.steps import Op
 from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory

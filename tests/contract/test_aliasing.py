@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from rawmemory import bits, in_place, overlaps, poke, same_bits, tensor_of, touched, write
-from strategies import host_dtype, options
-from strategies_torch import PENDING, SETTLED, TORCH_DTYPES, TRACKED, tensors, torch_dtype
+from rawmemory import bits, in_place, overlaps, poke, same_bits, touched, write
+from strategies import options
+from strategies_torch import SETTLED, TRACKED, tensors, torch_dtype
 
 import xbridge
 from xbridge.testing.samples.numpy import cases
@@ -31,52 +31,11 @@ DENSE = host_arrays(layouts=st.sampled_from(["C", "Fortran", "transposed"])) | t
     layouts=["contiguous", "transposed", "channels-last"]
 )
 TARGETS = st.sampled_from(["numpy", "torch"])
-SIXTEEN_BITS_OR_LESS = [word for word in TORCH_DTYPES if torch_dtype(word).itemsize <= 2 and word != "bool"]
 
 
 def any_arrays() -> st.SearchStrategy[Any]:
     """Arrays of either library."""
     return host_arrays() | tensors()
-
-
-# -- values --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layout", cases)
-@settings(max_examples=30)
-@given(data=st.data())
-def test_numpy_to_torch_to_numpy_is_the_identity(layout: str, data: st.DataObject) -> None:
-    array = data.draw(host_arrays(layouts=layout))
-    tensor = xbridge.to_backend(array, "torch")
-    back = xbridge.to_numpy(tensor)
-    assert tensor.dtype == torch_dtype(array.dtype.name)
-    assert back.dtype == host_dtype(array.dtype.name)
-    assert same_bits(tensor, array)
-    assert same_bits(back, array)
-
-
-@pytest.mark.parametrize("layout", [*SETTLED, *PENDING])
-@settings(max_examples=30)
-@given(data=st.data())
-def test_torch_to_numpy_to_torch_is_the_identity(layout: str, data: st.DataObject) -> None:
-    tensor = data.draw(tensors(layouts=[layout]))
-    array = xbridge.to_numpy(tensor)
-    back = xbridge.to_backend(array, "torch")
-    assert array.dtype == host_dtype(str(tensor.dtype).removeprefix("torch."))
-    assert back.dtype == tensor.dtype
-    assert same_bits(array, tensor)
-    assert same_bits(back, tensor)
-
-
-@pytest.mark.parametrize("word", SIXTEEN_BITS_OR_LESS)
-def test_every_bit_pattern_crosses_both_ways(word: str) -> None:
-    dtype = host_dtype(word)
-    array = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
-    tensor = tensor_of(bits(array), torch_dtype(word))
-    for result in (xbridge.to_backend(array, "torch"), xbridge.to_numpy(tensor)):
-        assert same_bits(result, array)
-    assert np.array_equal(touched(xbridge.to_backend(array, "torch")), touched(array))
-    assert np.array_equal(touched(xbridge.to_numpy(tensor)), touched(tensor))
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -1,111 +1,86 @@
-"""Every dtype and layout crosses between host and accelerator bit for bit.
+"""What moves between host and accelerator arrives bit for bit, in memory of its own, where it was to go.
 
-Values go one way by xbridge and the other way by torch.
+The device is a CUDA device if there is one, or else the pretend accelerator. Values go one way by xbridge and
+the other way by torch, and memory is compared by addresses and by writes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from emulated.there import DEVICE, KIND
-from rawmemory import same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+from rawmemory import bits, poke, same_bits, write
+from strategies_torch import TORCH_DTYPES, tensors
 
 import xbridge
-from xbridge._core.dtypes import DTYPES
 from xbridge.backends import torch as torch_backend
+from xbridge.testing.strategies import host_arrays, samples
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-every_dtype = pytest.mark.parametrize("name", [name for name in DTYPES if hasattr(torch, name)])
-
-
-def tensor(name: str, *shape: int) -> torch.Tensor:
-    """Any bits that are values of a dtype, on the host."""
-    dtype = getattr(torch, name)
-    size = torch.Size(shape).numel() * dtype.itemsize
-    raw = np.random.default_rng(3).integers(0, 2 if name == "bool" else 256, size, dtype="uint8")
-    return torch.from_numpy(raw).view(dtype).reshape(shape)
+COPIES = st.sampled_from([None, True])
+arrays_of_the_host = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES)) | tensors()
+samples_there = samples("torch", devices=DEVICE)
 
 
-LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "dense": lambda x: x,
-    "transposed": lambda x: x.T,
-    "every other": lambda x: x[:, 1::2],
-    "a part": lambda x: x[1:, 1:3],
-    "repeated": lambda x: x[:1].expand(3, -1),
-    "0-d": lambda x: x[1, 1],
-    "empty": lambda x: x[:0],
-}
-every_layout = pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
+def on_host(x: torch.Tensor) -> torch.Tensor:
+    """A device tensor, brought to the host by torch."""
+    return x.detach().resolve_conj().resolve_neg().cpu()
 
 
-@every_dtype
-@every_layout
-def test_a_tensor_arrives_bit_for_bit(name: str, lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    x = lay(tensor(name, 3, 4))
-
-    there = xbridge.to_backend(x, "torch", device=KIND)
-
-    assert (xbridge.device_of(there), there.dtype) == (DEVICE, x.dtype)
-    assert same_bits(there.cpu(), x)
+@given(arrays_of_the_host, COPIES)
+def test_an_array_arrives_bit_for_bit_with_its_dtype_on_the_device(source: Any, copy: bool | None) -> None:
+    there = xbridge.to_backend(source, "torch", device=KIND, copy=copy)
+    assert xbridge.device_of(there) == DEVICE
+    assert xbridge.dtype_of(there) == xbridge.dtype_of(source)
+    assert same_bits(on_host(there), source)
 
 
-@every_dtype
-@every_layout
-def test_a_tensor_comes_back_bit_for_bit(name: str, lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    host = tensor(name, 3, 4)
-    x = lay(host.to(KIND))
-
-    back = xbridge.to_backend(x, "torch", device="cpu")
-
-    assert back.dtype == host.dtype
-    assert same_bits(back, lay(host))
+@given(samples_there, st.sampled_from(["numpy", "torch"]), COPIES)
+def test_an_array_comes_back_bit_for_bit_with_its_dtype(sample: Any, target: str, copy: bool | None) -> None:
+    back = xbridge.to_backend(sample.array, target, device="cpu", copy=copy)
+    assert xbridge.device_of(back) == "cpu"
+    assert xbridge.dtype_of(back) == xbridge.dtype_of(sample.array) == sample.values.dtype.name
+    assert same_bits(back, sample.values)
 
 
-@every_dtype
-@every_layout
-def test_a_numpy_array_arrives_and_comes_back_bit_for_bit(
-    name: str, lay: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    host = tensor(name, 3, 4)
-    array = xbridge.to_numpy(lay(host))
-
-    there = xbridge.to_backend(array, "torch", device=KIND)
-    back = xbridge.to_numpy(lay(host.to(KIND)))
-
-    assert same_bits(there.cpu(), lay(host))
-    assert back.dtype == array.dtype
-    assert same_bits(back, array)
+@given(arrays_of_the_host)
+def test_a_write_to_the_source_does_not_reach_what_was_sent(source: Any) -> None:
+    there = xbridge.to_backend(source, "torch", device=KIND)
+    before = bits(source)
+    poke(source)
+    assert np.array_equal(bits(on_host(there)), before)
 
 
-ARRAYS: dict[str, Callable[[], np.ndarray]] = {
-    "reversed": lambda: np.arange(12.0).reshape(3, 4)[::-1, ::-2],
-    "read-only": lambda: np.broadcast_to(np.arange(4.0), (3, 4)),
-    "of foreign byte order": lambda: np.arange(4.0).astype(">f8"),
-    "not aligned": lambda: np.zeros(33, "u1")[1:].view("f8"),
-    "in Fortran order": lambda: np.asfortranarray(np.arange(12.0).reshape(3, 4)),
-}
+@given(samples_there)
+def test_what_came_back_is_the_callers_own_to_write(sample: Any) -> None:
+    before = bits(on_host(sample.array))
+    host = xbridge.to_numpy(sample.array)
+    assert host.flags.writeable
+    write(host)
+    assert np.array_equal(bits(on_host(sample.array)), before)
 
 
-@pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
-def test_an_array_that_torch_cannot_take_as_it_is_arrives(make: Callable[[], np.ndarray]) -> None:
-    array = make()
+@given(arrays_of_the_host, samples_there)
+def test_no_memory_is_shared_between_host_and_device(here: Any, there: Any) -> None:
+    for x, target, device in (
+        (here, "torch", KIND),
+        (there.array, "torch", "cpu"),
+        (there.array, "numpy", "cpu"),
+    ):
+        if 0 in x.shape:
+            continue
+        with pytest.raises(xbridge.CopyError):
+            xbridge.to_backend(x, target, device=device, copy=False)
 
-    there = xbridge.to_backend(array, "torch", device=KIND)
 
-    assert same_bits(there.cpu(), array)
-
-
-@pytest.mark.parametrize("pending", [torch.conj, lambda z: z.conj().imag], ids=["conj", "neg"])
-def test_what_is_pending_is_done_on_the_way(pending: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    z = tensor("complex64", 3, 4)
-
-    assert same_bits(xbridge.to_numpy(pending(z.to(KIND))), pending(z))
-    assert same_bits(xbridge.to_backend(pending(z), "torch", device=KIND).cpu(), pending(z))
+@given(samples_there)
+def test_what_is_on_the_device_already_stays_there(sample: Any) -> None:
+    assert xbridge.to_backend(sample.array, "torch") is sample.array
+    assert xbridge.to_backend(sample.array, "torch", device=KIND, copy=False) is sample.array
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 import xbridge
 from xbridge.backends._defaults import written
 from xbridge.testing import conformance
+from xbridge.testing.conformance._cases import DTYPES_SETTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,9 @@ settings.register_profile(
 
 
 @pytest.fixture
-def few_examples() -> Iterator[None]:
-    """The sweeps find what is planted; Hypothesis only shows that it runs."""
+def few_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sweep over every dtype, which finds what is planted; Hypothesis only shows that it runs."""
+    monkeypatch.delenv(DTYPES_SETTING, raising=False)
     before = settings.get_current_profile_name()
     settings.load_profile("bites")
     yield

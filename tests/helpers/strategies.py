@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from xbridge._core.dtypes import DTYPES
+from xbridge.testing.conformance._cases import swept_dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,9 @@ EXTENDED = tuple(word for word in DTYPES if not hasattr(np, word))
 """The dtypes that NumPy has through ml_dtypes."""
 
 HOST_DTYPES = tuple(word for word in DTYPES if word not in EXTENDED or find_spec("ml_dtypes"))
+
+SWEPT = swept_dtypes("numpy")
+"""The dtypes that a parametrised test goes through: four, or with --exhaustive all."""
 
 
 def host_dtype(word: str) -> np.dtype[Any]:

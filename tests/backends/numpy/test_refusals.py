@@ -76,7 +76,7 @@ def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, 
     for call in calls:
         with pytest.raises(error) as caught:
             call()
-        assert str(caught.value).endswith(f"; try {hint}")
+        assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("name", LEAVING)

@@ -87,7 +87,7 @@ def test_what_is_no_values_in_memory_does_not_leave_torch(name: str) -> None:
     for call in calls:
         with pytest.raises(U) as caught:
             call()
-        assert str(caught.value).endswith(f"; try {hint}")
+        assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("name", SPECIAL)
@@ -129,7 +129,7 @@ def test_a_mask_of_torch_is_not_lost() -> None:
     for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x], backend="numpy")):
         with pytest.raises(U) as caught:
             call(x)
-        assert str(caught.value).endswith("; try x.to_tensor(value)")
+        assert caught.value.hint == "x.to_tensor(value)"
 
 
 def test_meta_takes_and_gives_no_data() -> None:

@@ -2,11 +2,12 @@
 
 A check is a function of a backend's name and a `Sample`. It first runs over a sweep: every layout with every
 dtype, and with every kind of shape. So a fault cannot hide in a pair that was not drawn. Hypothesis then
-draws further samples.
+draws further samples. `XBRIDGE_TEST_DTYPES` limits the dtypes of the sweep, and not those drawn.
 """
 
 from __future__ import annotations
 
+import os
 from functools import wraps
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -46,12 +47,22 @@ DTYPE_OF_EACH_KIND = ("float32", "complex128", "int16", "bool")
 """For tests in which the device matters more than the dtype."""
 
 
+DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
+"""The environment variable that names the dtypes of a sweep, such as `float32,bool`. Unset: all of them."""
+
+
 def common_dtypes(backend: str) -> tuple[str, ...]:
     """Return the canonical dtypes that both the library and the host have."""
     modules = get(backend), get(HOST)
     return tuple(
         word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
     )
+
+
+def swept_dtypes(backend: str) -> tuple[str, ...]:
+    """Return the dtypes of a sweep: all common ones, or those of them that `XBRIDGE_TEST_DTYPES` names."""
+    chosen = os.environ.get(DTYPES_SETTING, "").split(",")
+    return tuple(word for word in common_dtypes(backend) if word in chosen) or common_dtypes(backend)
 
 
 def edge_values(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
@@ -116,8 +127,8 @@ def plain_array(name: str, values: HostArray) -> Array:
 
 
 def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
-    """Yield samples of every layout with every dtype, and with every kind of shape."""
-    usual = [dtype for dtype in ("float32", "complex64", *dtypes) if dtype in dtypes]
+    """Yield samples of every layout with every dtype, and with every kind of shape in one dtype."""
+    usual = [*filter(common_dtypes(name).__contains__, ("float32", "complex64")), *dtypes]
     for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
         pairs: list[tuple[str, Shape]] = [
             (dtype, FULL_SHAPE) for dtype in dtypes if case.takes(dtype, FULL_SHAPE)
@@ -185,11 +196,11 @@ def for_host_arrays(check: Check) -> Callable[[str], None]:
 def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
     @wraps(check)
     def test(backend: str) -> None:
-        dtypes, name = common_dtypes(backend), origin(backend)
-        for sample in sweep(name, dtypes):
+        name = origin(backend)
+        for sample in sweep(name, swept_dtypes(backend)):
             with _SampleNote(sample):
                 check(backend, sample)
-        drawn = samples(name, dtypes=st.sampled_from(dtypes), devices="cpu")
+        drawn = samples(name, dtypes=st.sampled_from(common_dtypes(backend)), devices="cpu")
         run_examples(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
 
     del test.__wrapped__  # pytest would ask for the arguments of the check

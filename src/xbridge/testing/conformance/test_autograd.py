@@ -22,6 +22,7 @@ from xbridge.testing.conformance._cases import (
     for_host_arrays,
     sweep,
     sweep_devices,
+    swept_dtypes,
 )
 from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
 from xbridge.testing.samples.lookup import samples_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def _arrays_with_grad(backend: str) -> Iterator[Sample]:
-    return (sample for sample in _arrays_on_all_devices(backend, common_dtypes(backend)) if sample.tracked)
+    return (sample for sample in _arrays_on_all_devices(backend, swept_dtypes(backend)) if sample.tracked)
 
 
 def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
@@ -81,7 +82,7 @@ def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
     module = get(backend)
     trackable = {layout for layout, case in samples_of(backend).cases.items() if case.require_grad}
     assert trackable, "no sample can require grad"
-    for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, common_dtypes(backend)))):
+    for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, swept_dtypes(backend)))):
         dtype = sample.values.dtype.name
         if sample.tracked or sample.layout not in trackable or not is_inexact(dtype):
             continue
@@ -116,7 +117,7 @@ def has_graph(backend: str, leaf: Array, x: Array) -> bool:
 
 @promise("autograd")
 def test_requires_grad_makes_a_leaf_of_a_host_array(backend: str) -> None:
-    for dtype in filter(is_inexact, common_dtypes(backend)):
+    for dtype in filter(is_inexact, swept_dtypes(backend)):
         host = edge_values(dtype, FULL_SHAPE)
         leaf = asarray(host, backend=backend, requires_grad=True)
         assert get(backend).array_info(leaf).requires_grad

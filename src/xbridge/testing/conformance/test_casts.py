@@ -26,6 +26,7 @@ from xbridge.testing.conformance._cases import (
     for_own_arrays,
     make_sample,
     plain_array,
+    swept_dtypes,
     variants,
 )
 from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
@@ -92,8 +93,8 @@ def _rounds_twice(dtype: str, other: str) -> bool:
 
 def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
     """Yield every pair of dtypes with a cast, with the values before and after it."""
-    for dtype in common_dtypes(backend):
-        for other in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
+        for other in swept_dtypes(backend):
             drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
             if not drops and not ("float8" in dtype and "float8" in other):
                 yield dtype, other, *representable(dtype, other)
@@ -174,7 +175,7 @@ def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
 def _host_casts(backend: str, device: Device) -> Iterator[tuple[str, str]]:
     """Yield the casts on a device that the backend declares to match NumPy."""
     module = get(backend)
-    for dtype, other in permutations(common_dtypes(backend), 2):
+    for dtype, other in permutations(swept_dtypes(backend), 2):
         own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
         said = own or (dtype, other) in module.host_casts
         if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
@@ -194,7 +195,7 @@ def test_a_cast_that_drops_imaginary_parts_raises(backend: str) -> None:
 
 def narrowings(backend: str) -> Iterator[tuple[str, str]]:
     """Yield each dtype with each narrower dtype of its kind."""
-    for dtype in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
         for other in common_dtypes(backend):
             alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
             if alike and DTYPES[other].bits < DTYPES[dtype].bits:
@@ -291,7 +292,7 @@ def test_dtype_nearest_keeps_supported_dtypes_and_the_kind_of_others(backend: st
     module = get(backend)
     for device in module.devices():
         there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
-        for dtype in common_dtypes(HOST):
+        for dtype in swept_dtypes(HOST):
             alike = [word for word in there if category(word) == category(dtype)]
             values = np.array([1, 1, 1]).astype(native_dtype(dtype))
             if not alike:
@@ -312,7 +313,7 @@ def test_dtype_nearest_keeps_supported_dtypes_and_the_kind_of_others(backend: st
 
 
 def test_a_cast_of_an_empty_array_makes_new_memory(backend: str) -> None:
-    for dtype in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
         x = plain_array(backend, np.zeros((0, 2), native_dtype(dtype)))
         for other in (
             word for word in common_dtypes(backend) if word != dtype and category(word) == category(dtype)

@@ -17,12 +17,12 @@ from xbridge.errors import CopyError, DeviceError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
-    common_dtypes,
     edge_values,
     for_device_arrays,
     for_own_arrays,
     plain_array,
     sweep,
+    swept_dtypes,
 )
 from xbridge.testing.conformance._probes import default_device, disjoint, error_of, memory_of, read, same_bits
 from xbridge.testing.samples.lookup import samples_of
@@ -61,7 +61,7 @@ def resolved_kind(backend: str, device: Device) -> Device:
 
 def dtypes_on(backend: str, device: Device) -> list[str]:
     """Return the dtypes that the library has on the device."""
-    return [word for word in common_dtypes(backend) if not get(backend).unsupported_dtype(word, device)]
+    return [word for word in swept_dtypes(backend) if not get(backend).unsupported_dtype(word, device)]
 
 
 def _moved_arrays(backend: str) -> Iterator[tuple[Array, Array, HostArray, Device]]:

@@ -29,6 +29,7 @@ from xbridge.testing.conformance._cases import (
     for_own_arrays,
     plain_array,
     sweep,
+    swept_dtypes,
 )
 from xbridge.testing.conformance._probes import (
     always_copies,
@@ -124,7 +125,7 @@ def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: 
 @promise("sharing")
 def test_dense_host_memory_is_shared(backend: str) -> None:
     module = get(backend)
-    for dtype in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
         for shape in (FULL_SHAPE, (), (5,)):
             host = edge_values(dtype, shape)
             assert module.accepts_layout(_host_info(host), get(HOST).memory_layout(host))
@@ -211,7 +212,7 @@ def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
 @promise("axis_order")
 def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
     for name in dict.fromkeys((backend, HOST)):
-        for sample in sweep(name, common_dtypes(backend)):
+        for sample in sweep(name, swept_dtypes(backend)):
             source = get(name).memory_layout(sample.array)
             if source.may_overlap_itself() or not sample.values.size:
                 continue

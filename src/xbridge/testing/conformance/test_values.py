@@ -25,6 +25,7 @@ from xbridge.testing.conformance._cases import (
     for_own_arrays,
     make_sample,
     plain_array,
+    swept_dtypes,
 )
 from xbridge.testing.conformance._probes import default_device, disjoint, error_of, memory_of, read, same_bits
 from xbridge.testing.conformance.test_autograd import gradient_reaches
@@ -92,7 +93,7 @@ def test_to_list_returns_every_number(backend: str, sample: Sample) -> None:
 
 
 def test_every_bit_pattern_of_a_small_dtype_converts_both_ways(backend: str) -> None:
-    for word in common_dtypes(backend):
+    for word in swept_dtypes(backend):
         kind = native_dtype(word)
         if kind.itemsize > 2 or kind.kind == "b":
             continue
@@ -126,7 +127,7 @@ def _three_arrays(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[o
 
 def test_arrays_are_stacked_in_order(backend: str) -> None:
     module = get(backend)
-    for dtype in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
         for shape in (FULL_SHAPE, (), (2, 0)):
             arrays, values = _three_arrays(backend, dtype, shape)
             a, b, c = arrays
@@ -186,7 +187,7 @@ def test_gradients_flow_from_a_stack_to_each_of_its_arrays(backend: str) -> None
 
 
 def test_host_arrays_are_stacked_in_order(backend: str) -> None:
-    for dtype in common_dtypes(backend):
+    for dtype in swept_dtypes(backend):
         arrays, values = _three_arrays(HOST, dtype, FULL_SHAPE)
         assert same_bits(read(backend, asarray(arrays, backend=backend)), np.stack(values)), dtype
         own = plain_array(backend, values[0])
