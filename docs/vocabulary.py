@@ -169,7 +169,8 @@ def texts(path: Path, source: str) -> tuple[list[Found], list[tuple[int, str, st
         return [Found(n, line.partition("<!--")[0]) for n, line in enumerate(prose.splitlines(), 1)], []
     tree = ast.parse(source)
     if shown(path).startswith("test"):
-        return [name for name in bound(tree) if name.text.startswith("test_")], []
+        names = [name for name in bound(tree) if name.text.startswith("test_")]
+        return [Found(name.line, words_of(name.text)) for name in names], []  # a test's name is a sentence
     return [*bound(tree), *strings(tree), *comments(source)], [*without_verb(tree)]
 
 

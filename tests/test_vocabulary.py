@@ -64,7 +64,7 @@ def test_good_code_is_accepted(tmp_path: Path) -> None:
 
 def test_in_tests_only_the_names_of_tests_are_read(tmp_path: Path) -> None:
     path = tmp_path / "test_planted.py"
-    path.write_text('def test_nobody_writes(): "It is no array."\ndef told(): ...', "utf-8")
+    path.write_text('def test_nobody_has_a_hot_history(): "It is no array."\ndef told(): ...', "utf-8")
     (fault,) = vocabulary.faults(path)
     assert fault.startswith("test_planted.py:1: 'nobody'")
 

@@ -119,7 +119,7 @@ def test_importing_xbridge_neither_looks_for_plugins_nor_imports_one(
 @pytest.mark.parametrize(
     "line", ["1 / 0", "import no_such_library", "class Oops(Exception): ...\nraise Oops"]
 )
-def test_a_plugin_that_cannot_be_imported_is_named_and_harms_nobody(
+def test_a_plugin_that_cannot_be_imported_is_named_and_does_no_harm(
     install: Callable[..., None], line: str
 ) -> None:
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
@@ -139,7 +139,7 @@ def test_a_plugin_whose_library_is_missing_says_what_to_install(install: Callabl
 
 
 @pytest.mark.parametrize("path", ["no_such_plugin", "toylib.no_such_module", "toylib:make_backend", "no way"])
-def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[..., None], path: str) -> None:
+def test_an_entry_point_to_nothing_is_named_and_does_no_harm(install: Callable[..., None], path: str) -> None:
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
     install("xbridge-broken", f"broken = {path}")
     assert str(refused("broken")) == (
@@ -186,7 +186,7 @@ def test_an_entry_point_to_nothing_is_named_and_harms_nobody(install: Callable[.
         ),
     ],
 )
-def test_a_plugin_that_is_no_backend_is_named_and_harms_nobody(
+def test_a_plugin_that_is_not_a_backend_is_named_and_does_no_harm(
     install: Callable[..., None], changes: str, reason: str
 ) -> None:
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
@@ -209,7 +209,7 @@ def test_a_plugin_that_was_broken_is_tried_anew_when_it_is_asked_for(
     assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
 
 
-def test_a_package_whose_metadata_nobody_can_read_announces_nothing_and_harms_nobody(
+def test_a_package_with_broken_metadata_announces_nothing_and_does_no_harm(
     install: Callable[..., None],
 ) -> None:
     install("xbridge-broken", "no entry point")
@@ -221,7 +221,7 @@ def test_a_package_whose_metadata_nobody_can_read_announces_nothing_and_harms_no
 # -- one name, several backends ------------------------------------------------------------------
 
 
-def test_two_plugins_that_claim_one_name_are_both_named_and_harm_nobody(
+def test_two_plugins_that_claim_one_name_are_both_named_and_do_no_harm(
     install: Callable[..., None],
 ) -> None:
     install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)

@@ -110,7 +110,7 @@ def test_a_missing_library_says_what_to_install() -> None:
 @pytest.mark.parametrize(
     "line", ["from numpy import no_such_name", "import no_such_name", "raise OSError('no_such_name')"]
 )
-def test_a_broken_library_is_told_from_a_missing_one(
+def test_a_broken_library_is_distinguished_from_a_missing_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     (tmp_path / "broken_toys.py").write_text(f"{line}\n")
@@ -327,7 +327,7 @@ def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
     assert xbridge.to_backend(a, "toylib", dtype="default").data.dtype == np.dtype(narrowed)
 
 
-def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
+def test_two_libraries_without_read_only_arrays_convert_through_host_memory() -> None:
     own: dict[str, Any] = {
         "assumes_immutable": False,
         "memory_layout": lambda x: backend.memory_layout(x.data),
@@ -342,7 +342,7 @@ def test_two_libraries_without_a_read_only_array_meet_in_host_memory() -> None:
     assert not np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
 
 
-def test_plain_arrays_of_two_libraries_take_the_hot_path() -> None:
+def test_plain_arrays_of_two_libraries_take_the_fast_path() -> None:
     asked: list[str] = []
 
     def fast_from_numpy(host: HostArray) -> Toy | None:
@@ -539,7 +539,7 @@ class Slow(Completed):
 
 
 @pytest.mark.parametrize("watch", [xbridge.record, lambda: xbridge.policy(copies="warn")])
-def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_then(
+def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwhile(
     monkeypatch: pytest.MonkeyPatch, watch: Callable[[], AbstractContextManager[object]]
 ) -> None:
     monkeypatch.setattr(Slow, "reading", threading.Event())
@@ -562,7 +562,7 @@ def test_tables_that_are_being_laid_out_are_not_put_in_when_somebody_watches_by_
     assert _registry.fast_converters["toylib"].keys() >= {Toy}
 
 
-def test_nothing_fills_the_tables_while_somebody_watches() -> None:
+def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
     """Threads that load, replace and convert, and one that watches again and again."""
     backends = [make_backend(), make_backend()]
     xbridge.register_backend("toylib", backends[0])

@@ -61,7 +61,7 @@ def test_every_command_has_a_page_of_help_and_speaks_json(
 
 
 @pytest.mark.parametrize("words", [[], ["nothing"], ["convert", "a.npy"], ["matrix", "colours"]])
-def test_a_call_that_cannot_be_read_is_told_and_exits_with_2(
+def test_an_invalid_call_prints_an_error_and_exits_with_2(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -94,7 +94,7 @@ def test_whatever_goes_wrong_is_one_line_and_the_status_2(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_pipe_that_its_reader_closes_is_not_an_error() -> None:
     code = (
         "import sys; from xbridge._cli import info, main\n"
         "info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
@@ -236,7 +236,7 @@ def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_inter
 
 @pytest.mark.skipif(os.name == "nt", reason="the signals and closed files of a POSIX shell")
 @pytest.mark.parametrize("before", ["trap '' HUP;", "exec >&-;", "export PYTHONIOENCODING=ascii;"])
-def test_what_the_shell_has_set_up_is_no_failure(tmp_path: Path, before: str) -> None:
+def test_streams_as_the_shell_has_set_them_up_do_not_fail_a_command(tmp_path: Path, before: str) -> None:
     np.savez(tmp_path / "a.npz", é=np.ones(2))
     hang_up = "signal.raise_signal(signal.SIGHUP)" if "HUP" in before else "None"
     code = f"""
@@ -262,7 +262,7 @@ script()
 @pytest.mark.parametrize(
     ("name", "words", "status"), [("stdout", ["info", "numpy"], 0), ("stderr", ["info", "x"], 2)]
 )
-def test_what_is_closed_is_written_to_nobody(
+def test_output_to_a_closed_stream_is_dropped(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -279,7 +279,7 @@ def test_what_is_closed_is_written_to_nobody(
     assert capsys.readouterr() == ("", "")
 
 
-def test_info_tells_of_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(shell(capsys, "info", "--json"))
     assert told["python"] == ".".join(map(str, sys.version_info[:3]))
     found = {backend["name"]: backend for backend in told["backends"]}

@@ -377,7 +377,7 @@ def test_a_record_too_long_for_a_header_is_refused(
     assert listing(tmp_path) == {"a.npy"}
 
 
-def test_it_tells_what_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_the_arrays_that_it_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "a.npz", weight=np.ones((256, 3), "float32"), n=np.array(3))
     out = shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.safetensors")
     assert out.splitlines() == [

@@ -396,7 +396,7 @@ PT: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("what", PT)
-def test_what_is_no_flat_dict_of_plain_tensors_is_refused_by_name(
+def test_a_file_that_is_not_a_flat_dict_of_plain_tensors_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -441,7 +441,7 @@ def test_what_torch_cannot_map_it_loads(tmp_path: Path, capsys: pytest.CaptureFi
         assert found["a"].tolist() == list(range(1000))
 
 
-def test_a_tensor_alone_has_no_name_and_may_lie_in_any_order(
+def test_a_tensor_alone_has_no_name_and_may_be_in_any_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch = pytest.importorskip("torch")

@@ -85,7 +85,7 @@ def test_a_row_for_each_layout_that_says_what_addresses_say(
             assert ("read-only" in cell[target]) != host.flags.writeable
 
 
-def test_where_nobody_else_is_there_is_nothing_to_measure(
+def test_with_one_backend_there_is_nothing_to_measure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matrix, "is_available", lambda name: name == "numpy")
@@ -93,6 +93,6 @@ def test_where_nobody_else_is_there_is_nothing_to_measure(
     assert shell(capsys, "matrix", "pairs").splitlines()[1] == "numpy  itself"
 
 
-def test_a_backend_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_backend_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "dtypes", "--from", "nobody")
     assert "cannot find backend 'nobody'" in refused(capsys, "matrix", "--to", "nobody")

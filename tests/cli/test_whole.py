@@ -294,7 +294,7 @@ def test_a_folder_that_may_not_be_written_is_said(
         (("pipe.npz", "new.npz"), "cannot read pipe.npz: it is not a regular file"),
     ],
 )
-def test_a_name_that_is_no_file_is_refused(
+def test_a_name_that_is_not_a_file_is_refused(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: Any, reason: str
 ) -> None:
     monkeypatch.chdir(source.parent)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import xbridge
 from xbridge.backends._registry import get
+from xbridge.testing.conformance._cases import common_dtypes
 from xbridge.testing.conformance._probes import read, same_bits
 from xbridge.testing.strategies import samples
 

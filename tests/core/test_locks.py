@@ -212,7 +212,7 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
 
 
 @needs_fork
-def test_who_forks_with_a_lock_still_has_it_in_the_child_and_can_give_it_back() -> None:
+def test_a_thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_release_it() -> None:
     code = """
     import os, signal, threading
     from xbridge._core import locks

@@ -62,7 +62,7 @@ each_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
 
 
 @each_export
-def test_writable_memory_is_shared_with_who_looks_at_it_there(
+def test_writable_memory_is_shared_with_a_library_that_imports_it(
     export: Callable[..., Exporter], cupy: ModuleType
 ) -> None:
     a = memory()
@@ -77,7 +77,7 @@ def test_writable_memory_is_shared_with_who_looks_at_it_there(
 
 
 @each_export
-def test_who_asks_for_a_copy_or_the_host_gets_it(export: Callable[..., Exporter], cupy: ModuleType) -> None:
+def test_a_call_for_a_copy_or_the_host_gets_it(export: Callable[..., Exporter], cupy: ModuleType) -> None:
     a = memory()
     made = [
         xbridge.to_backend(export(a), "cupy", copy=True),
@@ -127,7 +127,7 @@ def test_what_may_not_be_written_is_copied(export: Callable[[Any], Exporter], cu
     assert xbridge.to_list(xbridge.to_backend(export(a[:0]), "cupy", copy=False)) == []
 
 
-def test_what_an_exporter_copied_is_nobody_elses(cupy: ModuleType) -> None:
+def test_a_copy_that_an_exporter_made_is_shared_with_no_other_array(cupy: ModuleType) -> None:
     a = memory()
     x = xbridge.to_backend(shown(a, flags=3), "cupy")
     assert x.data.ptr == a.ctypes.data
@@ -148,7 +148,7 @@ def other_memory() -> dict[str, Any]:
     return {"__dlpack__": export, "__dlpack_device__": lambda: (2, 0)}
 
 
-def test_the_stream_of_who_takes_it_is_told_on_the_device_of_the_memory(cupy: ModuleType) -> None:
+def test_the_stream_of_the_consumer_is_passed_on_the_device_of_the_memory(cupy: ModuleType) -> None:
     a, asked = memory(), []
     made: Any = capsule(a, device=(2, 1))
 
@@ -176,7 +176,7 @@ def test_managed_memory_is_on_the_device_that_says_so(cupy: ModuleType) -> None:
         xbridge.to_backend(x, "cupy")
 
 
-def test_who_reads_later_than_the_call_is_no_door(cupy: ModuleType) -> None:
+def test_a_library_that_reads_later_than_the_call_does_not_import_for_others(cupy: ModuleType) -> None:
     backend: Any = get("cupy")
     later: dict[str, Any] = {
         "array_info": lambda x: backend.array_info(x.data),
@@ -329,7 +329,7 @@ class TheirError(Exception):
     """Of a library that derives from nothing more special."""
 
 
-def test_whatever_an_export_raises_is_chained_and_nobody_asks_again(cupy: ModuleType) -> None:
+def test_an_exception_of_an_export_is_chained_and_the_export_is_not_repeated(cupy: ModuleType) -> None:
     for error in (TheirError("no"), TypeError("no"), RecursionError(), StopIteration(), BufferError("no")):
         calls: list[object] = []
         x = Exporter(__dlpack__=raising(error, calls), __dlpack_device__=lambda: (2, 0))
@@ -354,7 +354,7 @@ def test_a_property_that_raises_is_chained(cupy: ModuleType) -> None:
         xbridge.to_backend(Exporter(__cuda_array_interface__=property(fail)), "cupy")
 
 
-def test_who_contradicts_itself_is_refused(cupy: ModuleType) -> None:
+def test_an_exporter_that_contradicts_itself_is_refused(cupy: ModuleType) -> None:
     a = memory()
     for words in ({"shape": (5,)}, {"__len__": lambda: 7}, {"dtype": np.dtype("f4")}, {"dtype": "int64"}):
         for x in (
@@ -388,7 +388,9 @@ def test_strides_that_a_library_lacks_never_reach_it(
             xbridge.to_backend(export(memory()[::-1]), "cupy")
 
 
-def test_where_nobody_can_look_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_library_that_can_import_the_memory_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stub_cupy.install(monkeypatch, stub_cupy.module(0))
     for export in EXPORTS.values():
         for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):

@@ -182,7 +182,7 @@ def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_ove
         xbridge.to_backend(card, "narrow", dtype="float32", copy=False)
 
 
-def test_history_ends_before_the_memory_is_handed_over_and_then_nobody_may_write_it(
+def test_the_graph_ends_before_the_memory_is_shared_and_the_result_is_read_only(
     cupy: ModuleType,
 ) -> None:
     def tracked(x: Card) -> Any:
@@ -205,7 +205,7 @@ def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) 
         assert plan(card, "cupy", copy=copy) == ["cards materialize", "cards to_dlpack", "cupy from_dlpack"]
 
 
-def test_what_never_changes_is_copied_for_who_could_write_it_and_shared_with_who_cannot(
+def test_immutable_memory_is_copied_for_a_library_that_could_write_it_and_else_shared(
     cupy: ModuleType,
 ) -> None:
     frozen: dict[str, Any] = {
@@ -231,7 +231,7 @@ def test_what_never_changes_is_copied_for_who_could_write_it_and_shared_with_who
         xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "stones", copy=False)
 
 
-def test_what_the_target_cannot_lay_is_copied_first(cupy: ModuleType) -> None:
+def test_a_layout_that_the_target_lacks_is_copied_first(cupy: ModuleType) -> None:
     x = xbridge.to_backend(np.arange(4.0), "cupy")[::-1]
     a_card([1.0], accepts_layout=lambda info, layout: all(stride >= 0 for stride in layout.strides))
     assert plan(x, "cards") == ["cupy copy", "cupy to_dlpack", "cards from_dlpack"]
@@ -248,7 +248,7 @@ def test_a_device_that_the_target_does_not_have_is_named(cupy: ModuleType) -> No
     assert plan(card, "cupy", device=CUDA) == ["cards to_dlpack", "cupy from_dlpack"]
 
 
-def test_only_who_asks_for_the_host_gets_it(cupy: ModuleType) -> None:
+def test_only_a_call_that_names_the_host_gets_it(cupy: ModuleType) -> None:
     card = a_card([1.0, 2.0])
     assert plan(card, "numpy") == ["cards to_device cpu", "cards to_numpy", "numpy from_numpy"]
     x = xbridge.to_backend(np.ones(2), "cupy")
@@ -277,7 +277,7 @@ def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) 
         xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "cards")
 
 
-def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_who_takes_it(
+def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_the_consumer(
     cupy: ModuleType,
 ) -> None:
     a_card([1.0])
@@ -292,7 +292,7 @@ def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_who_take
 # -- what torch is told --------------------------------------------------------------------------
 
 
-def test_torch_takes_over_what_is_shown_where_it_lies_once_its_stream_has_got_there(
+def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")

@@ -108,7 +108,7 @@ def test_a_tensor_whose_storage_is_gone_is_refused_in_a_list() -> None:
                 xbridge.asarray([there, lost], backend=backend)
 
 
-def test_what_is_no_memory_is_refused_in_a_list() -> None:
+def test_arrays_without_memory_are_refused_in_a_list() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's, of what is in beta
         rows = torch.eye(2).to_sparse_csr()

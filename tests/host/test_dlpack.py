@@ -152,18 +152,18 @@ def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None
 
 
 @pytest.mark.parametrize("answer", [None, 1, "capsule", object(), A], ids=lambda x: type(x).__name__)
-def test_what_is_no_capsule_is_refused(answer: object) -> None:
+def test_an_object_that_is_not_a_capsule_is_refused(answer: object) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="returned"):
         xbridge.to_numpy(Exporter(__dlpack__=lambda **_: answer, __dlpack_device__=lambda: (1, 0)))
 
 
 @pytest.mark.parametrize("device", [None, 1, (), ("cpu", 0), (None, 0)], ids=repr)
-def test_what_is_no_dlpack_device_is_refused(device: object) -> None:
+def test_an_object_that_is_not_a_dlpack_device_is_refused(device: object) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="the export failed"):
         xbridge.to_numpy(Exporter(__dlpack__=A.__dlpack__, __dlpack_device__=lambda: device))
 
 
-def test_the_exporter_lives_as_long_as_somebody_looks_at_its_memory() -> None:
+def test_the_exporter_lives_as_long_as_a_view_of_its_memory() -> None:
     owner: Any = np.arange(4.0).view(type("Mine", (np.ndarray,), {}))
     gone = weakref.ref(owner)
     host = xbridge.to_numpy(dlpack_only(owner))[1:].view("u8")

@@ -231,7 +231,7 @@ def test_a_tensor_of_them_is_the_callers_own(case: Case) -> None:
 
 
 @every_case
-def test_who_hands_out_copies_shares_nothing(case: Case) -> None:
+def test_an_exporter_of_copies_shares_nothing(case: Case) -> None:
     x = case.object()
     if case.shares:
         host = xbridge.to_numpy(x, copy=False)

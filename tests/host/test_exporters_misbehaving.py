@@ -128,7 +128,7 @@ def test_a_type_error_of_the_exporters_own_is_not_asked_for_twice() -> None:
     assert calls == [(1, 1)]
 
 
-def test_an_error_that_the_version_did_not_cause_is_the_one_that_is_told() -> None:
+def test_an_error_that_the_version_did_not_cause_is_the_one_that_is_reported() -> None:
     def refuse(**keywords: object) -> None:
         message = "unexpected keyword" if keywords else "nulls"
         raise TypeError(message)
@@ -206,7 +206,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
     ],
     ids=str,
 )
-def test_who_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -> None:
+def test_an_exporter_that_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -> None:
     for verb in VERBS:
         with pytest.raises(
             TypeError, match=r"cannot read a Exporter: its .*, and it exports .*; try "
@@ -232,7 +232,7 @@ def test_who_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -
     ],
     ids=str,
 )
-def test_who_says_the_same_in_other_words_is_believed(export: str, words: dict[str, Any]) -> None:
+def test_a_dtype_in_the_words_of_another_library_is_accepted(export: str, words: dict[str, Any]) -> None:
     assert xbridge.to_list(Exporter(**EXPORTS[export], **words)) == A.tolist()
 
 
@@ -354,7 +354,7 @@ GROWING = (np.ones(n) for n in itertools.count(1))
     ],
     ids=["__array__", "DLPack", "the array interface", "growing"],
 )
-def test_who_shows_other_memory_each_time_shares_none(x: object) -> None:
+def test_an_exporter_of_other_memory_each_time_shares_none(x: object) -> None:
     with pytest.raises(xbridge.CopyError, match="it hands out a copy; try copy=None"):
         xbridge.to_numpy(x, copy=False)
     assert not xbridge.shares_memory(x, x)
@@ -463,14 +463,14 @@ class Owner(np.ndarray[Any, Any]):
     """An array that can be seen to die."""
 
 
-def test_a_capsule_that_somebody_consumed_is_refused() -> None:
+def test_a_consumed_capsule_is_refused() -> None:
     x = cached(np.arange(4.0).view(Owner), [])
     np.from_dlpack(x)  # type: ignore[arg-type] # it is one, made at run time
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"was used before.*; try "):
         xbridge.to_numpy(x)
 
 
-def test_a_capsule_in_use_is_nobody_elses() -> None:
+def test_a_capsule_in_use_has_no_other_consumer() -> None:
     gone: list[Any] = []
     x = cached(np.arange(4.0).view(Owner), gone)
     host = xbridge.to_numpy(x)[1:]
@@ -526,7 +526,7 @@ def on_gpu(a: Any, asked: list[object] | None = None, **words: object) -> Export
     return Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 77), **words)
 
 
-def test_memory_on_a_gpu_comes_to_the_host_for_who_asks_for_the_host() -> None:
+def test_memory_on_a_gpu_moves_to_the_host_if_the_call_names_the_host() -> None:
     asked: list[object] = []
     x = on_gpu(A, asked)
     host = xbridge.to_numpy(x)
@@ -573,7 +573,7 @@ def older(stream: object = None) -> object:
     [refuse, older, lambda **_: 1 / 0],
     ids=["it refuses", "it is older than the question", "it fails"],
 )
-def test_who_cannot_copy_to_the_host_is_refused(export: Callable[..., object]) -> None:
+def test_an_exporter_that_cannot_copy_to_the_host_is_refused(export: Callable[..., object]) -> None:
     for device, place in ((2, "cuda:77"), (10, "rocm:77"), (14, "DLPack device type 14")):
         x = Exporter(__dlpack__=export, __dlpack_device__=lambda device=device: (device, 77))
         with pytest.raises(xbridge.DeviceError, match=f"{place}; try moving it to the cpu first") as caught:
@@ -607,7 +607,7 @@ def test_the_protocols_are_trusted_in_order() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "S2", "M8[D]", "m8[s]", "V3", "i4,f4"])
-def test_no_protocol_brings_what_is_no_number(dtype: str) -> None:
+def test_no_protocol_imports_items_that_are_not_numbers(dtype: str) -> None:
     a = np.zeros(2, dtype)
     exporters = [array_only(a), interface_only(a)]
     for x in exporters:
@@ -620,7 +620,7 @@ def test_no_protocol_brings_what_is_no_number(dtype: str) -> None:
         xbridge.to_numpy(dlpack_only(a))
 
 
-def test_an_exporter_that_claims_a_subclass_of_an_array_type_is_no_array() -> None:
+def test_an_exporter_that_claims_a_subclass_of_an_array_type_is_not_an_array() -> None:
     x = Exporter(__array__=lambda: np.ma.masked_array(A, A > 2), __class__=np.ndarray)
     with pytest.raises(xbridge.UnsupportedArrayError, match="returned a MaskedArray"):
         xbridge.to_numpy(x)
@@ -649,7 +649,7 @@ class Iterated(list[Any]):
 @pytest.mark.parametrize(
     "make", [Unbound, lambda: weakref.proxy(set()), Claims, lambda: Iterated([np.ones(2)])]
 )
-def test_a_proxy_that_raises_or_lies_is_refused_by_every_verb(make: Callable[[], Any]) -> None:
+def test_a_proxy_that_raises_or_names_another_class_is_refused_by_every_verb(make: Callable[[], Any]) -> None:
     x = make()
     calls: list[Callable[[], object]] = [
         lambda: xbridge.to_numpy(x),

@@ -225,7 +225,7 @@ def test_a_backend_imports_its_library_plainly_at_its_top(path: Path) -> None:
     assert short(path).removeprefix("backends/").partition("/")[0].removesuffix(".py") in plain
 
 
-def test_every_backend_of_the_index_has_its_room() -> None:
+def test_every_backend_of_the_index_has_its_module() -> None:
     assert len(BACKENDS) == len(INDEX)
 
 

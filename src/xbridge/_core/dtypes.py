@@ -141,9 +141,9 @@ def no_wider(name: str, default: str) -> str:
 def nearest(name: str, has: Callable[[str], bool]) -> str:
     """Return the dtype nearest to `name` among those that a target has.
 
-    That is `name` itself; else the narrowest dtype of its kind that holds all its values; else the widest of
-    its kind. Among dtypes of one width, signed or unsigned like `name` comes first, then more digits. The
-    result is `name` if the target has no dtype of its kind.
+    The first choice is `name` itself, the second the narrowest dtype of its kind that holds all its values,
+    and the third the widest of its kind. Among dtypes of one width, one that is signed or unsigned like
+    `name` is preferred, then one with more digits. The result is `name` if there is none of its kind.
     """
     if has(name):
         return name

@@ -51,19 +51,19 @@ def from_interface(x: object, interface: Any) -> HostArray:
 def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
     """Read a CUDA array interface once: return it checked, with the name of its dtype and its layout."""
     with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
-        said: dict[str, Any] = {**interface}
-        dtype = np.dtype(said["typestr"])
-        shape, strides = tuple(said["shape"]), said.get("strides")
-        address, readonly = said["data"]
+        fields: dict[str, Any] = {**interface}
+        dtype = np.dtype(fields["typestr"])
+        shape, strides = tuple(fields["shape"]), fields.get("strides")
+        address, readonly = fields["data"]
         steps = c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
         raise _refused(x, "its interface is not of the form that it announces")
     if min(shape, default=1) < 0 or not (address > 0 or 0 in shape):
         raise _refused(x, "its interface names no memory")
-    if said.get("mask") is not None:
+    if fields.get("mask") is not None:
         raise _refused(x, "its mask would be lost", "filling it in its own library first")
-    stream = said.get("stream")
+    stream = fields.get("stream")
     if stream is not None and (type(stream) is not int or stream < 1):
         raise _refused(x, f"its stream {stream!r} is not valid")
     if dtype.name not in DTYPES:
@@ -74,7 +74,7 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse read-only memory, or warn about it. The memory is only read here.
-    return {**said, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
+    return {**fields, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
 
 
 def _refused(

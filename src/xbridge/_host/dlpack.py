@@ -47,7 +47,7 @@ class NotOnHostError(DeviceError):
     device: Device | None = None
     """The device, if it has a name here; without an index if the exporter gives none."""
     code: tuple[int, int] | None = None
-    """The device in DLPack's numbers, if the exporter speaks DLPack."""
+    """The device in DLPack's numbers, if the exporter has DLPack."""
     interface: object = None
     """The CUDA array interface, if the exporter has one."""
 

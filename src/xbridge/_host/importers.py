@@ -151,9 +151,9 @@ def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
 def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
 
-    An array that has one dtype exports that dtype. The columns of a table, the fields of a struct and the
-    values in a wrapper may be promoted, if the result has every value of each of them. Integers alone never
-    become floats: such an export marks missing values.
+    An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
+    wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
+    floats: such an export marks missing values.
     """
     parts = _columns(x)
     if parts is None:

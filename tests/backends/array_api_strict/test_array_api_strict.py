@@ -67,7 +67,7 @@ GUARDED: dict[str, Callable[[], HostArray]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_writable_host_memory_is_shared_both_ways_as_it_lies(layout: str) -> None:
+def test_writable_host_memory_of_any_layout_is_shared_both_ways(layout: str) -> None:
     a = LAYOUTS[layout]()
     x = xbridge.to_backend(a, NAME)
     back = xbridge.to_numpy(x)
@@ -224,7 +224,7 @@ def test_what_comes_from_another_device_is_the_callers_own_and_writable(device: 
         xbridge.to_numpy(x, copy=False)
 
 
-def test_nothing_crosses_by_the_dlpack_that_calls_every_device_the_cpu(
+def test_no_conversion_uses_the_dlpack_that_calls_every_device_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*args: object, **options: object) -> None:
@@ -242,7 +242,7 @@ def test_the_library_itself_refuses_to_show_the_host_what_was_not_moved() -> Non
     assert backend.fast_to_numpy(at("device1")) is None
 
 
-def test_who_has_no_such_device_says_what_to_type() -> None:
+def test_a_missing_device_is_refused_with_a_hint_that_works() -> None:
     pytest.importorskip("torch")
     with pytest.raises(xbridge.DeviceError, match=r"no device device1 here, .*try device='cpu'$"):
         xbridge.to_backend(at("device1"), "torch")
@@ -256,7 +256,7 @@ def test_a_device_that_it_has_not_is_answered_with_those_that_it_has(device: str
             xbridge.to_backend(x, NAME, device=device)
 
 
-def test_what_is_no_device_is_refused() -> None:
+def test_an_object_that_is_not_a_device_is_refused() -> None:
     with pytest.raises(xbridge.DeviceError, match=r"no library knows it as a device; try device='cpu'$"):
         xbridge.to_backend(at("cpu"), NAME, device=["device1"])
 

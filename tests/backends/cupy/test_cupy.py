@@ -139,7 +139,7 @@ def test_another_thread_uses_the_device_that_is_named(cupy: ModuleType) -> None:
         xbridge.transfer(np.ones(2), "cupy", device="cpu")
 
 
-def test_every_layout_crosses(cupy: ModuleType) -> None:
+def test_every_layout_is_converted(cupy: ModuleType) -> None:
     a = np.arange(24, dtype="f4").reshape(2, 3, 4)
     for view in (
         a,
@@ -243,7 +243,9 @@ def test_a_dtype_that_cupy_lacks_is_refused_or_cast_before_it_leaves(cupy: Modul
     assert xbridge.to_list(xbridge.to_backend(a, "cupy", dtype="float32")) == [1.0, 1.0]
 
 
-def test_integers_and_floats_are_held_against_a_dtype_that_nobody_named(cupy: ModuleType) -> None:
+def test_integers_and_floats_are_checked_against_a_dtype_that_the_caller_did_not_name(
+    cupy: ModuleType,
+) -> None:
     x = sent([2**53 + 1, 2])
     with pytest.raises(xbridge.ValueLossError):
         xbridge.asarray([x, sent([1.0, 2.0])])
@@ -291,7 +293,7 @@ def test_cupy_has_no_gradients_and_says_so(cupy: ModuleType) -> None:
         get("cupy").require_grad(sent([1.0]))
 
 
-def test_the_facts_are_told_of_any_array(cupy: ModuleType) -> None:
+def test_any_array_is_described(cupy: ModuleType) -> None:
     backend = get("cupy")
     x = sent(np.arange(6.0).reshape(2, 3))
     layout = backend.memory_layout(x[:, 1:])

@@ -189,7 +189,7 @@ def test_arrays_of_one_batch_are_computed_together(x: Array) -> None:
     assert runs == [(3,), (3,)]
 
 
-def test_arrays_of_one_batch_are_computed_together_in_sight_of_who_watches(x: Array) -> None:
+def test_arrays_of_one_batch_are_computed_together_with_an_observer_too(x: Array) -> None:
     with xbridge.record() as seen, xbridge.policy(copies="allow"):
         many = xbridge.transfer([x, x + 1], "torch", dtype="float32").result()
     assert [y.tolist() for y in many] == [VALUES, [n + 1 for n in VALUES]]
@@ -389,7 +389,7 @@ def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
         xbridge.to_backend(view, "dask", copy=False)
 
 
-def test_memory_that_nobody_can_change_is_not_copied() -> None:
+def test_immutable_memory_is_not_copied() -> None:
     a = np.arange(6.0)
     with dask.config.set({"array.chunk-size": "16 B"}):
         x = backend.from_numpy(a)

@@ -85,6 +85,6 @@ def test_what_a_worker_raises_is_the_cause_of_ours(x: Array) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_worker_that_lies_is_found_out(x: Array) -> None:
+def test_a_worker_that_returns_another_chunk_is_found_out(x: Array) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)))

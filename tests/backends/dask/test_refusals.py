@@ -121,7 +121,7 @@ def test_a_chunk_that_is_not_what_was_announced_is_an_error(lie: str) -> None:
         assert lie in str(error)
 
 
-def test_what_numpy_makes_of_nothing_to_reduce_is_a_number_and_not_a_lie() -> None:
+def test_the_number_that_numpy_makes_of_an_empty_reduction_is_accepted() -> None:
     x = da.from_array(np.arange(6.0), chunks=2)
     assert xbridge.to_numpy(x.sum()).shape == ()
     assert xbridge.to_list(x.max()) == 5.0
@@ -144,7 +144,7 @@ class TheirsAlone(Exception):  # noqa: N818 -- not an error that anybody foresee
     """What only the user knows."""
 
 
-def test_what_nobody_foresees_is_the_cause_of_ours_too_which_says_how_to_see_the_task() -> None:
+def test_an_unforeseen_exception_is_the_cause_of_ours_which_says_how_to_see_the_task() -> None:
     def fail(chunk: HostArray) -> HostArray:
         raise TheirsAlone
 

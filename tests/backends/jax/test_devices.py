@@ -110,7 +110,7 @@ def test_a_move_from_memory_that_can_change_is_complete() -> None:
     """)
 
 
-def test_an_array_on_several_devices_is_gathered_only_where_somebody_says_where() -> None:
+def test_an_array_on_several_devices_is_gathered_only_on_a_named_device() -> None:
     run("""
     for x in (split, everywhere):
         assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("sharded", "float32")
@@ -140,7 +140,7 @@ def test_an_array_on_several_devices_is_gathered_only_where_somebody_says_where(
     """)
 
 
-def test_a_list_of_arrays_on_several_devices_is_gathered_where_somebody_says_where() -> None:
+def test_a_list_of_arrays_on_several_devices_is_gathered_on_a_named_device() -> None:
     run("""
     for x in (split, everywhere):
         for target in ("numpy", "array_api_strict", "dask"):
@@ -177,7 +177,7 @@ def test_nothing_goes_back_to_several_devices() -> None:
     """)
 
 
-def test_a_sharded_array_works_with_one_that_nobody_put_anywhere() -> None:
+def test_a_sharded_array_works_with_one_without_a_device() -> None:
     run("""
     total = split + xbridge.to_backend(a, "jax")
     assert total.sharding == split.sharding

@@ -109,7 +109,7 @@ def test_a_copy_within_jax_is_new_memory_where_the_array_was() -> None:
     assert xbridge.to_backend(x, "jax", device="cpu", copy=False) is x
 
 
-def test_what_nobody_put_anywhere_follows_the_computation() -> None:
+def test_an_array_without_a_device_follows_the_computation() -> None:
     assert not xbridge.to_backend(np.ones(2, "f4"), "jax").committed
     assert not xbridge.to_backend(np.ones(2, "f4"), "jax", copy=True).committed
 
@@ -286,7 +286,7 @@ def deleted() -> Array:
         (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
     ],
 )
-def test_what_is_no_memory_of_numbers_is_refused_on_the_way_out_alone(
+def test_arrays_without_numbers_in_memory_are_refused_by_other_libraries_only(
     make: Callable[[], Array], reason: str
 ) -> None:
     x = make()
@@ -303,7 +303,7 @@ def test_what_is_no_memory_of_numbers_is_refused_on_the_way_out_alone(
             call(x)
 
 
-def test_a_step_of_jax_that_fails_is_told_as_ours() -> None:
+def test_a_step_of_jax_that_fails_raises_our_error() -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="the step copy failed with RuntimeError"):
         xbridge.asarray(deleted(), copy=True)
 

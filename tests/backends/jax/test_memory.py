@@ -110,7 +110,7 @@ def test_the_copy_is_held_by_jax_alone() -> None:
 
 @pytest.mark.parametrize("alignment", [0, 4, 16, 32, 48])
 @pytest.mark.parametrize("n", [3, 1000, LARGE])
-def test_jax_has_memory_of_its_own_however_the_source_lies(alignment: int, n: int) -> None:
+def test_jax_has_memory_of_its_own_for_any_layout_of_the_source(alignment: int, n: int) -> None:
     for copy in (None, True):
         a = beside(alignment, (n,))
         a[...] = 1
@@ -153,7 +153,7 @@ def test_the_host_copies_to_where_others_take_over() -> None:
                 np.testing.assert_array_equal(made, a)
 
 
-def test_a_host_array_in_another_order_is_no_memory_of_jax() -> None:
+def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
     a = _host.copy(row_by_row((256, 256)), "C")
     info = xbridge.backends._registry.get("numpy").array_info(a)
     for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):

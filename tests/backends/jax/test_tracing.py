@@ -190,7 +190,7 @@ def test_gradients_flow_unless_they_are_cut() -> None:
         assert gradient(lambda x, cut=cut: x + cut(x), matrix()).tolist() == [[1.0] * 3] * 2  # type: ignore[misc]
 
 
-def test_history_is_kept_or_the_loss_is_told() -> None:
+def test_a_graph_is_kept_or_the_loss_is_reported() -> None:
     def fn(x: Array) -> Array:
         with pytest.raises(xbridge.GradientError, match="no gradient flows through int32"):
             xbridge.asarray(x, dtype="int32", grad="keep")

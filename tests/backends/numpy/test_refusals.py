@@ -106,7 +106,7 @@ class Raising(np.ndarray):
     __len__ = __iter__ = __getitem__ = _refuse
 
 
-def test_a_subclass_that_raises_when_it_is_asked_is_told_of_and_refused_as_any_other() -> None:
+def test_a_subclass_that_raises_in_its_attributes_is_described_and_refused_as_any_other() -> None:
     xbridge.register_backend("toylib", make_backend())
     plain = np.arange(3.0)
     x = plain.view(Raising)
@@ -167,12 +167,12 @@ def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
 
 
 @pytest.mark.parametrize("x", [1, 1.5, True, 1j, [1], (1,), range(3)], ids=repr)
-def test_numbers_and_lists_are_no_arrays(x: object) -> None:
+def test_numbers_and_lists_are_not_arrays(x: object) -> None:
     for call in (xbridge.to_numpy, xbridge.to_list):
         with pytest.raises(U, match=r"try asarray\(x"):
             call(x)
 
 
-def test_nothing_that_is_no_number_is_read_from_ctypes() -> None:
+def test_only_numbers_are_read_from_ctypes() -> None:
     with pytest.raises(xbridge.XBridgeError, match="; try "):
         xbridge.to_numpy((ctypes.c_void_p * 2)())

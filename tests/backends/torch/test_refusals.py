@@ -71,7 +71,7 @@ SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_what_is_no_values_in_memory_does_not_leave_torch(name: str) -> None:
+def test_tensors_without_values_in_memory_are_not_converted_to_other_libraries(name: str) -> None:
     make, hint = SPECIAL[name]
     x = make()
     calls: list[Callable[[], object]] = [
@@ -204,7 +204,7 @@ def batches(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
-def test_nothing_that_is_told_of_a_tensor_or_read_of_it_is_asked_of_its_class(cls: Any) -> None:
+def test_a_tensor_is_described_and_read_without_calls_of_its_class(cls: Any) -> None:
     plain = torch.ones(2)
     x = plain.as_subclass(cls)
     assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("torch", "float32", "cpu")
