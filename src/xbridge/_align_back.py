@@ -1,7 +1,7 @@
-"""There and back: bring arrays together, and take results to where the arrays came from.
+"""Align arrays, and convert results back to the library and device of an argument.
 
-Who decides where they meet: what is named explicitly, else `like`, else the first array. Numbers and lists
-never decide; neither does the order of the other arrays.
+An explicit backend or device decides the common library and device, else `like`, else the first array.
+Numbers and lists do not decide, and neither does the order of the other arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Restore:
-    """Takes results back to where the arrays given to `align_back` came from. It keeps none of them."""
+    """Converts results back to the library and device of an argument of `align_back`. It holds no arrays."""
 
     __slots__ = ("_first", "_homes")
 
@@ -36,7 +36,7 @@ class Restore:
 
     @entry_point
     def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
-        """Take an array, or a tree of arrays, back.
+        """Convert an array, or a tree of arrays, back.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class Restore:
         return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
-        """Backend, device and dtype of an argument that results can go back to."""
+        """Return the backend, the device and the dtype of an argument that was an array."""
         place = self._first if to is None else to
         home = None
         if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
@@ -103,7 +103,7 @@ def align_back(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> tuple[tuple[Array, ...], Restore]:
-    """Bring arrays to one backend and one device, and get the way back.
+    """Bring arrays to one backend and one device, and return a function that converts back.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def aligned(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Any:
-    """Let a function take arrays of any libraries, see them in one, and answer in the first one's.
+    """Let a function take arrays of any libraries, compute in one, and return arrays of the first one.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def aligned(
     ------
     OptionError
         `fn` is no function; or it is asynchronous or a generator, or returns what is one, whose results
-        come when nobody is there to take them back.
+        come after the call that would convert them back.
     XBridgeError
         As for `align`, when the function is called; the message names the argument, or the result.
 
@@ -212,7 +212,7 @@ def _there(
     keywords: dict[str, Any],
     place: Callable[[int], str] = "xs[{}]".format,
 ) -> tuple[tuple[Array, ...], Restore]:
-    """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
+    """Align arrays, and return their `Restore`. `place` names the array of an error."""
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
 
@@ -268,7 +268,7 @@ def _taken(result: Any, name: str, **keywords: object) -> Any:
 
 
 def _named(fn: Callable[..., object]) -> str:
-    """What a function is called; what is none that returns a result is refused."""
+    """Return the name of a function. Raise an error if it does not return a result when it is called."""
     import inspect  # noqa: PLC0415 -- it takes longer than all else here
 
     if not callable(fn) or isinstance(fn, staticmethod):

@@ -1,10 +1,10 @@
-"""What conversions may do: a policy around code allows, warns of, or forbids what it names.
+"""Policies: rules that allow conversions, warn of them or forbid them.
 
-A policy never changes what a conversion does, so code that did not ask gets what it always gets, or an
-error. To share memory that the contract would copy takes a call that says so, `unsafe_share`.
+A policy never changes the result of a conversion. The code under it gets the same result or an error. Only
+`unsafe_share` shares memory that the contract would copy.
 
-What is said in a block holds in that block, for its thread or task. What is said of the process, by
-`XBRIDGE_POLICY` or on pytest's command line, holds wherever no block says otherwise.
+The rules of a block hold in that block, for its thread or task. The rules of the process are set by
+`XBRIDGE_POLICY` or on pytest's command line. They hold outside of blocks, and for what a block leaves open.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Rules(NamedTuple):
     transfers: Rule = "allow"
     """Bytes on their way from one device to another."""
     detaches: Rule = "allow"
-    """The end of a history that the source has."""
+    """The end of the source's autograd graph."""
     casts: Rule = "allow"
     """Another dtype, or another byte order."""
 
 
 class _Block:
-    """The rules of one block, which observes the conversions that it is in force for.
+    """The rules of one block, as an observer of the conversions in it.
 
-    A task that was begun in a block and outlives it is not held to its rules any longer.
+    The rules end with the block, also for a task that was started in the block and still runs.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -93,7 +93,7 @@ class _Block:
         """Do nothing; a wait converts nothing."""
 
     def _crossings(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
-        """Yield what the plan does that is under a rule, and why. A copy of an empty array copies nothing."""
+        """Yield the word and the reason of each operation under a rule, but not copies of empty arrays."""
         if _in_force() is not self:
             return
         rules = self.rules._asdict()
@@ -166,16 +166,16 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:
-        """As it was written."""
+        """Return the call that makes this policy."""
         return f"policy({', '.join(f'{word}={rule!r}' for word, rule in self._said.items())})"
 
     @staticmethod
     def now() -> Rules:
-        """What holds for conversions here and now."""
+        """Return the rules for conversions that are called here and now."""
         return _in_force().rules
 
     def __enter__(self) -> Self:
-        """From here on."""
+        """Put the rules in force."""
         block = _Block(policy.now()._replace(**self._said))
         add_observer(block)
         self._blocks.append(block)
@@ -183,7 +183,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return self
 
     def __exit__(self, *_: object) -> None:
-        """As it was before."""
+        """End the rules of the innermost block of this policy."""
         blocks = _here.get()
         mine = [block for block in blocks if block in self._blocks]
         block = (mine or self._blocks)[-1]  # a generator may be left in another context
@@ -193,7 +193,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         remove_observer(block)
 
     def __call__(self, fn: F, /) -> F:
-        """The function, in a block of this policy for each call."""
+        """Return a function that runs each call in a block of this policy."""
         reason, hint = "", "a with block around the loop that does"
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
             reason = "the body of a generator runs in whoever consumes it"
@@ -219,7 +219,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
 
 def rules_in(words: str) -> Rules:
-    """What holds in the process, but for what is said here, as in `transfers=raise,copies=warn`."""
+    """Return the rules of the process with these changes, such as `transfers=raise,copies=warn`."""
     said: dict[str, Rule] = {}
     for part in filter(None, words.replace(" ", "").split(",")):
         word, _, rule = part.partition("=")
@@ -234,7 +234,7 @@ def rules_in(words: str) -> Rules:
 
 
 def everywhere(rules: Rules) -> Rules:
-    """Set what holds in the process where no block says otherwise; gives what held until now."""
+    """Set the rules of the process, which hold outside of blocks, and return the previous ones."""
     global _everywhere
     block = _Block(rules)
     with _changing:
@@ -255,7 +255,7 @@ _CATEGORIES: dict[str, type[CrossingWarning]] = {
 
 
 def _words(step: Step) -> tuple[str, ...]:
-    """What a step is, in words of a policy."""
+    """Return the words of a policy that a step falls under."""
     if step.op == "stream_to_device":
         return ("casts" if len(step.args) > 1 else "copies", "transfers")
     return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)

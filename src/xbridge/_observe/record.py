@@ -1,7 +1,7 @@
-"""Every conversion of the process, by the line that called for it and the route that it took.
+"""Records: all conversions of the process, by the calling line and by source and target.
 
-A record holds one row for each line and route, however long it runs, and stops telling lines apart before
-there are too many of them. It sees all threads, because a hidden transfer is often another thread's.
+A record holds one row for each line, source and target, however long it runs. From a certain number of rows
+on, new lines share a row. A record observes all threads, because hidden transfers are often in other threads.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ELSEWHERE: dict[str, Any] = {
 
 
 _IF_SAME = " (if it stays the same)"
-"""What is made once for many conversions shows nothing of what is written in between."""
+"""A result that is made once for many conversions does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
-"""Of a snapshot. Its source will change, so that not even one conversion for all would do."""
+"""The advice for a snapshot. Its source will change, so one conversion for all would not be enough."""
 
 
 class RecordRow(NamedTuple):
-    """What one line of code had converted, on one route."""
+    """The conversions that one line of code called, from one source to one target."""
 
     file: str
     line: int
@@ -59,16 +59,16 @@ class RecordRow(NamedTuple):
     """Bytes that came from another device."""
     seconds: float
     avoid: str
-    """What it would take to have none of these bytes, or what asks for them; empty if there are none."""
+    """How to avoid these bytes, or the option that asks for them. Empty if there are none."""
 
     @property
     def where(self) -> str:
-        """File and line, from here if the file is below here."""
+        """Return file and line, with a relative path if the file is in the working directory or below."""
         return _place(self)
 
     @classmethod
     def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
-        """What one conversion adds."""
+        """Return the row of one conversion."""
         code, conversion = caller.f_code, plan.conversion
         source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
         target = f"{conversion.target.name} {conversion.dtype} on {conversion.device}"
@@ -78,7 +78,7 @@ class RecordRow(NamedTuple):
         return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
 
     def plus(self, other: RecordRow) -> RecordRow:
-        """Two rows of one line and route as one."""
+        """Return the sum of two rows."""
         return self._replace(
             calls=self.calls + other.calls,
             copied=self.copied + other.copied,
@@ -88,7 +88,7 @@ class RecordRow(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """How far ahead of its use a line of code had its batches, with `prefetch`."""
+    """How full the queue of a `prefetch` was when the program took batches from it."""
 
     file: str
     line: int
@@ -96,12 +96,12 @@ class QueueStats(NamedTuple):
     depth: int
     batches: int
     ready: int
-    """Batches that were ready when one was asked for, all such counts added up."""
+    """The sum over all batches of how many were ready when the program asked for one."""
     waited: float
-    """Seconds in which the program waited for a batch that was not."""
+    """Seconds in which the program waited for a batch that was not ready."""
 
     def __str__(self) -> str:
-        """In one line: full on average means that the program is what takes time."""
+        """Return one line. If the queue is full on average, the program takes more time than the batches."""
         full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
         waited = text.format_seconds(self.waited)
         return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
@@ -114,8 +114,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     and `plot(path)` a picture. `queues` has one entry for each line with a `prefetch` from which batches
     were taken.
 
-    Conversions of the block are planned one by one, so each takes microseconds longer. Those that a
-    compiler has traced within its library run without anybody's knowledge.
+    Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
+    conversions that a compiler has traced within its library.
 
     Examples
     --------
@@ -134,12 +134,12 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         self._lock = lock()
 
     def __enter__(self) -> Self:
-        """Begin to collect."""
+        """Start to collect conversions."""
         add_observer(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Collect no more; what there is can be read."""
+        """Stop to collect conversions. The rows stay."""
         remove_observer(self)
 
     def forbid(self, plan: Plan) -> None:
@@ -154,20 +154,20 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
-        """What was collected by line and route, the longest time first."""
+        """Return the rows by line, source and target, the longest time first."""
         with self._lock:
             rows = list(self._rows.values())
         return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
 
     @property
     def queues(self) -> tuple[QueueStats, ...]:
-        """How full the queue of each `prefetch` was, the one that was waited for longest first."""
+        """Return the queue of each `prefetch`, the longest wait first."""
         with self._lock:
             queues = list(self._queues.values())
         return tuple(sorted(queues, key=lambda queue: queue.waited, reverse=True))
 
     def summary(self, most: int = 20) -> str:
-        """What was collected, as a table.
+        """Return the record as a table.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return "\n".join([*converted, *map(str, self.queues)])
 
     def to_json(self) -> str:
-        """What was collected, as a JSON list of objects, one for each row.
+        """Return the record as a JSON list of objects, one for each row.
 
         Returns
         -------
@@ -208,7 +208,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         return json.dumps([row._asdict() for row in self.rows], indent=1)
 
     def plot(self, path: str | PathLike[str], most: int = 12) -> None:
-        """Draw bytes and time by line and route into a picture.
+        """Draw bytes and time by line, source and target into a picture.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         figure.savefig(path)
 
     def _add(self, row: RecordRow) -> None:
-        """Into the row of its line and route, or into one for all, when there are too many."""
+        """Add a row to that of its line, source and target, or to a common one if there are too many."""
         key = (row.file, row.line, row.source, row.target, row.avoid)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
@@ -264,7 +264,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
             self._rows[key] = row if known is None else known.plus(row)
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch that was asked for, those that were ready then, and the wait for it."""
+        """Count a batch, how many were ready when the program asked for it, and the wait."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
@@ -276,13 +276,13 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
 
 def merge(seen: record, rows: str) -> None:
-    """Add what another process has collected: the JSON of its record."""
+    """Add the rows of another process, from the JSON of its record."""
     for row in json.loads(rows):
         seen._add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
 def table(rows: Sequence[RecordRow], most: int) -> list[str]:
-    """The first of some rows, and what all of them come to; at least one."""
+    """Return a table of the first rows, at least one, and of the sum of all rows."""
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
     cells = [head, *map(_cells, rows[:most])]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"

@@ -1,8 +1,8 @@
-"""Conversions that go on beside the program: one with a handle, or one batch after the other, ahead of use.
+"""Conversions in other threads: one with a handle, or batches ahead of their use.
 
-A transfer is a conversion in a thread of its own. What that has to know of queues and modes the backends
-tell it (`threads.py`); the result is handed out when it is complete, and never before. Threads end with what
-they do: none waits in a pool for the next call, so nothing is left to a fork or to the exit.
+A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`). It
+returns the result only when that is complete. Threads end with their work. None waits in a pool for the next
+call, so a fork and the exit find none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import caller
 from xbridge._engine.execute import observers
-from xbridge._transfer.threads import apart, as_here, begun_by, beside, ends, goal, may_leave
+from xbridge._transfer.threads import (
+    begun_by,
+    can_leave,
+    capture_context,
+    ends,
+    in_thread,
+    resolve_destination,
+    start_thread,
+)
 from xbridge.errors import OptionError, XBridgeError, shown
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
@@ -42,7 +50,7 @@ _END = object()
 class Transfer:
     """A conversion that is under way, or done. `transfer` makes it.
 
-    Nobody has to wait for it: one that is dropped goes on to its end, and its result is dropped then.
+    If it is deleted, the conversion goes on to its end, and the result is deleted then.
 
     Examples
     --------
@@ -61,7 +69,7 @@ class Transfer:
         freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
 
     def done(self) -> bool:
-        """Whether `result` would return, or raise, at once.
+        """Return True if `result` would return, or raise, at once.
 
         Returns
         -------
@@ -120,7 +128,7 @@ def transfer(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Transfer:
-    """Begin to convert the arrays of a batch, and return at once.
+    """Start to convert the arrays of a batch, and return at once.
 
     Parameters
     ----------
@@ -158,14 +166,14 @@ def transfer(
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
     keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, place = goal(backend, keywords)
+    target, place = resolve_destination(backend, keywords)
     convert = leaf_converter(target, keywords)
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
-        if all(map(may_leave, batch.arrays)):
-            carry = apart(convert, [(target, place), *ends(batch.arrays, target)])
-            begun = beside(begun_by(caller(), batch.map), carry)
+        if all(map(can_leave, batch.arrays)):
+            convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
+            begun = start_thread(begun_by(caller(), batch.map), convert_there)
             if begun:
                 return Transfer(begun)
         future.set_result(batch.map(convert))
@@ -239,7 +247,7 @@ def prefetch(
     if ahead < 1:
         raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
     keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    goal(backend, keywords)
+    resolve_destination(backend, keywords)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         kind = type(iterable).__name__
         raise OptionError.build(f"take batches from a {kind}", "it is not iterable", "[batch]")
@@ -249,22 +257,22 @@ def prefetch(
 def _ahead(
     iterable: Iterable[Any], name: str | ModuleType, keywords: dict[str, Any], depth: int, by: Caller
 ) -> Generator[Any, None, None]:
-    """Load in one thread, carry in another, and hand out in order.
+    """Load in one thread, convert in another, and yield in order.
 
-    Where batches are copied one thread does both in turn: then the iterable may write the same memory again.
+    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
-    target, place = goal(name, keywords)
-    carry = apart(leaf_converter(target, keywords), [(target, place)])
-    loading, load = copy_context(), partial(_loaded, batches, carry, target)
-    carried = begun_by(by, _carried)
-    loader = ThreadPoolExecutor(1, "xbridge-load", as_here())
-    carrier = loader if keywords["copy"] is True else ThreadPoolExecutor(1, "xbridge-carry")
-    under_way: deque[Future[list[Any]]] = deque()
+    target, place = resolve_destination(name, keywords)
+    convert_there = in_thread(leaf_converter(target, keywords), [(target, place)])
+    loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
+    convert_loaded = begun_by(by, _converted)
+    loader = ThreadPoolExecutor(1, "xbridge-load", capture_context())
+    converter = loader if keywords["copy"] is True else ThreadPoolExecutor(1, "xbridge-convert")
+    queue: deque[Future[list[Any]]] = deque()
 
     def ask() -> None:
         try:
-            under_way.append(carrier.submit(carried, loader.submit(loading.run, load)))
+            queue.append(converter.submit(convert_loaded, loader.submit(loading.run, load)))
         except RuntimeError as error:
             reason = f"there is no thread for it ({error})"
             raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
@@ -272,7 +280,7 @@ def _ahead(
     try:
         for _ in range(depth):
             ask()
-        while given := _first(under_way, by, depth):
+        while given := _first(queue, by, depth):
             ask()
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
@@ -280,38 +288,38 @@ def _ahead(
         waits = False  # the program is to end, and the iterable may never give another batch
         raise
     finally:
-        for pool in (loader, carrier):  # a garbage collection in one of its threads cannot wait for it
+        for pool in (loader, converter):  # a garbage collection in one of its threads cannot wait for it
             pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
 
 
 def _stay(process: int, what: str, hint: str) -> None:
-    """Refuse to wait, in a child process, for threads that its parent alone has."""
+    """Raise an error in a child process, whose parent has the threads."""
     if process != getpid():
         raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
 
 
-def _first(under_way: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
-    """The next batch, for who takes it out; nothing at the end. The records are told of the wait."""
+def _first(queue: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
+    """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
     if not observers():
-        return under_way.popleft().result()
-    ready, begin = sum(batch.done() for batch in under_way), perf_counter()
-    given = under_way.popleft().result()
+        return queue.popleft().result()
+    ready, begin = sum(batch.done() for batch in queue), perf_counter()
+    given = queue.popleft().result()
     if given:
         for observer in observers():
             observer.waited(by, depth, ready, perf_counter() - begin)
     return given
 
 
-def _loaded(batches: Iterator[Any], carry: ArrayFn, target: Backend) -> Callable[[], Any] | None:
-    """The next batch, as what gives it when it is carried: after what this thread has asked for."""
+def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
+    """Load the next batch. Return a function that converts it, or None at the end."""
     item = next(batches, _END)
     if item is _END:
         return None
     batch = TreeArrays(item, alone=True)
-    return partial(batch.map, apart(carry, ends(batch.arrays, target)))
+    return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
 
 
-def _carried(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
-    """The batch, or nothing at the end."""
-    carry = loaded.result()
-    return [carry()] if carry else []
+def _converted(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
+    """Convert a batch. Return a list of it, empty at the end."""
+    convert_there = loaded.result()
+    return [convert_there()] if convert_there else []

@@ -1,4 +1,4 @@
-"""What another thread has to know to convert for this one, and whether it may.
+"""Capture the caller's streams, modes and device so that a worker thread can convert.
 
 Libraries keep streams, modes and options by thread. Each backend captures its own with the functions
 `threaded`, for one conversion, and `thread_context`, for the life of a thread.
@@ -34,8 +34,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def goal(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
-    """Who converts, and where to; the host, where that is for each array to say."""
+def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
+    """Return the target and its device: the host if the device is that of each array."""
     target = get(name)
     device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
@@ -49,7 +49,7 @@ def goal(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Dev
 
 
 def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Device]]:
-    """Where arrays lie, and who may have to do with them there: their library, and the target."""
+    """Yield the backends that take part in a conversion of arrays on devices, with these devices."""
     for x in arrays:
         backend = backend_for(type(x))
         if backend and not backend.host_only:
@@ -59,21 +59,21 @@ def ends(arrays: list[object], target: Backend) -> Iterator[tuple[Backend, Devic
                 yield target, place
 
 
-def apart(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
-    """`fn` for another thread, as who has to do with it there wants it."""
+def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
+    """Return `fn` for another thread, wrapped by each backend that takes part."""
     for backend, place in dict.fromkeys(ends):
         fn = fn if backend.threaded is None else backend.threaded(fn, place)
     return fn
 
 
-def may_leave(x: object) -> bool:
-    """Whether another thread can convert it: it is memory, and not part of what this one is doing."""
+def can_leave(x: object) -> bool:
+    """Return True if another thread can convert `x`: it is in memory, and this thread does not trace it."""
     backend = backend_for(type(x))
     return backend is None or not (backend.is_tracing() or backend.unsupported(x, leaving=True))
 
 
-def as_here() -> Callable[[], None]:
-    """What makes another thread, for its life, as this one is now to all libraries that are imported."""
+def capture_context() -> Callable[[], None]:
+    """Return a function that gives another thread the context of this one in all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
     names = [name for name in known_backends() if name in imported or name in _registry.fast_converters]
     contexts = (get(name).thread_context for name in names if is_available(name))
@@ -86,11 +86,11 @@ def as_here() -> Callable[[], None]:
     return there
 
 
-def beside(fn: Callable[[ArrayFn], Any], carry: ArrayFn) -> Future[Any] | None:
-    """What a thread of its own makes of it; None where none can be started, as at the interpreter's exit."""
+def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] | None:
+    """Run `fn` in a new thread. Return None if no thread can be started, as at the interpreter's exit."""
     pool = ThreadPoolExecutor(1, "xbridge-transfer")
     try:
-        return pool.submit(fn, carry)
+        return pool.submit(fn, convert)
     except RuntimeError:
         return None
     finally:

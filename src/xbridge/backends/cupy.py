@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Exporter, HostArray
+    from xbridge._core.protocol import Array, ArrayFn, Exporter, HostArray
 
-    ArrayFn = Callable[[list[object]], list[object]]
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()

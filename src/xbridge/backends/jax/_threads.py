@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.devices import Device
+    from xbridge._core.protocol import ArrayFn
 
-    ArrayFn = Callable[[list[object]], list[object]]
 
 _OPTIONS = (
     *("enable_x64", "default_device", "default_matmul_precision"),

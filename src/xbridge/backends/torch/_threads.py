@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.devices import Device
+    from xbridge._core.protocol import ArrayFn
 
-    ArrayFn = Callable[[list[object]], list[object]]
 
 _sides: dict[torch.device, Any] = {}
 
