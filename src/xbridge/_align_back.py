@@ -1,7 +1,7 @@
-"""There and back: bring arrays together, and take results to where the arrays came from.
+"""Align arrays, and take results back to the backends and devices of the arrays.
 
-Who decides where they meet: what is named explicitly, else `like`, else the first array. Numbers and lists
-never decide; neither does the order of the other arrays.
+An explicit name decides the common backend, else `like`, else the first array. Numbers and lists never
+decide, and neither does the order of the other arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Restore:
-    """Takes results back to where the arrays given to `align_back` came from. It keeps none of them."""
+    """A function that takes results back to where the arguments of `align_back` came from."""
 
     __slots__ = ("_first", "_homes")
 
@@ -72,7 +72,7 @@ class Restore:
         return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
-        """Backend, device and dtype of an argument that results can go back to."""
+        """Return the backend, device and dtype of an argument that results can go back to."""
         place = self._first if to is None else to
         home = None
         if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
@@ -132,7 +132,7 @@ def align_back(
     array([2., 2.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _there(xs, like, backend, keywords)
+    return _align(xs, like, backend, keywords)
 
 
 if TYPE_CHECKING:
@@ -177,15 +177,15 @@ def aligned(
     -------
     callable
         With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
-        back to the library and the device of the first array it was called with, as `to_backend` takes
-        them there. An argument that is no array and that it returns is left alone, whatever it holds by
-        then. Called without arrays, it is `fn`.
+        back to the library and the device of the first array it was called with, as with `to_backend`. An
+        argument that is not an array and that it returns stays as it is, with all that it holds. Called
+        without arrays, it is `fn`.
 
     Raises
     ------
     OptionError
-        `fn` is no function; or it is asynchronous or a generator, or returns what is one, whose results
-        come when nobody is there to take them back.
+        `fn` is not a function; or it is asynchronous or a generator, or returns one. Their results come
+        after the call, so they cannot be taken back.
     XBridgeError
         As for `align`, when the function is called; the message names the argument, or the result.
 
@@ -201,18 +201,18 @@ def aligned(
     from functools import partial  # noqa: PLC0415 -- `import xbridge` would wait for it
 
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    meet = partial(_aligned, like, backend, keywords)
-    return meet if fn is None else meet(fn)
+    wrap = partial(_aligned, like, backend, keywords)
+    return wrap if fn is None else wrap(fn)
 
 
-def _there(
+def _align(
     xs: tuple[Array, ...],
     like: Array | None,
     backend: str | ModuleType | None,
     keywords: dict[str, Any],
     place: Callable[[int], str] = "xs[{}]".format,
 ) -> tuple[tuple[Array, ...], Restore]:
-    """The arrays together, and the way back. `place` says of an error at which of them it was raised."""
+    """Align arrays, and return the function that takes results back. `place` names an array in an error."""
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
 
@@ -241,11 +241,11 @@ def _aligned(
             return fn(*args, **kwargs)
         others = [x for key, x in given.items() if key not in keys]
         arrays = tuple(given[key] for key in keys)
-        met, restore = _there(arrays, like, backend, keywords, lambda i: f"argument {keys[i]!r} of {name}")
+        made, restore = _align(arrays, like, backend, keywords, lambda i: f"argument {keys[i]!r} of {name}")
         restore.home()
-        given.update(zip(keys, met, strict=True))
-        there: Any = [given.pop(i) for i in range(len(args))]
-        result = fn(*there, **given)
+        given.update(zip(keys, made, strict=True))
+        positional: Any = [given.pop(i) for i in range(len(args))]
+        result = fn(*positional, **given)
         if any(result is x for x in others):
             return result
         _refuse_late(result, name)
@@ -268,7 +268,7 @@ def _taken(result: Any, name: str, **keywords: object) -> Any:
 
 
 def _named(fn: Callable[..., object]) -> str:
-    """What a function is called; what is none that returns a result is refused."""
+    """Return the name of a function, or raise if it is not one that returns a result."""
     import inspect  # noqa: PLC0415 -- it takes longer than all else here
 
     if not callable(fn) or isinstance(fn, staticmethod):
