@@ -55,7 +55,10 @@ class _Element(NamedTuple):
 
 
 def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
-    """Return what converts an input, its first argument, and the backends in it, the leading one first."""
+    """Choose the function that converts an input.
+
+    Return the function, its first argument, and the backends of the arrays in it, the leading one first.
+    """
     if not source.is_literal():
         return convert, source, [source.backend]
     nest = _host.nest(source.array)
