@@ -72,7 +72,7 @@ class Restore:
         return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
-        """Return the backend, the device and the dtype of an argument that was an array."""
+        """Return the backend, device and dtype of an argument that results can go back to."""
         place = self._first if to is None else to
         home = None
         if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
@@ -132,7 +132,7 @@ def align_back(
     array([2., 2.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _there(xs, like, backend, keywords)
+    return _align(xs, like, backend, keywords)
 
 
 if TYPE_CHECKING:
@@ -177,15 +177,15 @@ def aligned(
     -------
     callable
         With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
-        back to the library and the device of the first array it was called with, as `to_backend` takes
-        them there. An argument that is no array and that it returns is left alone, whatever it holds by
-        then. Called without arrays, it is `fn`.
+        back to the library and the device of the first array it was called with, as with `to_backend`. An
+        argument that is not an array and that it returns stays as it is, with all that it holds. Called
+        without arrays, it is `fn`.
 
     Raises
     ------
     OptionError
-        `fn` is no function; or it is asynchronous or a generator, or returns what is one, whose results
-        come after the call that would convert them back.
+        `fn` is not a function; or it is asynchronous or a generator, or returns one. Their results come
+        after the call, so they cannot be converted back.
     XBridgeError
         As for `align`, when the function is called; the message names the argument, or the result.
 
@@ -201,11 +201,11 @@ def aligned(
     from functools import partial  # noqa: PLC0415 -- `import xbridge` would wait for it
 
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    meet = partial(_aligned, like, backend, keywords)
-    return meet if fn is None else meet(fn)
+    wrap = partial(_aligned, like, backend, keywords)
+    return wrap if fn is None else wrap(fn)
 
 
-def _there(
+def _align(
     xs: tuple[Array, ...],
     like: Array | None,
     backend: str | ModuleType | None,
@@ -241,11 +241,11 @@ def _aligned(
             return fn(*args, **kwargs)
         others = [x for key, x in given.items() if key not in keys]
         arrays = tuple(given[key] for key in keys)
-        met, restore = _there(arrays, like, backend, keywords, lambda i: f"argument {keys[i]!r} of {name}")
+        made, restore = _align(arrays, like, backend, keywords, lambda i: f"argument {keys[i]!r} of {name}")
         restore.home()
-        given.update(zip(keys, met, strict=True))
-        there: Any = [given.pop(i) for i in range(len(args))]
-        result = fn(*there, **given)
+        given.update(zip(keys, made, strict=True))
+        positional: Any = [given.pop(i) for i in range(len(args))]
+        result = fn(*positional, **given)
         if any(result is x for x in others):
             return result
         _refuse_late(result, name)
@@ -268,7 +268,7 @@ def _taken(result: Any, name: str, **keywords: object) -> Any:
 
 
 def _named(fn: Callable[..., object]) -> str:
-    """Return the name of a function. Raise an error if it does not return a result when it is called."""
+    """Return the name of a function, or raise if it is not one that returns a result."""
     import inspect  # noqa: PLC0415 -- it takes longer than all else here
 
     if not callable(fn) or isinstance(fn, staticmethod):

@@ -1,7 +1,7 @@
-"""The verbs users call, and the hot path.
+"""The conversion functions that users call, and the fast path.
 
 A plain array takes a look-up by name and type, the few flag reads that the contract needs, and the library's
-own zero-copy call. With any doubt or option it is planned from facts, and only then is more imported.
+own zero-copy call. In doubt or with an option the conversion is planned, and only then is more imported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def to_backend(
     device : str, int or device object, optional
         ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
         index, or any library's device object.
-        None keeps the array where it is, or takes it to the host for a library that lives only there.
+        None keeps the array where it is, or takes it to the host for a library that is only there.
         Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
@@ -55,7 +55,7 @@ def to_backend(
         the narrowest of its kind that holds every value, else the widest. ``"default"`` means no wider than
         the target's default dtype of that kind. With these two it is an error if a value would be lost.
     copy : bool, optional
-        None shares memory where that is safe and copies once where it is not. True never shares. False
+        None shares memory if that is safe, and copies once if it is not. True never shares. False
         shares or raises.
     grad : {None, "keep", "detach"}
         None keeps history within a library; outside it ends, and a shared result is read-only. "keep"
@@ -71,11 +71,11 @@ def to_backend(
     UnknownBackendError, MissingLibraryError
         The target is not known, or not installed.
     UnsupportedArrayError
-        `x` is no array, or one whose memory cannot be read without losing what it means.
+        `x` is not an array, or one whose memory cannot be read without losing its meaning.
     DTypeError, ValueLossError
         The target has no such dtype, or ``dtype="nearest"`` or ``"default"`` would lose a value.
     DeviceError
-        There is no such device, or the target cannot live there.
+        The device does not exist, or the target has no arrays there.
     CopyError
         ``copy=False``, and memory cannot be shared.
     GradientError
@@ -125,8 +125,8 @@ def to_numpy(
     Returns
     -------
     numpy.ndarray
-        It shares the memory of `x` where `x` lies in host memory and nothing is to change, and is
-        read-only there if `x` is read-only, immutable, repeats memory or is tracked by autograd.
+        It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
+        read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
         Otherwise it is the caller's own and writable. A memmap or matrix stays what it is.
 
     Raises
@@ -265,12 +265,12 @@ def align(
     Returns
     -------
     tuple
-        One result for each argument, in order; `x` itself where nothing is to change.
+        One result for each argument, in order; `x` itself if nothing is to change.
 
     Raises
     ------
     XBridgeError
-        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is no array.
+        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is not an array.
 
     Examples
     --------
@@ -316,11 +316,11 @@ def to_list(x: Array, /) -> Any:
 
 @entry_point
 def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
-    """Convert an array without a copy, where the contract would copy to be safe.
+    """Convert an array without a copy, also if the contract would copy to be safe.
 
-    What the contract guards against is the caller's from here on: a write to memory that was read-only
-    or that a graph needs, elements that share memory, an array that a library takes for immutable and
-    reads later.
+    The caller has to avoid what the contract prevents: a write to memory that was read-only or that a
+    graph needs, elements that share memory, an array that a library assumes to be immutable and reads
+    later.
 
     Parameters
     ----------
@@ -332,13 +332,13 @@ def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
     Returns
     -------
     array
-        The target's array over the memory of `x`. It is read-only where the target can say so.
+        The target's array over the memory of `x`. It is read-only if the target has read-only arrays.
 
     Raises
     ------
     CopyError
-        The target cannot look at this memory at all: its strides, alignment or byte order, or a library
-        that has copied nevertheless.
+        The target cannot use this memory: its strides, alignment or byte order, or a library that has
+        copied nevertheless.
     XBridgeError
         As for `to_backend`.
 

@@ -1,4 +1,4 @@
-"""The questions that users ask of arrays and of conversions. None reads an element or converts an array."""
+"""Questions about arrays and conversions. None reads an element or converts an array."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def backend_of(x: Array, /) -> str:
 
 
 def device_of(x: Array, /) -> Device:
-    """Say where an array lives.
+    """Return the device of an array.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def dtype_of(x: Array, /) -> str:
     Returns
     -------
     str
-        The canonical name, whatever the byte order; the library's own word where there is none. No
-        memory is read.
+        The canonical name, whatever the byte order; the library's own word if there is none. No memory is
+        read.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def dtype_of(x: Array, /) -> str:
 
 
 def array_namespace(*xs: Array) -> ModuleType:
-    """Give the array API namespace of arrays of one backend.
+    """Return the array API namespace of arrays of one backend.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def array_namespace(*xs: Array) -> ModuleType:
 
 
 def shares_memory(a: Array, b: Array, /) -> bool:
-    """Say whether two arrays have a byte of memory in common, across libraries.
+    """Return True if two arrays have a byte of memory in common, across libraries.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     Raises
     ------
     UnsupportedArrayError
-        One of them is no array in memory: sparse, fake, freed.
+        One of them is not an array in memory: sparse, fake, freed.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def explain(
     grad: Grad = None,
     requires_grad: bool | None = None,
 ) -> Plan:
-    """Say what a conversion would do to an array, without doing it.
+    """Plan a conversion without running it.
 
     Parameters
     ----------
@@ -193,16 +193,15 @@ def explain(
     -------
     Plan
         The plan that the conversion would run, a frozen value: the facts of both ends, the steps in
-        order, each with its bytes and its reason, and the verdict. A conversion that would be refused has
-        a plan as well, and its `error` is what would be raised.
+        order, each with its bytes and its reason, and the verdict. A conversion that would raise an error
+        has a plan as well, and its `error` is that error.
 
     Raises
     ------
     UnknownBackendError, MissingLibraryError, OptionError
         There is no such target or option, so there is nothing to plan.
     UnsupportedArrayError
-        `x` is no array, or one that nobody knows before it is read: an exporter that would copy or
-        compute to show itself.
+        `x` is not an array, or it is an exporter that would have to copy or compute to show its memory.
 
     Examples
     --------

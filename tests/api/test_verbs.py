@@ -40,6 +40,8 @@ def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
 def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
     with pytest.raises(xbridge.OptionError, match="contradict"):
         xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
+    with pytest.raises(xbridge.OptionError, match=r"take grad='cut'.* try grad='detach'"):
+        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[arg-type]
 
 
 def test_numpy_has_no_gradients_to_begin() -> None:
@@ -191,6 +193,23 @@ def test_align_follows_explicit_then_like_then_the_first_array() -> None:
     assert [type(x) for x in xbridge.align([1, 2], toy, 3, a)] == [Toy, Toy, int, Toy]
     with pytest.raises(xbridge.DeviceError, match="put an array of numpy on 'cuda'"):
         xbridge.align(a, device="cuda")
+
+
+def test_an_array_that_is_a_list_too_is_an_array() -> None:
+    class Listed(list[float]):
+        """An array type of a library that builds on lists."""
+
+    listed = make_backend(
+        array_types=(Listed,),
+        array_info=lambda x: backend.array_info(np.array(x)),
+        unsupported=lambda x, *, leaving: None,
+        memory_layout=lambda x: backend.memory_layout(np.array(x)),
+        to_numpy=np.array,
+        from_numpy=lambda x: Listed(x.tolist()),
+    )
+    xbridge.register_backend("toylib", listed, roots=(__name__,))
+    assert [type(x) for x in xbridge.align(Listed([1.0]), np.ones(2))] == [Listed, Listed]
+    assert type(xbridge.align_back(Listed([1.0]), np.ones(2))[1](np.ones(1))) is Listed
 
 
 def test_a_namespace_belongs_to_one_backend() -> None:

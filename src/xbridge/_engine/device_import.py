@@ -1,9 +1,9 @@
 """Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
 
-The target imports them, or else a backend with the flag `imports_dlpack`. Importers believe what is exported,
-so it is checked against itself before they see it: a capsule while it is exported, because only then the
-stream is known that has to wait, and a CUDA array interface as it was read, once. Read-only memory is copied
-on import, because importers may have no read-only arrays.
+The target imports them, or else a backend with the flag `imports_dlpack`. Importers do not check an export,
+so it is checked before they read it. A capsule is checked while it is exported, because only then the stream
+that has to wait is known. A CUDA array interface is read once, and checked as it was read. Read-only memory
+is copied on import, because importers may lack read-only arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOP = 1 << 64
 def import_device_array(
     x: Any, refused: NotOnHostError, target: Backend | None, *, must_share: bool
 ) -> tuple[Array, Backend]:
-    """An array over the memory of `x`, or over a copy if it may not be written, and the library of it."""
+    """Import the memory of `x`, or a copy if it is read-only. Return the array and its backend."""
     importer = next(_importers(refused, target), None)
     if importer is None:
         missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
@@ -50,7 +50,7 @@ def import_device_array(
     layout = shown.layout
     guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
     if must_share and not layout.is_unallocated():
-        # Who shares memory shows the same memory twice.
+        # An exporter that shares its memory shows the same memory twice.
         copied = shown.copied or _look(x, refused, importer)[1].layout != layout
         if copied or guarded:
             reason = f"it may not be written, and {importer.name} has no read-only arrays"
@@ -60,7 +60,7 @@ def import_device_array(
 
 
 def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
-    """An array over the memory, held against what was shown and what `x` says of itself."""
+    """Import the memory once, and compare the array with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- or it would be no importer
     with Chained(partial(_failed, x)):
@@ -97,23 +97,23 @@ def _names() -> Iterator[str]:
 
 
 def _is_at(refused: NotOnHostError, device: Device) -> bool:
-    """Whether a device is the one where the memory is, as far as that is known."""
+    """Return True if a device may be the device of the memory."""
     return refused.device in (device, device.kind)
 
 
 class _Shown:
-    """What is shown of device memory, held against what a library can look at."""
+    """An export of device memory, which is checked against what the importer supports."""
 
     dtype: str
     layout: MemoryLayout
     copied = False
-    """Whether the memory is nobody else's."""
+    """Whether the memory is a new copy."""
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         self._x, self._refused, self._importer = x, refused, importer
 
     def _hold(self, dtype: str, layout: MemoryLayout) -> None:
-        """Keep the facts, unless the library cannot look at such an array."""
+        """Keep the facts, or raise if the importer cannot use such an array."""
         device = self._refused.device
         assert device is not None  # noqa: S101 -- or no importer would have been found
         lacks = self._importer.unsupported_dtype(dtype, device)
@@ -130,17 +130,17 @@ class _Shown:
 
 
 class _Capsule(_Shown):
-    """An exporter whose capsule is read on its way. Whoever was refused once is not asked again."""
+    """An exporter whose capsule is read during the export. After an error it is not called again."""
 
     _error: XBridgeError | None = None
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """What it said when it was first asked."""
+        """Return the device of the first answer."""
         assert self._refused.code is not None  # noqa: S101 -- or it would be no capsule
         return self._refused.code
 
     def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
-        """Its capsule, of which nobody else will know that it was looked at."""
+        """Return the capsule after it was read. It can be used as a new one."""
         if self._error is not None:
             raise self._error
         try:
@@ -151,14 +151,14 @@ class _Capsule(_Shown):
                 raise _refused(self._x, f"its capsule is on another device than {self._refused.device}")
             self._hold(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
             self.copied = bool(flags & IS_COPIED)
-        except XBridgeError as error:  # libraries ask again, with other words, after a TypeError
+        except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
             self._error = error
             raise
         return capsule
 
 
 class _Interface(_Shown):
-    """A CUDA array interface: a copy of what was read, whose memory `x` keeps."""
+    """A copy of a CUDA array interface as it was read. `x` keeps the memory."""
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         super().__init__(x, refused, importer)

@@ -1,8 +1,8 @@
 """Execute a plan, and notify observers such as a policy or a record.
 
 An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
-one look at a counter more. With one, the tables of direct converters are empty, so that every conversion has
-a plan. A conversion in another thread counts as called by the line that began it.
+one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
+plan. A conversion in another thread counts as called by the line that began it.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _FAILURES: dict[Op, type[XBridgeError]] = {
 
 
 class Observer(Protocol):
-    """What wants to know of conversions. While there is one, every conversion is planned."""
+    """An observer of conversions. While there is one, every conversion is planned."""
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the conversion may not run."""
         ...
 
     def before(self, plan: Plan, caller: Caller) -> None:
-        """Take note of a conversion that will run."""
+        """Notice a conversion that will run."""
         ...
 
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Take note of a conversion that has run, and of the time that it took."""
+        """Notice a conversion that has run, and the time that it took."""
         ...
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Take note of a batch that `prefetch` was asked for, and of the wait for it."""
+        """Notice a batch that `prefetch` was asked for, and the wait for it."""
         ...
 
 
@@ -71,7 +71,7 @@ _changing = lock()
 
 
 def add_observer(observer: Observer) -> None:
-    """Notify an observer from here on; one that is added twice is notified twice."""
+    """Notify an observer from now on. One that is added twice is notified twice."""
     global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
     with _changing:
         _observers = (*_observers, observer)
@@ -118,7 +118,7 @@ def outside(
 
 
 def run(x: Array, plan: Plan) -> Array:
-    """Execute a plan and notify observers. A compiler runs what it has traced without us."""
+    """Execute a plan and notify observers. A compiler runs traced code without notifying them."""
     if is_observed(plan.conversion.target):
         return observed([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
     return perform(x, plan)
@@ -155,9 +155,10 @@ def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
 
 
 def observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
-    """Do what is planned for some arrays, and notify observers before and after.
+    """Call `do`, which executes the plans of some arrays, and notify observers before and after.
 
-    One array stands for all of a list that is stacked. Arrays that are done together share the time by bytes.
+    One array stands for all of a list that is stacked. Arrays that are converted together share the time in
+    proportion to their bytes.
     """
     sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
     notified = observers()

@@ -17,19 +17,7 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """An input of a verb and its backend, which is the host for every input that no backend owns.
-
-    Parameters
-    ----------
-    array : array
-        An array of the backend; or, if not `is_array`, an input that `import_source` reads.
-    backend : Backend
-        Its backend.
-    is_array : bool
-        Whether it is an array of its backend: not a scalar, an exporter, a number or a list.
-    foreign : bool
-        Whether no backend owns it: it leaves another library in every conversion.
-    """
+    """An input and its backend, which is the host for an input that no backend owns."""
 
     __slots__ = ("_info", "array", "backend", "foreign", "is_array")
 
@@ -39,7 +27,9 @@ class Source:
         self.array = array
         self.backend = backend
         self.is_array = is_array
+        """Whether `array` is one of the backend's: not a scalar, an exporter, a number or a list."""
         self.foreign = foreign
+        """Whether no backend owns the input, so that every conversion takes it out of its library."""
         self._info: ArrayInfo | None = None
 
     def info(self) -> ArrayInfo:

@@ -1,8 +1,7 @@
-"""Make an array of numbers, or of a nested list of numbers and arrays.
+"""Convert numbers, and nested lists of numbers and arrays.
 
-Who stacks the arrays of a list? The target, where one of them is its own; else the library of those that
-are still to be computed, so that they are computed together; else the host, from views of them all. Whoever
-does it, every element is read once.
+The target stacks the arrays of a list if one of them is its own. Else the library of lazy arrays stacks them,
+so that they are computed together; else the host, from views of all. Every element is read once.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ _dtype_and_shape = attrgetter("dtype", "shape")
 
 
 class _Element(NamedTuple):
-    """An array of a list, or a number beside arrays, whose dtype gives way to theirs."""
+    """An array of a list, or a number beside arrays. The dtype of a number gives way to theirs."""
 
     source: Source
     info: ArrayInfo
     weak: bool
     scalar: bool
-    """Whether it is a scalar of NumPy's, which is placed where the arrays are."""
+    """Whether it is a NumPy scalar, which goes to the device of the arrays."""
 
     def must_stay_exact(self, dtype: str) -> bool:
-        """Whether only a named dtype may round it: a number, or an integer whose value can be read."""
+        """Return True if only a named dtype may round it: a number, or an integer that can be read."""
         if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
             return self.weak
         backend = self.source.backend
@@ -56,7 +55,10 @@ class _Element(NamedTuple):
 
 
 def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
-    """Return what converts an input, its first argument, and the backends in it, the leading one first."""
+    """Choose the function that converts an input.
+
+    Return the function, its first argument, and the backends of the arrays in it, the leading one first.
+    """
     if not source.is_literal():
         return convert, source, [source.backend]
     nest = _host.nest(source.array)
@@ -69,7 +71,7 @@ def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], 
 
 
 def from_numbers(obj: object, target: Backend, options: Options) -> Array:
-    """Numbers, in the target's default dtypes unless one was asked for."""
+    """Convert numbers, to the target's default dtypes unless one was named."""
     named = _named(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
@@ -80,16 +82,16 @@ def from_numbers(obj: object, target: Backend, options: Options) -> Array:
 
 
 def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
-    """The arrays of a list side by side in one array.
+    """Stack the arrays of a list in one array.
 
-    What is not to be copied is empty, or it was refused; a cast is refused of that too.
+    With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
     whole = _at_once(nest, target, options) or _one_by_one(nest, target, options)
     return convert(whole, target, options._replace(copy=options.copy and None))
 
 
 def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
-    """Stacked after a look at each, and after a conversion of those that need one."""
+    """Stack arrays after their facts are read, and after a conversion of those that need one."""
     elements = _elements(nest, target, options)
     _refuse_ragged(elements)
     shape = (*nest.shape, *elements[0].info.shape)
@@ -100,11 +102,11 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     dtype = _common_dtype(elements, target, options)
 
     stacker = _stacker(elements, target, options)
-    if stacker.host_only:  # what lies on several devices is gathered there, if any device was named
+    if stacker.host_only:  # it gathers a sharded array, if any device was named
         spot = None if options.device is None else CPU
     else:
         spot = destination(stacker, options.device, place)
-    # Who lacks the common dtype cannot stack in it and narrow the stack.
+    # A stacker without the common dtype cannot stack in it and narrow the stack.
     where = CPU if spot is None else spot
     narrow = dtype in DTYPES and stacker.unsupported_dtype(dtype, where) is not None
     if options.dtype not in UNNAMED:
@@ -129,7 +131,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
 
 
 def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
-    options = options._replace(copy=None)  # what shares no memory is refused as a whole
+    options = options._replace(copy=None)  # `copy=False` is refused for the whole list
     given = [
         Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
@@ -143,7 +145,7 @@ def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
 
 
 def _compute_unknown(sources: list[Source], target: Backend) -> None:
-    """What leaves a library while its shape is not known comes to the host, with all of that library."""
+    """Compute the arrays of a library on the host, if they leave it and the shape of one is not known."""
     backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
     for backend in backends:
         places = [i for i, source in enumerate(sources) if source.backend is backend]
@@ -154,17 +156,17 @@ def _compute_unknown(sources: list[Source], target: Backend) -> None:
 
 
 def _strong(elements: list[_Element]) -> list[_Element]:
-    """Those that decide on dtype and device. There is one at least, or it would be a list of numbers."""
+    """Return the elements that decide the dtype and the device. There is one at least."""
     return [element for element in elements if not element.weak]
 
 
 def _placed(elements: list[_Element]) -> list[_Element]:
-    """Those that decide on the device."""
+    """Return the elements that decide the device."""
     return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
 def _common_dtype(elements: list[_Element], target: Backend, options: Options) -> str:
-    """The dtype to stack in, into which every integer among them fits."""
+    """Return the dtype of the stack, and raise if an integer does not fit."""
     strong = _strong(elements)
     numbers = [element.source.array for element in elements if element.weak]
     mixed, named = _is_mixed(elements), _named(options)
@@ -183,7 +185,7 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options) -
 
 
 def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
-    """The dtype for all, by the rules of the library; by NumPy's if it has none for them."""
+    """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
     weak = [_host.sample(number) for number in numbers]
     own = library.promote and library.promote(dtypes, weak)
     return own or _host.promote(dtypes, weak)
@@ -194,7 +196,7 @@ def _is_mixed(elements: list[_Element]) -> bool:
 
 
 def _stacker(elements: list[_Element], target: Backend, options: Options) -> Backend:
-    """Who puts them side by side."""
+    """Return the backend that stacks the elements."""
     place = _placed(elements)[0].info.device
     own = any(element.source.backend is target for element in elements)
     there = CPU not in (place, options.device) and place in target.devices()
@@ -204,7 +206,7 @@ def _stacker(elements: list[_Element], target: Backend, options: Options) -> Bac
 
 
 def _part(element: _Element, stacker: Backend, options: Options) -> Array:
-    """An element as the stacker can take it."""
+    """Convert an element for the stacker."""
     source, info = element.source, element.info
     if info.dtype == options.dtype and info.native_byteorder and not source.foreign:
         array = _as_it_is(source, info, stacker, options)
@@ -214,9 +216,9 @@ def _part(element: _Element, stacker: Backend, options: Options) -> Array:
 
 
 def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
-    """Plain arrays of one type, dtype and shape, stacked without a look at each; None in doubt.
+    """Stack plain arrays of one type, dtype and shape without reading the facts of each; None in doubt.
 
-    Their own library does it, if it can tell whether they are alike; else the host, from its views of them.
+    Their own library stacks them, if it can tell whether they are alike; else the host, from its views.
     """
     kinds = set(map(type, nest.leaves))
     direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
@@ -229,9 +231,8 @@ def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
             return None
         _refuse_sharing(options, (*nest.shape, *row.shape[1:]))
         whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
-        return Source(
-            whole if backend is target else backend.detach(whole), backend
-        )  # nobody else's to guard
+        whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
+        return Source(whole, backend)
     if backend is target and not backend.host_only:
         return None
     hosts = list(map(direct, nest.leaves))
@@ -245,7 +246,7 @@ def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
 
 
 def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
-    """The array for the stacker to read, where that takes no plan; None in doubt, or if somebody watches."""
+    """Return the array for the stacker if that needs no plan; None in doubt, or if there is an observer."""
     direct = fast_converters.get(stacker.name, {}).get(type(source.array))
     if direct is None:
         return None
@@ -256,7 +257,7 @@ def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Option
 
 
 def _together(sources: list[Source]) -> Backend | None:
-    """The library of several arrays that have no memory before they are computed; None if nobody has such."""
+    """Return the backend of several lazy arrays; None if there is none."""
     for backend, source in {source.backend: source for source in sources}.items():
         if source.is_lazy() and sum(other.backend is backend for other in sources) > 1:
             return backend
@@ -264,12 +265,12 @@ def _together(sources: list[Source]) -> Backend | None:
 
 
 def _named(options: Options) -> str | None:
-    """The dtype that was asked for by its name."""
+    """Return the dtype that was named."""
     return None if options.dtype in UNNAMED else options.dtype
 
 
 def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
-    """Raise if an integer of the list does not fit. None is wrapped, not even to a dtype that was named."""
+    """Raise if an integer of the list does not fit. No integer wraps, not even to a named dtype."""
     if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
         return
     if not _fits(numbers, dtype):
@@ -288,7 +289,7 @@ def _fits(numbers: HostArray, dtype: str) -> bool:
 
 
 def _one_place(elements: list[_Element], options: Options) -> Device:
-    """Where they are, and all of them unless a device was named."""
+    """Return the device of the elements. Without a named device, all must be on one."""
     places = _distinct(element.info.device for element in _placed(elements))
     if options.device is None and len(places) > 1:
         raise DeviceError.build(
@@ -319,7 +320,7 @@ def _refuse_ragged(elements: list[_Element]) -> None:
 
 
 def _distinct(things: Iterable[T]) -> list[T]:
-    """Each once, in order. A size that is traced can be compared, and not hashed."""
+    """Return each thing once, in order. A size that is traced can be compared, but not hashed."""
     found: list[T] = []
     for thing in things:
         if thing not in found:

@@ -110,13 +110,13 @@ def choose_target(
     An explicit name or device goes before `like`, and `like` before the first array. Without a device, the
     first array of the target decides, else the first array.
     """
-    first = leading_index(sources) if like is None else None
-    leading = [sources[first]] if first is not None else [] if like is None else [resolve_like(like)]
-    target = get(name) if name is not None else leading[0].backend if leading else get(HOST)
+    first = leading_index(sources)
+    leading = resolve_like(like) if like is not None else None if first is None else sources[first]
+    target = get(name) if name is not None else leading.backend if leading else get(HOST)
     options = read_options((target,), **keywords)
     if options.device is None and leading and not target.host_only:
-        own = [source for source in (*leading, *sources) if source.backend is target]
-        near = (own or leading)[0]
+        own = [source for source in (leading, *sources) if source.backend is target]
+        near = own[0] if own else leading
         device = outside(device_for, near, [near.backend], target, options)
         options = options._replace(device=destination(target, None, device))
     return target, options

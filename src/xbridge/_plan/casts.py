@@ -1,9 +1,9 @@
-"""Where a cast runs: where fewer bytes cross between devices, among the places that give the same numbers.
+"""The place of a cast: fewest bytes move between devices, among the places that give the same numbers.
 
-A cast is the target's own; the source's where the target lacks the dtype to cast from, and the host's where
-both lack one. Others do it instead where they give the same numbers: the source, if what leaves its device is
-narrower then, and the host, which is sooner, if nothing goes to a device or what goes there is narrower then.
-The host casts a large array while it is carried, if the target can do that: no whole copy lies between.
+The target casts. If the target lacks the dtype to cast from, the source casts; if both lack one, the host.
+Another place is chosen if it gives the same numbers: the source, if fewer bytes leave its device then; the
+host, which is faster, if no bytes go to a device or fewer go there then. If the target can stream, the host
+casts a large array piece by piece during the transfer, without a whole copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def choose_caster(conversion: Conversion) -> Backend | ModuleType:
-    """Who casts on the way from one library to another by the host: the source, the host or the target."""
+    """Return the backend that performs the cast in a conversion through host memory."""
     source, target, before, after = (
         conversion.source,
         conversion.target,
@@ -49,7 +49,7 @@ def order_cast_and_move(
     start: Device | None = None,
     goal: Device | None = None,
 ) -> list[Step]:
-    """Move and cast: the cast first if fewer bytes cross then, or if it could not come later."""
+    """Order a move and a cast: the cast first if fewer bytes move then, or if it is impossible later."""
     start, goal = start or conversion.info.device, goal or conversion.device
     if start == goal:
         return casts
@@ -63,7 +63,7 @@ def order_cast_and_move(
 
 
 def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
-    """The same steps; a cast or copy of the host's is one with the move behind it, if the target wants it."""
+    """Fuse a cast or copy on the host with the move that follows, if the target streams such arrays."""
     streams_to_device = conversion.target.streams_to_device
     if streams_to_device is None or conversion.device == CPU:
         return steps
@@ -84,7 +84,7 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
 
 
 def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
-    """Look at the values, where the dtype was not named and may not hold them all."""
+    """Return the step that checks the values, if the dtype was not named and may not hold them all."""
     asked = conversion.options.dtype in UNNAMED or conversion.options.check_loss
     if not asked or holds_every(conversion.info.dtype, conversion.dtype):
         return []
@@ -92,7 +92,7 @@ def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 
 
 def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
-    """Change the dtype, or the order of the bytes where a dtype was named."""
+    """Return the step that changes the dtype; or the byte order, if a dtype was named."""
     info, dtype = conversion.info, conversion.dtype
     args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
     if dtype != info.dtype:
@@ -105,18 +105,18 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 
 
 def order(target: Backend) -> tuple[str, ...]:
-    """The axis order to ask of the host, where the target would not keep another."""
+    """Return the axis order for a copy on the host, if the target does not keep any order."""
     return ("C",) if "axis_order" in target.gaps else ()
 
 
 def _narrows(conversion: Conversion) -> bool:
-    """Whether it is fewer bytes after the cast."""
+    """Return True if the array has fewer bytes after the cast."""
     before, after = (DTYPES.get(word) for word in (conversion.info.dtype, conversion.dtype))
     return bool(before and after and after.bits < before.bits)
 
 
 def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
-    """Whether a library can cast there. Dtypes of its own it has, wherever it is."""
+    """Return True if a backend can cast there. A library has its own dtypes on all devices."""
     if device == CPU and "host" in backend.gaps:
         return False
     words = conversion.info.dtype, conversion.dtype
@@ -124,7 +124,7 @@ def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
 
 
 def _is_alike(conversion: Conversion) -> bool:
-    """Whether the source's cast, where the array is, gives the numbers of the target's: both the host's."""
+    """Return True if the casts of source and target both give NumPy's numbers, each on its device."""
     dtypes, places = (conversion.info.dtype, conversion.dtype), (conversion.info.device, CPU)
     backends = (conversion.source, conversion.target)
     return all(

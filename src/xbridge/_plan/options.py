@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge import _host
 from xbridge._core.devices import Device, device_named
@@ -16,8 +16,11 @@ from xbridge.backends._registry import backends_for_object, get, is_root
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge._core.protocol import Backend
 
+T = TypeVar("T")
 
 _ALIASES = {
     "int": "int64",
@@ -29,7 +32,7 @@ _ALIASES = {
     "complex": "complex128",
 }
 _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
-"""What `str` makes of a dtype, or of a class that stands for one: the package, and the name."""
+"""The package and the name in the `str` of a dtype, or of a class that stands for one."""
 
 
 def read_options(
@@ -67,7 +70,7 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
     if isinstance(device, str):
         return device_named(device)
     try:
-        found: Device | None = _named("device_name", device, backends)
+        found = _named(lambda backend: backend.device_name(device), device, backends)
         is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
     except XBridgeError:
         raise
@@ -81,7 +84,7 @@ def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
 
 
 def _accelerator(index: int) -> Device:
-    """The target's accelerator of that index."""
+    """Name the target's accelerator of that index."""
     if 0 <= index < 1 << 31:
         return device_named(f"gpu:{index}")
     raise _refused("device", index, "an index counts from 0, and has at most 31 bits", "device='cpu'")
@@ -90,12 +93,13 @@ def _accelerator(index: int) -> Device:
 def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
     if dtype is None:
         return None
+    found: str | None
     if isinstance(dtype, str):
         word = dtype if type(dtype) is str else str.__str__(dtype)  # or an enumeration adds its name
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
-            found = of_python(dtype) or _named("dtype_name", dtype, backends)
+            found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
         except XBridgeError:
             raise
         except FOREIGN_ERRORS as error:
@@ -117,11 +121,11 @@ def _spelt(word: str) -> str:
     return found if found in DTYPES else ""
 
 
-def _named(verb: str, thing: object, backends: tuple[Backend, ...]) -> Any:
-    """The name of a library's object, from the first backend that knows it; `rooms` go before its kin."""
+def _named(name_of: Callable[[Backend], T | None], thing: object, backends: tuple[Backend, ...]) -> T | None:
+    """Return the name of a library's object from the first backend that knows it, `backends` first."""
     for asked in (backends, None):
         for backend in asked or backends_for_object(thing):
-            name = getattr(backend, verb)(thing)
+            name = name_of(backend)
             if name is not None:
                 return name
     return None
@@ -145,7 +149,7 @@ def _unknown(dtype: object) -> XBridgeError:
 
 
 def _digits(word: str) -> str:
-    """The digits in a word: who mistypes a dtype knows how wide it is."""
+    """Return the digits in a word. A mistyped dtype still has the right width."""
     return "".join(filter(str.isdecimal, word))
 
 

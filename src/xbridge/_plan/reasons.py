@@ -1,4 +1,4 @@
-"""Say why a step makes new memory: as data for code, in words for readers, with advice for a record."""
+"""Reasons for new memory: a kind for code, a message for readers, advice for a record."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CopyReason(NamedTuple):
     message: str
     """The reason in words."""
     advice: tuple[str, ...] = ()
-    """What would make the step needless.
+    """Changes that would make the step unnecessary.
 
-    Advice changes what is given, or how often it is converted, and never the call: a result keeps its values,
+    Advice changes the input, or how often it is converted, and not the call. So a result keeps its values,
     dtype, device and gradient, and every protection that the caller asked for or that the contract gives.
     """
 

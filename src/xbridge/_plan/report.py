@@ -1,4 +1,4 @@
-"""A plan in words: a line, a few aligned lines, a table for notebooks, a dictionary for JSON."""
+"""Formats of a plan: one line, a few aligned lines, a table for notebooks, a dictionary for JSON."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import ArrayEndpoint, Plan
 
 Cells = tuple[str, str, str, str]
-"""Which end or step, what it is, its bytes, and what is to be said of it."""
+"""The end or the number of the step, its description, its bytes, and a note."""
 
 
 def line(plan: Plan) -> str:
-    """From where to where, and what comes of it."""
-    return f"{_what(plan.source)} to {plan.conversion.target.name}: {'; '.join(verdict(plan))}"
+    """Return the input, the target and the verdict in one line."""
+    return f"{_description(plan.source)} to {plan.conversion.target.name}: {'; '.join(verdict(plan))}"
 
 
 def text(plan: Plan) -> str:
-    """The ends, the steps and the verdict, one a line."""
+    """Return the ends, the steps and the verdict, one a line."""
     return "\n".join([*table([*_rows(plan)], right=[2]), f"so    {'; '.join(verdict(plan))}"])
 
 
 def html(plan: Plan) -> str:
-    """The same as a table."""
+    """Return the same as a table."""
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(plan))
     so = escape("; ".join(verdict(plan)))
     return f'<table>{rows}<tr><td>so</td><td colspan="3">{so}</td></tr></table>'
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """What it says, in types that JSON has."""
+    """Return the plan in types that JSON has."""
     error = plan.error
     return {
         "source": _facts(plan.source),
@@ -61,7 +61,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
 
 
 def verdict(plan: Plan) -> Iterator[str]:
-    """What comes of it, in a few words each."""
+    """Yield the facts about the result, in a few words each."""
     if plan.error:
         yield f"{type(plan.error).__name__}: {plan.error}"
         return
@@ -80,22 +80,22 @@ def verdict(plan: Plan) -> Iterator[str]:
 
 
 def bytes_of(number: int | None) -> str:
-    """A number of bytes, or a question mark where nobody knows it."""
+    """Format a number of bytes; None becomes a question mark."""
     return "? bytes" if number is None else f"{number:,} bytes"
 
 
 def _rows(plan: Plan) -> Iterator[Cells]:
-    yield "from", _what(plan.source), bytes_of(plan.source.nbytes), _state(plan.source)
+    yield "from", _description(plan.source), bytes_of(plan.source.nbytes), _state(plan.source)
     for number, step in enumerate(plan.steps, 1):
         nbytes = bytes_of(step.nbytes) if step.copy_reason else ""
         yield str(number), f"{step.backend} {step.action}", nbytes, step.reason
     if plan.target is None:
         yield "to", plan.conversion.target.name, "", "refused"
     else:
-        yield "to", _what(plan.target), bytes_of(plan.target.nbytes), _state(plan.target)
+        yield "to", _description(plan.target), bytes_of(plan.target.nbytes), _state(plan.target)
 
 
-def _what(end: ArrayEndpoint) -> str:
+def _description(end: ArrayEndpoint) -> str:
     return f"{end.backend} {end.dtype} {end.shape} on {end.device}"
 
 
@@ -105,5 +105,5 @@ def _state(end: ArrayEndpoint) -> str:
 
 
 def _facts(end: ArrayEndpoint) -> dict[str, Any]:
-    known = [n if isinstance(n, int) else None for n in end.shape]  # a promise may not know its shape
+    known = [n if isinstance(n, int) else None for n in end.shape]  # a lazy array may have an unknown shape
     return {**end._asdict(), "shape": known, "device": str(end.device)}

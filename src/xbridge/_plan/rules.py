@@ -1,12 +1,13 @@
-"""Decide a conversion from facts, as a list of steps: the one place where the contract stands.
+"""Plan a conversion from facts, as a list of steps: the rules of the contract.
 
-Two libraries meet on the device where an array is, if both can be there, and else in host memory:
+Memory passes from one library to another on the array's device, if both have that device, else on the host:
 
-    source: detach, settle, check, cast, copy, export                    target: import_, cast, move, track
-    source: detach, settle, check, cast, move   host: check, cast, copy, freeze   target: cast, move, track
+    source: detach, materialize, check, cast, copy, to_dlpack   target: from_dlpack, cast, move, require_grad
+    source: detach, materialize, check, cast, move, to_numpy
+        host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
 
-Within one library nobody meets: every step is the library's own operation, so arrays that could never
-leave it (tracers, sparse, fake) pass. Nothing is decided by trying and catching.
+Within one library every step is the library's own operation. So arrays that cannot leave their library
+(tracers, sparse, fake) are accepted. No rule tries an operation and catches its error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
-    """The plan for a conversion inside one library."""
+    """Plan a conversion within one library."""
     conversion = _conversion(backend, backend, info, options)
     changes = order_cast_and_move(
         conversion, backend, [*check(conversion, backend), *cast(conversion, backend)]
@@ -56,7 +57,7 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
 
 
 def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
-    """The plan for a conversion from one library to another."""
+    """Plan a conversion from one library to another."""
     conversion = _conversion(source, target, info, options)
     device = conversion.device
     if info.requires_grad and options.grad == "keep":
@@ -86,21 +87,21 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
-        # A move is complete when it returns; a cast may read its memory later, where that is never written.
+        # A move is complete when it returns. A cast may read immutable memory after it returns.
         once = device != CPU if target.assumes_immutable else later
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
-        on_host.append(Step(_host, "as_writable"))  # new memory, and nobody's but the caller's
+        on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
     return _plan(
         conversion, [*fuse_transfer(conversion, [*steps, *on_host, taken, *later]), *_track(conversion)]
     )
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
-    """Hand memory of a device over. What is copied is copied by the source.
+    """Return the steps that pass device memory from source to target. The source makes any copy.
 
-    Its own stream orders that before whatever is written later; the target's would not, and to wait for it
-    would hold up the host.
+    The stream of the source orders the copy before later writes. The stream of the target would not, and to
+    wait for it would block the host.
     """
     source, target, info = conversion.source, conversion.target, conversion.info
     before, casts = check(conversion, source), cast(conversion, target)
@@ -118,12 +119,12 @@ def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) ->
 
 
 def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
-    """Raise what a conversion would be refused with, as far as facts alone say, before the array is made."""
+    """Raise the errors of a conversion that follow from facts alone, before the array is made."""
     _track(_conversion(source, target, info, options))
 
 
 def destination(target: Backend, asked: Device | None, near: Device) -> Device:
-    """Where a result is to be: where somebody says, or where the array is, if the target can be there."""
+    """Return the device of a result: the named one, else the array's, if the target has it."""
     if asked is None and target.host_only:
         asked = CPU
     elif asked is None and near == CPU and "host" in target.gaps:
@@ -132,7 +133,7 @@ def destination(target: Backend, asked: Device | None, near: Device) -> Device:
 
 
 def _accelerator(target: Backend, asked: Device) -> Device:
-    """The target's own name for its accelerator of an index; any other device as it is."""
+    """Return the target's name for its accelerator of an index; any other device as it is."""
     if asked.kind != GPU or asked.index is None:
         return asked
     places = [place for place in target.devices() if place.kind != CPU]
@@ -142,7 +143,7 @@ def _accelerator(target: Backend, asked: Device) -> Device:
 
 
 def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
-    """Settle on a dtype and a device, and refuse what cannot be asked."""
+    """Choose the dtype and the device, and raise if they cannot be had."""
     if info.device == SHARDED and options.device is None and source is not target:
         raise DeviceError.build(
             in_words(source, info, target),
@@ -178,7 +179,7 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
 
 
 def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
-    """Refuse a dtype that is not there. What the nearest one is may be left to us, if there is one."""
+    """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if the target has a near one."""
     if lacks:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
         there = conversion.target.unsupported_dtype(near, conversion.device) is None
@@ -191,14 +192,14 @@ def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
 
 
 def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
-    """The dtype that "default" or "nearest" stands for, of an array of some dtype that goes there."""
+    """Return the dtype that "default" or "nearest" means for an array of a dtype on that device."""
     if word == "nearest":
         return nearest(dtype, lambda other: target.unsupported_dtype(other, device) is None)
     return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
 
 
 def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
-    """The dtype of the result. A library has its own dtypes wherever it is."""
+    """Return the dtype of the result. A library has its own dtypes on all devices."""
     if options.dtype not in UNNAMED:
         return options.dtype or info.dtype
     if source is target and info.dtype not in DTYPES:
@@ -207,7 +208,7 @@ def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, 
 
 
 def _track(conversion: Conversion) -> list[Step]:
-    """Begin a new history, where one was asked for and can begin."""
+    """Return the step that makes a new leaf, if one was asked for and is possible."""
     if not conversion.options.requires_grad:
         return []
     target, info = conversion.target, conversion.info
@@ -225,12 +226,12 @@ def _track(conversion: Conversion) -> list[Step]:
 
 
 def _is_leaf(backend: Backend, x: Array) -> bool:
-    """Whether its history begins with it, so that it is what a new leaf would be."""
+    """Return True if the graph begins with the array, so that it is what a new leaf would be."""
     return backend.is_leaf is not None and backend.is_leaf(x)
 
 
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
-    """Apply the sharing rules. A later step that reads the memory once needs no more than a view of it."""
+    """Apply the sharing rules. A later step that copies the memory needs only a view of it."""
     target, info = conversion.target, conversion.info
     why = next(_obstacles(conversion, layout), None)
     if will_copy:
@@ -251,7 +252,7 @@ def _no_sharing(target: Backend) -> CopyReason | None:
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
-    """Whether nobody may write the memory through a new array."""
+    """Return True if a new array over the memory must be read-only."""
     return info.requires_grad or not layout.writable or layout.may_overlap_itself()
 
 

@@ -1,8 +1,8 @@
-"""A plan: what was asked, the steps that do it, and what comes of it.
+"""The plan of a conversion: the options, the steps and the result.
 
-Each step is one verb of one room: the source's, the target's or the host's. The plan that `explain` shows is
-the plan that runs. To run it takes the steps alone, so what they cost and what comes of them is worked out
-for whoever asks, from the same facts.
+Each step is one function of one backend: the source's, the target's or the host's. The plan that `explain`
+shows is the plan that runs. A run needs the steps alone. For readers, the sizes and the result are derived
+from the same facts.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Op: TypeAlias = Literal[
     "as_writable",
     "require_grad",
 ]
-"""What a step does: the name of a function of the backend, or of `_host`, that runs it."""
+"""The operation of a step: the name of a function of a backend or of `_host`."""
 
 
 class Options(NamedTuple):
-    """What the caller asked, checked and in canonical words."""
+    """The options of a call, checked and in canonical words."""
 
     device: Device | None = None
     dtype: str | None = None
@@ -54,15 +54,15 @@ class Options(NamedTuple):
     grad: str | None = None
     requires_grad: bool = False
     check_loss: bool = False
-    """Whether no value may be lost, though the dtype was named."""
+    """Whether a lost value is an error, though the dtype was named."""
     compiled: bool = False
     """Whether a compiler will handle the result, which makes read-only arrays writable."""
     unsafe: bool = False
-    """Whether memory is to be shared that the contract would copy."""
+    """Whether to share memory that the contract would copy."""
 
 
 class Step(NamedTuple):
-    """One verb of one room: the source's, the target's, or the host's."""
+    """One operation of one backend: the source's, the target's or the host's."""
 
     module: Backend | ModuleType
     op: Op
@@ -70,21 +70,21 @@ class Step(NamedTuple):
     copy_reason: CopyReason | None = None
     """Why it makes new memory; None if it does not."""
     nbytes: int | None = None
-    """Of new memory; None where nobody has asked, or the library alone knows."""
+    """Bytes of new memory; None if they are not computed, or the library alone knows them."""
 
     @property
     def backend(self) -> str:
-        """Whose operation it is; what is done in host memory for all libraries is NumPy's."""
+        """The name of the backend; operations in host memory are NumPy's."""
         return self.module.name
 
     @property
     def action(self) -> str:
-        """What is done, with its arguments."""
+        """The operation with its arguments."""
         return " ".join(map(str, (self.op, *self.args)))
 
     @property
     def reason(self) -> str:
-        """Why it makes new memory, or what it is for."""
+        """Why the step makes new memory, or else its purpose."""
         return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
 
 
@@ -102,22 +102,22 @@ _PURPOSES: dict[Op, str] = {
 
 
 class ArrayEndpoint(NamedTuple):
-    """The array at one end of a conversion, in facts."""
+    """Facts about the array at one end of a conversion."""
 
     backend: str
     dtype: str
     device: Device
     shape: tuple[int, ...]
     nbytes: int | None
-    """Of its elements; None where the library alone knows."""
+    """Bytes of its elements; None if the library alone knows them."""
     writable: bool | None
-    """Whether it may be written; None where it has no memory to ask about."""
+    """Whether it may be written; None if it has no memory yet."""
     requires_grad: bool
     """Whether autograd tracks it."""
 
 
 class Conversion(NamedTuple):
-    """Where an array comes from and where it goes."""
+    """The two ends of a conversion and its options."""
 
     source: Backend
     target: Backend
@@ -127,30 +127,30 @@ class Conversion(NamedTuple):
     device: Device
 
     def asked(self) -> str:
-        """The conversion in words, for errors."""
+        """Describe the conversion for errors."""
         return in_words(self.source, self.info, self.target)
 
 
 class Plan(NamedTuple):
-    """What a conversion does to an array, in order, and what comes of it: facts, and never the array.
+    """The steps of a conversion in order, and its result: facts about the array, and not the array.
 
-    `xbridge.explain` gives one, and what it gives is what would run. Print it, or read it.
+    `xbridge.explain` returns the plan that the conversion would run. Print it, or read its attributes.
 
     Attributes
     ----------
-    source, target : Endpoint
+    source, target : ArrayEndpoint
         The array at each end: `backend`, `dtype`, `device`, `shape`, `nbytes`, `writable`,
         `requires_grad`. `target` is None if the conversion is refused.
     steps : tuple of Step
-        What is done, in order: `backend`, `op`, `args`, `nbytes`, `reason`. No step at all means that
-        the result is the source itself.
+        The steps in order: `backend`, `op`, `args`, `nbytes`, `reason`. Without a step, the result is the
+        source itself.
     shares_memory, exact, cuts_graph : bool
-        Whether the result looks at the source's memory, whether every value of such a source is kept, and
-        whether the source's history ends.
+        Whether the result shares the source's memory, whether every value of such a source is kept, and
+        whether the source's graph ends.
     checks : tuple of Step
-        The steps that look at values, and may still raise.
+        The steps that read values, and may still raise.
     error : XBridgeError or None
-        What the conversion would raise; then nothing else comes of it.
+        The error that the conversion would raise. There is no result then.
 
     Examples
     --------
@@ -164,14 +164,14 @@ class Plan(NamedTuple):
     conversion: Conversion
     steps: tuple[Step, ...]
     layout: MemoryLayout | None = None
-    """How the source lies in memory; None where it does not, or nobody has asked."""
+    """The memory of the source; None if it has none, or if it is not computed."""
     grad_enabled: bool = True
-    """Whether the target's operations recorded history when somebody asked."""
+    """Whether the target's operations recorded a graph when the sizes were computed."""
     error: XBridgeError | None = None
 
     @property
     def source(self) -> ArrayEndpoint:
-        """The array that is given."""
+        """The array that is converted."""
         info, layout = self.conversion.info, self.layout
         nbytes = layout and _size(info.shape, 8 * layout.itemsize)
         writable = layout and layout.writable
@@ -179,7 +179,7 @@ class Plan(NamedTuple):
 
     @property
     def target(self) -> ArrayEndpoint | None:
-        """The array that comes of it; None if the conversion is refused."""
+        """The result; None if the conversion raises an error."""
         if self.error:
             return None
         conversion, given = self.conversion, self.source
@@ -195,13 +195,13 @@ class Plan(NamedTuple):
 
     @property
     def shares_memory(self) -> bool:
-        """Whether both look at the same bytes; an empty array has none, and neither has a promise."""
-        nowhere = self.layout is not None and self.layout.is_unallocated()
-        return not (self.error or self.copies or nowhere)
+        """Whether both use the same bytes. Empty arrays and lazy arrays have none."""
+        unallocated = self.layout is not None and self.layout.is_unallocated()
+        return not (self.error or self.copies or unallocated)
 
     @property
     def writable(self) -> bool | None:
-        """Whether the result may be written, where its library writes at all."""
+        """Whether the result may be written, if its library writes arrays."""
         backend = self.conversion.target
         if self.error or backend.assumes_immutable or "as_readonly" in self._ops():
             return False
@@ -221,12 +221,12 @@ class Plan(NamedTuple):
 
     @property
     def cuts_graph(self) -> bool:
-        """Whether the source has a history that ends."""
+        """Whether the source has a graph that ends."""
         return self.conversion.info.requires_grad and not self._keeps_history() and not self.error
 
     @property
     def checks(self) -> tuple[Step, ...]:
-        """The steps that look at values, and may still raise."""
+        """The steps that read values, and may still raise."""
         return tuple(step for step in self.steps if step.op == "check_cast")
 
     def _ops(self) -> list[Op]:
@@ -243,41 +243,41 @@ class Plan(NamedTuple):
         return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))
 
     def with_sizes(self, x: Array) -> Plan:
-        """The same plan with what its readers want to know besides. Reads no element of `x`."""
-        weighed = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_weighed(self))
-        return self._replace(steps=weighed, grad_enabled=self.conversion.target.is_grad_enabled())
+        """Return the plan with sizes, for readers. Reads no element of `x`."""
+        steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_sized(self))
+        return self._replace(steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain words and numbers, for JSON."""
+        """Return the plan as plain words and numbers, for JSON."""
         from xbridge._plan.report import as_dict  # noqa: PLC0415 -- for readers alone
 
         return as_dict(self)
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Return the plan in one line."""
         from xbridge._plan.report import line  # noqa: PLC0415 -- for readers alone
 
         return f"<Plan: {line(self)}>"
 
     def __str__(self) -> str:
-        """In a few aligned lines."""
+        """Return the plan in a few aligned lines."""
         from xbridge._plan.report import text  # noqa: PLC0415 -- for readers alone
 
         return text(self)
 
     def __rich_console__(self, console: object, options: object) -> Iterator[str]:
-        """The same lines, which rich colours; a bracket is nobody's markup."""
+        """Yield the same lines for rich. Brackets are escaped, because rich reads them as markup."""
         yield str(self).replace("[", r"\[")
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks."""
+        """Return a table, for notebooks."""
         from xbridge._plan.report import html  # noqa: PLC0415 -- for readers alone
 
         return html(self)
 
 
-def _weighed(plan: Plan) -> Iterator[Step]:
-    """The steps with their bytes."""
+def _sized(plan: Plan) -> Iterator[Step]:
+    """Yield the steps with their bytes."""
     dtype = plan.conversion.info.dtype
     for step in plan.steps:
         if step.op == "astype":
@@ -288,12 +288,12 @@ def _weighed(plan: Plan) -> Iterator[Step]:
 
 
 def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
-    """Of a dense array; None of a dtype of the library's own, or while the shape is not known."""
+    """Return the bytes of a dense array; None for a library's own dtype or an unknown shape."""
     return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
 
 
 def is_known(shape: tuple[int, ...]) -> bool:
-    """Whether the length of every axis is known before the array is computed."""
+    """Return True if the length of every axis is known before the array is computed."""
     return not any(isinstance(n, float) for n in shape)
 
 
@@ -302,6 +302,6 @@ def _size(shape: tuple[int, ...], bits: int) -> int | None:
 
 
 def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:
-    """What was given and what was asked, as errors begin."""
+    """Describe a conversion by its input and its target."""
     given = f"{source.name} {info.dtype} array of shape {info.shape} on {info.device}"
     return f"convert a {given} to {target.name}"
