@@ -1,7 +1,7 @@
 """What is collected if a library is missing, how many dtypes are swept, and how hard Hypothesis tries.
 
 Examples that need a library are left out where it is missing. Hypothesis tries afresh on every run here;
-where CI is set it tries half as much, the same every time.
+if CI is set, it tries the same every time.
 """
 
 import os
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # The first example of a run pays for imports, so an example has no time limit anywhere.
-settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile("dev", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
     "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
