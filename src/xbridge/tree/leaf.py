@@ -45,9 +45,7 @@ def is_converted(cls: type) -> bool:
 
 
 def is_text(x: Any) -> bool:
-    """Return True if a leaf is text or a Python number, so that it stays as it is."""
-    if type(x) in PLAIN_TYPES:
-        return True
+    """Return True if an array holds text, so that it stays as it is."""
     backend = backend_for(type(x))
     if backend is not None and backend.is_text is not None:
         return backend.is_text(x)
