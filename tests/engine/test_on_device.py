@@ -80,7 +80,7 @@ steps: list[str] = []
 
 
 def a_card(values: Any, **changes: Any) -> Card:
-    xbridge.register_backend("cards", make_cards(**changes), roots=(__name__,), replace=True)
+    xbridge.register_backend("cards", make_cards(**changes), roots=(__name__.partition(".")[0],), replace=True)
     card = Card(xbridge.to_backend(np.asarray(values), "cupy").copy())
     steps.clear()
     return card
