@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -48,13 +49,15 @@ for line in sys.stdin:
 @cache
 def _warm() -> subprocess.Popen[str]:
     """An interpreter that has imported NumPy, xbridge and torch, and runs each program in a fork."""
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", _FORKS],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    atexit.register(server.communicate)
+    return server
 
 
 def forked(code: str) -> tuple[int, list[str]]:
