@@ -154,6 +154,9 @@ def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int
 
 
 def test_a_cast_within_numpy_is_numpys_own() -> None:
+    once = np.array([1 + 2**-11 + 2**-40, 2**14 - 2**-20, 1 / 3])  # by way of float32 some are other numbers
+    for dtype in ("float16", "int64", "complex64"):
+        assert xbridge.to_numpy(once, dtype=dtype).tolist() == once.astype(dtype).tolist()
     days = np.array(["2020-01-01"], "M8[D]")
     assert xbridge.to_numpy(days, dtype="int64").tolist() == days.astype("i8").tolist()
     with pytest.raises(xbridge.DTypeError, match="in numpy itself"):

@@ -21,6 +21,9 @@ from xbridge.protocol import Gap
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
+ROOT = __name__.partition(".")[0]
+"""The package that the classes of this file come from."""
+
 CPU, CHIP = xbridge.Device("cpu"), xbridge.Device("chip:0")
 DERIVED = ("readonly", "autograd", "host_only")
 
@@ -102,7 +105,7 @@ def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
 def test_a_module_is_left_as_it_was_written() -> None:
     module = of_four_names("fours")
     before = dict(vars(module))
-    xbridge.register_backend("fours", module, roots=(__name__.partition(".")[0], "toylib"))
+    xbridge.register_backend("fours", module, roots=(ROOT, "toylib"))
     xbridge.to_backend(np.ones(2), "fours")
     assert vars(module) == before
     assert get("fours") is get("fours")
@@ -176,7 +179,7 @@ def test_the_index_and_the_modules_agree_on_the_import_of_device_memory() -> Non
 
 
 def test_the_namespace_of_an_array_casts_copies_and_stacks() -> None:
-    xbridge.register_backend("spaced", of_four_names("spaced", Spaced), roots=(__name__.partition(".")[0],))
+    xbridge.register_backend("spaced", of_four_names("spaced", Spaced), roots=(ROOT,))
     x = Spaced(np.arange(3.0))
     assert xbridge.array_namespace(x) is spaced
     calls.clear()
@@ -190,7 +193,7 @@ def test_the_namespace_of_an_array_casts_copies_and_stacks() -> None:
 
 
 def test_a_backend_with_devices_computes_by_numpy_and_stays_where_the_array_is() -> None:
-    xbridge.register_backend("chips", chips(), roots=(__name__.partition(".")[0],))
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
     x = Chip(np.arange(3.0), CHIP)
     for options in ({"dtype": "float32"}, {"copy": True}):
         made = xbridge.to_backend(x, "chips", **options)
@@ -238,7 +241,7 @@ def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_
         ({}, both, by_host),
         (both, both, ["to_dlpack", "from_dlpack"]),
     ):
-        xbridge.register_backend("chips", chips(**given), roots=(__name__.partition(".")[0],), replace=True)
+        xbridge.register_backend("chips", chips(**given), roots=(ROOT,), replace=True)
         xbridge.register_backend("others", chips("others", **taken), roots=(), replace=True)
         x = Chip(np.arange(3.0), CHIP)
         plan = convert.plan(resolve_source(x), get("others"), Options())
@@ -272,7 +275,7 @@ def test_a_backend_with_gradients_shows_numpy_detached_arrays_only() -> None:
         require_grad=require_grad,
         gaps=gaps("devices", "namespace"),
     )
-    xbridge.register_backend("toylib", module, roots=(__name__.partition(".")[0],))
+    xbridge.register_backend("toylib", module, roots=(ROOT,))
     backend, a = get("toylib"), np.arange(3.0)
     assert (backend.autograd, backend.is_grad_enabled()) == (True, True)
     leaf = xbridge.asarray(a, backend="toylib", requires_grad=True)

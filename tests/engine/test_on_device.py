@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
+ROOT = __name__.partition(".")[0]
+"""The package that the classes of this file come from."""
+
 CUDA = xbridge.Device("cuda:0")
 
 
@@ -80,7 +83,7 @@ steps: list[str] = []
 
 
 def a_card(values: Any, **changes: Any) -> Card:
-    xbridge.register_backend("cards", make_cards(**changes), roots=(__name__.partition(".")[0],), replace=True)
+    xbridge.register_backend("cards", make_cards(**changes), roots=(ROOT,), replace=True)
     card = Card(xbridge.to_backend(np.asarray(values), "cupy").copy())
     steps.clear()
     return card

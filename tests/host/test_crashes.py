@@ -79,7 +79,7 @@ for size, resized in sizes.items():
         for verb, call in (OUT | WITHIN).items():
             attempt(f"{{size}}, {{name}}, {{verb}}:", lambda: call(x))
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert [line for line in lines if not line.endswith(f" {REFUSED}")] == []
     assert (status, len(lines)) == (0, 4 * 11 * 9)
 
@@ -93,7 +93,7 @@ for dtype in (torch.float32, torch.bfloat16):
     base.untyped_storage().resize_(0)
     print(xbridge.to_numpy(x).shape, xbridge.to_numpy(x, copy=True).shape, xbridge.to_list(x))
 """
-    assert fresh.run(code) == (0, ["(0,) (0,) []"] * 2)
+    assert fresh.forked(code) == (0, ["(0,) (0,) []"] * 2)
 
 
 def test_no_negative_stride_reaches_torch() -> None:
@@ -107,7 +107,7 @@ for a in (np.arange(4.0), np.ones((2, 1))[:, ::-1], np.ones((0, 3)), np.arange(4
         assert xbridge.to_backend(x, "torch", dtype="float32", copy=True).tolist() == a[::-1].tolist()
 print("done")
 """
-    assert fresh.run(code) == (0, ["done"])
+    assert fresh.forked(code) == (0, ["done"])
 
 
 def test_a_functionalized_tensor_shows_no_memory() -> None:
@@ -130,7 +130,7 @@ for x in (torch.ones(4), torch.ones(8)[4:], torch.ones(4, dtype=torch.bfloat16))
         attempt("by hand", lambda: call(torch._to_functional_tensor(x)[1:]))
         attempt("by hand", lambda: call(torch._to_functional_tensor(x).requires_grad_()))
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert [line for line in lines if not line.endswith(f" {REFUSED}")] == []
     assert (status, len(lines)) == (0, 6 * (3 * 3 + 3 * 3))
 
@@ -150,7 +150,7 @@ endless = torch.Tensor._make_subclass(Endless, torch.ones(3))
 for call in (OUT | WITHIN).values():
     attempt("endless", lambda: call(endless))
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert [line.split()[0] for line in lines] == ["wrapper"] * 24 + ["endless"] * 9
     assert {line.split()[-1] for line in lines} == {"True"}
     assert status == 0
@@ -178,7 +178,7 @@ with tempfile.TemporaryDirectory() as folder:
         print(made.flags.writeable)
     print(np.fromfile(path).tolist())
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert (status, lines) == (0, ["False"] * 11 + ["True", "[1.0, 1.0, 1.0, 1.0]"])
 
 
@@ -203,6 +203,6 @@ for name, source in make.items():
     filler = [np.full(100000, 7.0) for _ in range(4)]
     print(name, [float(x[:16].sum()) for x in made])
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert {line.split(" ", 1)[1] for line in lines} == {"[120.0, 120.0]"}
     assert (status, len(lines)) == (0, 9)

@@ -146,7 +146,7 @@ def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None
         except xbridge.UnsupportedArrayError as error:
             print("try" in str(error))
     """
-    assert fresh.run(code) == (0, ["True"])
+    assert fresh.forked(code) == (0, ["True"])
     with pytest.raises(xbridge.UnsupportedArrayError, match="its capsule has no shape"):
         xbridge.to_numpy(capsule(np.ones(3), no_shape=True))
 

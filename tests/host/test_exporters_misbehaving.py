@@ -405,7 +405,7 @@ attempt(data=b"12345678", shape=(1,), typestr="|V8", descr=[("a", "O")])
 attempt(data=3, shape=(1,))
 attempt(shape=(1,))
 """
-    status, lines = fresh.run(code)
+    status, lines = fresh.forked(code)
     assert (status, set(lines), len(lines)) == (0, {"True"}, 3 * 27)
 
 
@@ -505,7 +505,7 @@ del x
 gc.collect()
 print(host.sum())
 """
-    assert fresh.run(code) == (0, ["refused", "499999500000.0"])
+    assert fresh.forked(code) == (0, ["refused", "499999500000.0"])
 
 
 # -- memory that is elsewhere --------------------------------------------------------------------
@@ -674,4 +674,4 @@ import builtins
 builtins.also_kept = kept
 print(kept.sum())
 """
-    assert fresh.run(code) == (0, ["4999950000.0"])
+    assert fresh.forked(code) == (0, ["4999950000.0"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge._core.dtypes import instead
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._host.memory import native_dtype
 from xbridge.testing.samples.numpy import refused
 
 if TYPE_CHECKING:
@@ -176,3 +178,16 @@ def test_numbers_and_lists_are_not_arrays(x: object) -> None:
 def test_only_numbers_are_read_from_ctypes() -> None:
     with pytest.raises(xbridge.XBridgeError, match="; try "):
         xbridge.to_numpy((ctypes.c_void_p * 2)())
+
+
+def test_a_cast_that_numpy_lacks_is_refused() -> None:
+    pytest.importorskip("ml_dtypes")
+    pairs = [
+        (one, other)
+        for one, other in permutations([word for word in DTYPES if word.startswith("float8")], 2)
+        if not np.can_cast(native_dtype(one), native_dtype(other), "unsafe")
+    ]
+    assert pairs
+    for one, other in pairs:
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_numpy(np.ones(3, native_dtype(one)), dtype=other)
