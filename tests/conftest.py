@@ -1,7 +1,12 @@
-"""A registry for tests that add to it, and CuPy's stub for those that stand in a GPU's place."""
+"""A registry for tests that add to it, and CuPy's stub for those that stand in a GPU's place.
+
+The tests expect the CPU to be JAX's default device. Where there is a GPU, `JAX_PLATFORMS=cpu,cuda` lets JAX
+use it too.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 collect_ignore = ["kit_projects.py"]  # a plugin of some tests, which pytest wants to import as such
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ between processes: tests could not be distributed over several."""
+    moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if moving:
+        raise pytest.UsageError("an address is part of the name of a test: " + ", ".join(moving))
 
 
 @pytest.fixture

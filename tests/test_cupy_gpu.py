@@ -13,6 +13,7 @@ import pytest
 
 import xbridge
 from xbridge._engine.convert import resolve_source
+from xbridge._host.memory import native_dtype
 from xbridge._plan.rules import plan_between
 from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
@@ -97,6 +98,35 @@ def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
     assert copied.strides == wide.strides
     assert xbridge.asarray([wide, wide]).shape == (2, 3, 2, 4)
     assert xbridge.array_namespace(x).__name__ == "array_api_compat.cupy"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [
+        *(("float32", other) for other in ("float64", "complex128", "complex64", "bool", "bfloat16")),
+        *(("complex64", other) for other in ("complex128", "bool")),
+        *(("float64", other) for other in ("float32", "complex64", "bfloat16")),
+        *(("bfloat16", other) for other in ("float32", "float64", "complex64", "bool")),
+        ("complex128", "complex64"),
+    ],
+)
+def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str) -> None:
+    if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")) and "bfloat16" in (dtype, other):
+        pytest.skip("CuPy is older than 14")
+    here, there = native_dtype(dtype), native_dtype(other)
+    bits = np.arange(0, 1 << 24, 997, dtype=np.uint32)
+    line = np.concatenate([bits, bits | 1 << 31]).view("f4").astype(here)
+    if dtype in ("float64", "complex128"):
+        line = np.concatenate([line, line * 1.0000001, line * 0.49999999])
+    values = line[: line.size // 4 * 4].reshape(4, -1)
+    for view in (values, values.T, values[::-2], values[0, 0, ...]):
+        made = xbridge.to_backend(xbridge.to_backend(view, "cupy"), "cupy", dtype=other)
+        assert xbridge.to_numpy(made).tobytes() == np.asarray(view.astype(there)).tobytes()
+
+
+def test_a_number_keeps_its_bits() -> None:
+    for values in (np.array(-0.0), np.array(-0.0, "f4"), np.array([0x7FF8000000000005]).view("f8")[0, ...]):
+        assert xbridge.to_numpy(xbridge.to_backend(values, "cupy")).tobytes() == values.tobytes()
 
 
 # -- CuPy and torch ------------------------------------------------------------------------------
@@ -207,8 +237,8 @@ def test_a_copy_does_not_see_what_is_written_after_the_call() -> None:
 @pytest.fixture
 def jax() -> Any:
     module = pytest.importorskip("jax")
-    if not any(device.platform == "gpu" for device in module.devices()):
-        pytest.skip("needs a JAX that can use the GPU")
+    if xbridge.Device("cuda:0") not in get("jax").devices():
+        pytest.skip("needs a JAX that can use the GPU, by JAX_PLATFORMS=cpu,cuda")
     return module
 
 

@@ -6,6 +6,7 @@ host's, and the capsules say that it is not.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -274,7 +275,10 @@ BAD_INTERFACES: dict[str, tuple[dict[str, Any], str]] = {
     "of a fractional shape": ({"shape": (1.5,)}, "not of the form"),
     "of a boolean shape": ({"shape": (True,)}, "not of the form"),
     "of a negative length": ({"shape": (-6,)}, "no memory"),
-    "of a shape that fits nowhere": ({"shape": (2, 2**62, 2**62), "strides": None}, "failed with ValueError"),
+    "of a shape that fits nowhere": (
+        {"shape": (2, 2**62, 2**62), "strides": None},
+        "outside of any device's",
+    ),
     "of other strides than axes": ({"strides": (8, 8)}, "not of the form"),
     "with strides in words": ({"strides": ("8",)}, "not of the form"),
     "beyond all memory": ({"strides": (2**62,)}, "outside of any device's"),
@@ -390,6 +394,8 @@ def test_strides_that_a_library_lacks_never_reach_it(
 
 def test_where_nobody_can_look_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     stub_cupy.install(monkeypatch, stub_cupy.module(0))
+    if find_spec("torch"):
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for export in EXPORTS.values():
         for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
             with pytest.raises(

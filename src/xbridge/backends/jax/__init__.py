@@ -7,7 +7,7 @@ computed at once, also while JAX traces the caller; a tracer passes through JAX'
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -255,7 +255,8 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
         host = np.asarray(x)
     except (RuntimeError, ValueError):  # it was deleted, or lies on several devices
         return None
-    return None if host.flags.owndata else host
+    flags = host.flags
+    return host if flags.c_contiguous and not flags.owndata else None
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:

@@ -283,7 +283,9 @@ def test_every_way_of_lying_is_cast_where_it_is(backend: str, sample: Sample) ->
                 assert device_of(made) == device_of(x)
                 found = read(backend, made)
                 assert found.dtype == known.dtype
-                assert np.array_equal(found, known, equal_nan=values.dtype.kind in "fc"), target
+                with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+                    alike = np.array_equal(found, known, equal_nan=values.dtype.kind in "fc")
+                assert alike, target
 
 
 @promise("host")

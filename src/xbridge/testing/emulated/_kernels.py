@@ -107,7 +107,7 @@ def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
     return target
 
 
-def _moved(goal: torch.Tensor, origin: torch.Tensor) -> None:
+def _moved(goal: Any, origin: Any) -> None:
     """Copy; a pending conjugate or negative makes one NaN of all, as on a GPU."""
     _aten.copy_.default.redispatch(CPU, goal, origin)
     if origin.is_conj() or origin.is_neg():

@@ -7,6 +7,7 @@ would expect, so that reading it shows.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryFile
@@ -213,6 +214,13 @@ class Mapped(np.memmap[Any, np.dtype[Any]]):
     """What somebody made of a memory map."""
 
 
+def _characters() -> HostArray:
+    """An array of the class for strings, which NumPy will remove."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return np.char.array(["a"])
+
+
 def _small() -> dict[str, Callable[[], HostArray]]:
     """Numbers of less than a byte, which have no canonical name."""
     if not find_spec("ml_dtypes"):
@@ -235,7 +243,7 @@ refused: dict[str, Callable[[], HostArray]] = {
     "units, 0-d": lambda: np.array(1.0).view(Metres),
     "a mapped subclass": lambda: np.ones(2).view(Mapped),
     "records": lambda: np.rec.array([(1, 2.0)], dtype="i4,f4"),
-    "characters": lambda: np.char.array(["a"]),
+    "characters": _characters,
     "objects": lambda: np.array([None, 1]),
     "strings": lambda: np.array(["1", "2"]),
     "bytes": lambda: np.array([b"1"]),
