@@ -280,6 +280,27 @@ def test_jax_waits_for_torch_and_torch_for_jax(jax: Any) -> None:
             assert float(xbridge.to_backend(y, "torch").sum()) == 2.0 * 1024 * 1024
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> None:
+    values = (np.array([2**40 + 1, 2**62]) / (3 if dtype[0] in "fc" else 1)).astype(dtype)
+    backend = get("jax")
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(values, "jax", device="cuda:0")
+    home = backend.to_device(x, xbridge.Device("cpu"))
+    made = [home, backend.to_device(home, xbridge.Device("cuda:0")), xbridge.asarray(x, copy=True)]
+    made += [xbridge.asarray([x])[0], *(xbridge.to_backend(x, name) for name in ("numpy", "torch", "cupy"))]
+    assert [xbridge.to_numpy(y).tobytes() for y in made] == [values.tobytes()] * 7
+    with pytest.raises(xbridge.DTypeError, match="x64 mode is off"):
+        xbridge.asarray(x, device="cpu")
+
+
+def test_an_array_of_jax_stays_on_the_host_where_the_gpu_is_the_default(jax: Any) -> None:
+    with jax.default_device(jax.devices("gpu")[0]):
+        x = xbridge.to_backend(np.ones(3, "f4"), "jax")
+        made = [x, xbridge.asarray(x, copy=True), xbridge.asarray(x, dtype="float16"), xbridge.asarray([x, x])]
+    assert [xbridge.device_of(y) for y in made] == ["cpu"] * 4
+
+
 # -- exporters -----------------------------------------------------------------------------------
 
 

@@ -256,7 +256,7 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
     except (RuntimeError, ValueError):  # it was deleted, or lies on several devices
         return None
     flags = host.flags
-    return host if flags.c_contiguous and not flags.owndata else None
+    return host if host.size and flags.c_contiguous and not flags.owndata else None
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
