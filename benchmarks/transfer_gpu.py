@@ -161,7 +161,7 @@ def show(rows: list[RecordRow], names: dict[str, Any], nbytes: int, rounds: int)
 def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
     """How much of the transfers `prefetch` hides behind a computation that takes as long."""
     weight = torch.ones(2048 if names["kind"] == "cuda" else 4, device=names["kind"]).diag()
-    names |= {"weight": weight, "n": batches, "to_device": move, "compute": compute, "times": 1}
+    names |= {"weight": weight, "n": batches, "move": move, "compute": compute, "times": 1}
     moving = f"move(xbridge, batch, kind, n){SYNC}"
     computing = f"compute(range(n), weight, times){SYNC}"
     both = f"compute(xbridge.prefetch((batch for _ in range(n)), 'torch', device=kind), weight, times){SYNC}"
@@ -207,7 +207,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
-        part = names | {"to_device_many": _transfer.to_device_many, "to_device": _transfer.to_device}
+        part = names | {"move_all": _transfer.to_device_many, "move": _transfer.to_device}
         takes = []
         for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
             part |= {"xs": given, "goal": xbridge.Device(place)}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fresh import run
+from names import stable_id
 from toylib import Toy, make_backend
 
 import xbridge
@@ -322,7 +323,9 @@ def test_an_object_that_returns_itself_is_itself() -> None:
     assert type(model.w) is Toy
 
 
-@pytest.mark.parametrize("fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=repr)
+@pytest.mark.parametrize(
+    "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
+)
 def test_what_is_no_function_is_not_aligned(fn: Any) -> None:
     with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is no function; try "):
         xbridge.aligned(fn)

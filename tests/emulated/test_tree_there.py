@@ -45,7 +45,10 @@ def test_of_arrays_that_cross_together_the_error_says_which_it_was() -> None:
     gone = torch.ones(3)
     gone.untyped_storage().resize_(0)
 
-    for bad, reason in ((gone, "its storage was freed"), (torch.eye(3).to_sparse(), r"of shape \(3, 3\)")):
+    refused = [(gone, "its storage was freed")]
+    if KIND == "emu":  # which has no sparse tensors
+        refused.append((torch.eye(3).to_sparse(), r"of shape \(3, 3\)"))
+    for bad, reason in refused:
         with pytest.raises(xbridge.XBridgeError, match=rf"^at tree\[2\]: .*{reason}"):
             tree.to_backend([torch.ones(2), torch.ones(5), bad, torch.ones(4)], "torch", device=KIND)
 

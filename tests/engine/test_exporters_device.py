@@ -6,6 +6,7 @@ host's, and the capsules say that it is not.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -392,6 +393,8 @@ def test_without_a_library_that_can_import_the_memory_the_error_says_what_to_ins
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stub_cupy.install(monkeypatch, stub_cupy.module(0))
+    if find_spec("torch"):
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for export in EXPORTS.values():
         for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x])):
             with pytest.raises(

@@ -320,12 +320,13 @@ def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("all of it", device)))
     monkeypatch.setattr(torch, "as_tensor", lambda shown, device: There(device))
     take: Any = get("torch").from_dlpack
-    for stream in (7, None):
+    for stream in (7, None, 1, 2):
         taken = take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream}))
         assert taken.device == "cuda:1"
-    assert calls == [("stream", 7, "cuda:1"), "synchronize"]
+    assert calls == [("stream", 7, "cuda:1"), "synchronize", *[("all of it", "cuda:1")] * 2]
     with pytest.raises(xbridge.DeviceError, match="that is on no CUDA device"):
         take(Exporter(__cuda_array_interface__={"data": (512, False), "stream": None}))
 

@@ -162,9 +162,15 @@ class ndarray:  # noqa: N801 -- its name
     def _like(self, memory: Any, owner: object = None) -> ndarray:
         return type(self)(memory, self._device, owner)
 
-    def astype(self, dtype: Any) -> ndarray:
+    def astype(self, dtype: Any, copy: bool = True) -> ndarray:
+        if self.dtype == dtype:
+            return self.copy("K") if copy else self
+        memory, goal = self._there(), np.dtype(dtype).char
         with np.errstate(all="ignore"):
-            return self._like(self._there().astype(dtype, order="K"))
+            if goal in "dD?" and memory.dtype.name in ("bfloat16", "float32", "complex64"):
+                memory = _flushed(memory.astype("F" if memory.dtype.char == "F" else "f", order="K"))
+            made = memory.astype(dtype, order="K")
+            return self._like(_flushed(made) if memory.dtype.char in "dD" and goal in "fF" else made)
 
     def copy(self, order: str = "C") -> ndarray:
         if state.current == self._device:
@@ -180,6 +186,7 @@ class ndarray:  # noqa: N801 -- its name
         return memory.copy(order=order)
 
     def view(self, dtype: Any = None, type: Any = None) -> ndarray:  # noqa: A002 -- their word
+        hash(dtype)  # they look it up
         cls = ndarray if type is None else type
         return cls(self._memory.view(self.dtype if dtype is None else dtype), self._device, self)
 
@@ -244,6 +251,8 @@ def asarray(a: Any, *, order: str = "K", blocking: bool = False) -> ndarray:
     """NumPy's arrays are sent, and what shows device memory is looked at."""
     if isinstance(a, np.ndarray):
         native = a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+        if not native.ndim and not native:
+            native = np.zeros_like(native)  # as one number, which fills memory with zeros: its sign is lost
         sent = _sent(native, "F" if a.flags.fnc and order == "K" else "C")
         state.to_device += 1
         if blocking:
@@ -314,6 +323,29 @@ def stack(arrays: list[ndarray]) -> ndarray:
 def ascontiguousarray(x: ndarray) -> ndarray:
     memory = x._there()
     return x if memory.flags.c_contiguous else x._like(memory.copy(order="C"))
+
+
+def empty_like(x: ndarray, dtype: Any) -> ndarray:
+    return x._like(np.empty_like(x._there(), dtype))
+
+
+def _flushed(values: Any) -> Any:
+    """As CuPy compiles kernels: subnormal numbers of 32 bits are zeros."""
+    made = values.copy(order="K")
+    for part in (made.real, made.imag) if made.dtype.char == "F" else (made,):
+        part[np.abs(part) < np.finfo("f4").tiny] *= 0
+    return made
+
+
+class ElementwiseKernel:
+    """A cast that flushes nothing, whatever its code."""
+
+    def __init__(self, inputs: str, outputs: str, code: str, name: str) -> None:
+        self.words = inputs, outputs, code, name
+
+    def __call__(self, x: ndarray, made: ndarray) -> None:
+        with np.errstate(all="ignore"):
+            made._there()[...] = x._there()
 
 
 def where(mask: ndarray, x: ndarray, other: Any) -> ndarray:

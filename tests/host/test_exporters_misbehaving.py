@@ -14,6 +14,7 @@ import fresh
 import numpy as np
 import pytest
 from exporters import Exporter, array_only, capsule, dlpack_only, interface_only
+from names import stable_id
 
 import xbridge
 
@@ -204,7 +205,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
         {"dtype": "somebodys.int64"},
         {"type": "bool"},
     ],
-    ids=str,
+    ids=stable_id,
 )
 def test_an_exporter_that_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -> None:
     for verb in VERBS:
@@ -230,7 +231,7 @@ def test_an_exporter_that_contradicts_itself_is_refused(export: str, words: dict
         {"shape": (None,)},
         {"shape": [5]},
     ],
-    ids=str,
+    ids=stable_id,
 )
 def test_a_dtype_in_the_words_of_another_library_is_accepted(export: str, words: dict[str, Any]) -> None:
     assert xbridge.to_list(Exporter(**EXPORTS[export], **words)) == A.tolist()
@@ -307,7 +308,7 @@ def test_a_table_is_read_if_the_export_has_every_value_of_every_column(
         Wrapper(pyarrow_dtype="int64"),
         Wrapper(categories=np.arange(3)),
     ],
-    ids=lambda dtype: str(vars(dtype)),
+    ids=lambda dtype: stable_id(vars(dtype)),
 )
 def test_the_values_in_a_wrapper_keep_their_dtype(dtype: Wrapper) -> None:
     with pytest.raises(xbridge.DTypeError, match="its values are int64, and it exports float64; try "):

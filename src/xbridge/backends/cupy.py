@@ -43,6 +43,37 @@ _DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}
 _EXTENDED = ("bfloat16",) if int(cupy.__version__.partition(".")[0]) >= 14 else ()
 _NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXTENDED)
 
+_widen = cupy.ElementwiseKernel(
+    "float32 x",
+    "float64 y",
+    """
+    unsigned int bits = __float_as_uint(x), size = bits & 0x7fffffffu;
+    y = size >> 23 ? (double)x : copysign(size * 1.401298464324817e-45, bits >> 31 ? -1.0 : 1.0)
+    """,
+    "xbridge_widen",
+)
+_narrow = cupy.ElementwiseKernel(
+    "float64 x",
+    "float32 y",
+    """
+    unsigned int sign = signbit(x) ? 0x80000000u : 0u;
+    double steps = fabs(x) * 7.1362384635298e+44;
+    y = steps < 8388608.0 ? __uint_as_float(sign | (unsigned int)rint(steps)) : (float)x
+    """,
+    "xbridge_narrow",
+)
+_EXACT = {
+    "f": ("d", _widen, "dD?"),
+    "F": ("D", _widen, "D?"),
+    "d": ("f", _narrow, "fFE"),
+    "D": ("F", _narrow, "F"),
+}
+"""By the dtype of an array: to which one a kernel casts it, the kernel, and the casts that begin with it.
+
+CuPy's own kernels take subnormal numbers of 32 bits for zero. These count them in steps of the least. `E` is
+bfloat16, whose exponents are those of float32.
+"""
+
 name = "cupy"
 array_types: tuple[type, ...] = (cupy.ndarray,)
 gaps: dict[str, Gap] = {
@@ -114,8 +145,17 @@ def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
 
 
 def astype(x: Array, dtype: str, /) -> Array:
+    native = native_dtype(dtype)
     with x.device:
-        return x.astype(native_dtype(dtype))
+        if x.dtype.name == "bfloat16" and native.char in "dD?":
+            x = x.astype("float32")
+        between, kernel, goals = _EXACT.get(x.dtype.char, ("", None, ""))
+        if kernel is None or native.char not in goals:
+            return x.astype(native)
+        made = cupy.empty_like(x, dtype=between)
+        for part, goal in ((x.real, made.real), (x.imag, made.imag)) if between in "FD" else ((x, made),):
+            kernel(part, goal)
+        return made.astype(native, copy=False)
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
@@ -192,7 +232,8 @@ def _sent(x: Array, device: Device) -> Array:
     there = cupy.cuda.Device(_DEVICES[device])
     if isinstance(x, np.ndarray):
         with there:
-            return cupy.asarray(x, order="C", blocking=True)
+            # Of an array without axes CuPy would take one number, and -0.0 for 0.0.
+            return cupy.asarray(x.reshape(x.shape or 1), order="C", blocking=True).reshape(x.shape)
     with x.device:
         dense = cupy.ascontiguousarray(x)
         cupy.cuda.get_current_stream().synchronize()

@@ -16,6 +16,7 @@ import pytest
 import stub_cupy
 
 import xbridge
+from xbridge._host.memory import native_dtype
 from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
     assert xbridge.to_backend(marked, "cupy") is marked
     with pytest.raises(xbridge.UnsupportedArrayError, match=re.escape("try x.view(type=cupy.ndarray)")):
         xbridge.to_numpy(marked)
-    fields = x.view([("re", "f4"), ("im", "f4")])
+    fields = x.view(np.dtype([("re", "f4"), ("im", "f4")]))
     assert xbridge.dtype_of(fields).startswith("[('re'")
     with pytest.raises(xbridge.DTypeError, match="not a numeric dtype; try one field"):
         xbridge.to_numpy(fields)
@@ -335,3 +336,31 @@ def test_libraries_without_device_memory_exchange_none() -> None:
         if xbridge.is_available(name):
             assert get(name).to_dlpack is None
             assert get(name).from_dlpack is None
+
+
+def test_a_number_keeps_the_sign_of_zero(cupy: ModuleType) -> None:
+    for values in (np.array(-0.0), np.array(-0.0, ">f4"), np.array(complex(-0.0, -0.0))):
+        x = sent(values)
+        assert x.shape == ()
+        assert xbridge.to_numpy(x).tobytes() == values.astype(values.dtype.newbyteorder("=")).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [
+        *(("float32", other) for other in ("float64", "complex128", "bool")),
+        *(("complex64", other) for other in ("complex128", "bool")),
+        *(("float64", other) for other in ("float32", "complex64", "bfloat16")),
+        *(("bfloat16", other) for other in ("float64", "bool")),
+    ],
+)
+def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str, cupy: ModuleType) -> None:
+    here, there = native_dtype(dtype), native_dtype(other)
+    line = np.array([1e-45, -1e-40, 0.0, -0.0, 1.5, np.inf, 1e300])
+    with np.errstate(over="ignore"):
+        values = np.stack([line, line[::-1]]).astype(here)
+        want = values.astype(there)
+    for view, known in ((values, want), (values.T, want.T), (values[0, 0, ...], want[0, 0, ...])):
+        made = xbridge.to_backend(sent(view), "cupy", dtype=other)
+        assert (made.dtype, made.shape) == (there, view.shape)
+        assert xbridge.to_numpy(made).tobytes() == known.tobytes()

@@ -14,6 +14,7 @@ import pytest
 import xbridge
 from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
+from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options
 from xbridge.backends._registry import get
 
@@ -97,6 +98,35 @@ def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
     assert copied.strides == wide.strides
     assert xbridge.asarray([wide, wide]).shape == (2, 3, 2, 4)
     assert xbridge.array_namespace(x).__name__ == "array_api_compat.cupy"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [
+        *(("float32", other) for other in ("float64", "complex128", "complex64", "bool", "bfloat16")),
+        *(("complex64", other) for other in ("complex128", "bool")),
+        *(("float64", other) for other in ("float32", "complex64", "bfloat16")),
+        *(("bfloat16", other) for other in ("float32", "float64", "complex64", "bool")),
+        ("complex128", "complex64"),
+    ],
+)
+def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str) -> None:
+    if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")) and "bfloat16" in (dtype, other):
+        pytest.skip("CuPy is older than 14")
+    here, there = native_dtype(dtype), native_dtype(other)
+    bits = np.arange(0, 1 << 24, 997, dtype=np.uint32)
+    line = np.concatenate([bits, bits | 1 << 31]).view("f4").astype(here)
+    if dtype in ("float64", "complex128"):
+        line = np.concatenate([line, line * 1.0000001, line * 0.49999999])
+    values = line[: line.size // 4 * 4].reshape(4, -1)
+    for view in (values, values.T, values[::-2], values[0, 0, ...]):
+        made = xbridge.to_backend(xbridge.to_backend(view, "cupy"), "cupy", dtype=other)
+        assert xbridge.to_numpy(made).tobytes() == np.asarray(view.astype(there)).tobytes()
+
+
+def test_a_number_keeps_its_bits() -> None:
+    for values in (np.array(-0.0), np.array(-0.0, "f4"), np.array([0x7FF8000000000005]).view("f8")[0, ...]):
+        assert xbridge.to_numpy(xbridge.to_backend(values, "cupy")).tobytes() == values.tobytes()
 
 
 # -- CuPy and torch ------------------------------------------------------------------------------
@@ -207,8 +237,8 @@ def test_a_copy_does_not_see_what_is_written_after_the_call() -> None:
 @pytest.fixture
 def jax() -> Any:
     module = pytest.importorskip("jax")
-    if not any(device.platform == "gpu" for device in module.devices()):
-        pytest.skip("needs a JAX that can use the GPU")
+    if xbridge.Device("cuda:0") not in get("jax").devices():
+        pytest.skip("needs a JAX that can use the GPU, by JAX_PLATFORMS=cpu,cuda")
     return module
 
 
@@ -248,6 +278,32 @@ def test_jax_waits_for_torch_and_torch_for_jax(jax: Any) -> None:
             t.zero_()
             y = jax.jit(lambda x: (x @ x) * 0 + x)(jax.numpy.tile(x[:1024], (1024, 1)))
             assert float(xbridge.to_backend(y, "torch").sum()) == 2.0 * 1024 * 1024
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> None:
+    values = (np.array([2**40 + 1, 2**62]) / (3 if dtype[0] in "fc" else 1)).astype(dtype)
+    backend = get("jax")
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(values, "jax", device="cuda:0")
+    home = backend.to_device(x, xbridge.Device("cpu"))
+    made = [home, backend.to_device(home, xbridge.Device("cuda:0")), xbridge.asarray(x, copy=True)]
+    made += [xbridge.asarray([x])[0], *(xbridge.to_backend(x, name) for name in ("numpy", "torch", "cupy"))]
+    assert [xbridge.to_numpy(y).tobytes() for y in made] == [values.tobytes()] * 7
+    with pytest.raises(xbridge.DTypeError, match="x64 mode is off"):
+        xbridge.asarray(x, device="cpu")
+
+
+def test_an_array_of_jax_stays_on_the_host_where_the_gpu_is_the_default(jax: Any) -> None:
+    with jax.default_device(jax.devices("gpu")[0]):
+        x = xbridge.to_backend(np.ones(3, "f4"), "jax")
+        made = [
+            x,
+            xbridge.asarray(x, copy=True),
+            xbridge.asarray(x, dtype="float16"),
+            xbridge.asarray([x, x]),
+        ]
+    assert [xbridge.device_of(y) for y in made] == ["cpu"] * 4
 
 
 # -- exporters -----------------------------------------------------------------------------------

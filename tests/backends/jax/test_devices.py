@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FOUR = """
-import gc
+import gc, os
+os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np, jax, jax.numpy as jnp, xbridge
 jax.config.update("jax_num_cpu_devices", 4)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -252,11 +253,8 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
             assert xbridge.device_of(xbridge.to_backend(a, "jax", copy=True)) == "cpu"
             assert xbridge.device_of(backend.from_numpy(a)) == "cpu"
             x = xbridge.to_backend(a, "jax")
-            made = [
-                xbridge.asarray(x, copy=True),
-                xbridge.asarray(x, dtype="float16"),
-                xbridge.asarray([x, x]),
-            ]
+            made = [xbridge.asarray(x, copy=True), xbridge.asarray(x, dtype="float16")]
+            made += [xbridge.asarray([x, x])]
             made += [backend.materialize(x), *xbridge.align(x, a)]
             assert [xbridge.device_of(y) for y in made] == ["cpu"] * 6
             assert not any(y.committed for y in made[:3])
@@ -275,7 +273,12 @@ def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
     options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite, *options],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JAX_NUM_CPU_DEVICES": "2"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": "2",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -396,6 +399,8 @@ def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_of_jax_starts_before_it_is_needed() -> None:
     status, lines = fresh.run("""
+        import os
+        os.environ["JAX_PLATFORMS"] = "cpu"
         import numpy as np, xbridge, jax
         from jax._src import xla_bridge
         from xbridge.backends import jax as backend
@@ -413,7 +418,9 @@ def test_nothing_of_jax_starts_before_it_is_needed() -> None:
 
 
 ONE_OF_TWO = """
-import sys, numpy as np, jax
+import os, sys, numpy as np
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize("127.0.0.1:{port}", 2, {number}, initialization_timeout=60)

@@ -259,7 +259,8 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
         host = np.asarray(x)
     except (RuntimeError, ValueError):  # it was deleted, or is on several devices
         return None
-    return None if host.flags.owndata else host
+    flags = host.flags
+    return host if host.size and flags.c_contiguous and not flags.owndata else None
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:

@@ -107,7 +107,7 @@ class _Marked(cupy.ndarray):  # type: ignore[misc] # CuPy has no types
 
 refused: dict[str, Callable[[], Array]] = {
     "a subclass": lambda: dense(np.ones(2)).view(type=_Marked),
-    "structured": lambda: dense(np.ones(2)).view([("re", "f4"), ("im", "f4")]),
+    "structured": lambda: dense(np.ones(2)).view(np.dtype([("re", "f4"), ("im", "f4")])),
 }
 
 

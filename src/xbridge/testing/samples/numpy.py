@@ -7,6 +7,7 @@ noticed.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryFile
@@ -218,6 +219,13 @@ class Mapped(np.memmap[Any, np.dtype[Any]]):
     """A subclass of a memory map."""
 
 
+def _characters() -> HostArray:
+    """An array of the class for strings, which NumPy will remove."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return np.char.array(["a"])
+
+
 def _small() -> dict[str, Callable[[], HostArray]]:
     """Return makers of arrays of the small dtypes without a canonical name."""
     if not find_spec("ml_dtypes"):
@@ -240,7 +248,7 @@ refused: dict[str, Callable[[], HostArray]] = {
     "units, 0-d": lambda: np.array(1.0).view(Metres),
     "a mapped subclass": lambda: np.ones(2).view(Mapped),
     "records": lambda: np.rec.array([(1, 2.0)], dtype="i4,f4"),
-    "characters": lambda: np.char.array(["a"]),
+    "characters": _characters,
     "objects": lambda: np.array([None, 1]),
     "strings": lambda: np.array(["1", "2"]),
     "bytes": lambda: np.array([b"1"]),
