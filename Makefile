@@ -26,7 +26,7 @@ PYTEST = $(RUN) -m pytest $(SWEEP)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,14 +34,22 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: $(VENV)/dev.stamp ## Run test-suite and test-conformance side by side
-	@$(MAKE) --jobs=2 --output-sync=target --keep-going test-suite test-conformance
+test: $(VENV)/dev.stamp ## Run test-suite and test-conformance, in halves that run side by side
+	@$(MAKE) --jobs=2 --output-sync=target --keep-going test-library test-kit
 
-test-exhaustive: ## Run both with all dtypes, not a sweep over four of them
+test-exhaustive: ## Run the same with all dtypes, not a sweep over four of them
 	@$(MAKE) test SWEEP=--exhaustive
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
+
+KIT := tests/kit tests/project tests/backends/jax tests/backends/cupy
+
+test-library: $(VENV)/dev.stamp
+	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
+
+test-kit: $(VENV)/dev.stamp
+	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)

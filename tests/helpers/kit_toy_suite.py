@@ -28,13 +28,18 @@ settings.register_profile(
 
 
 @pytest.fixture
-def few_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sweep over every dtype, which finds what is planted; Hypothesis only shows that it runs."""
-    monkeypatch.delenv(DTYPES_SETTING, raising=False)
+def few_examples() -> Iterator[None]:
+    """The sweeps find what is planted; Hypothesis only shows that it runs."""
     before = settings.get_current_profile_name()
     settings.load_profile("bites")
     yield
     settings.load_profile(before)
+
+
+@pytest.fixture
+def every_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep over every dtype, which finds what is planted in one of them."""
+    monkeypatch.delenv(DTYPES_SETTING, raising=False)
 
 
 class Reports:

@@ -11,14 +11,14 @@ from kit_toy_faults_memory import FAULTS as MEMORY
 from kit_toy_faults_module import FAULTS as MODULE
 from kit_toy_faults_places import FAULTS as PLACES
 from kit_toy_faults_values import FAULTS as VALUES
-from kit_toy_suite import few_examples, register, run
+from kit_toy_suite import every_dtype, few_examples, register, run
 
 import xbridge
 from xbridge.testing import conformance
 
-__all__ = ["few_examples"]
+__all__ = ["every_dtype", "few_examples"]
 
-pytestmark = pytest.mark.usefixtures("own_registry", "few_examples")
+pytestmark = pytest.mark.usefixtures("own_registry", "few_examples", "every_dtype")
 
 FAULTS = {
     fault: (test, changes)

@@ -199,7 +199,7 @@ def test_the_summary_ends_with_the_queues() -> None:
     with record() as seen:
         list(ahead())
     last = seen.summary().splitlines()[-1]
-    assert f"test_transfer_watched.py:{line_of(ahead)}  prefetch  2 batches" in last
+    assert f"tests/transfer/test_watched.py:{line_of(ahead)}  prefetch  2 batches" in last
     assert "of 2 ready  waited" in last
 
 

@@ -80,7 +80,7 @@ def test_chunks_of_other_libraries_are_described_and_refused() -> None:
     assert xbridge.dtype_of(tiles) == "float64"
     error = refusal_of(lambda: xbridge.to_numpy(tiles))
     assert str(error).endswith(
-        "its chunks are test_dask_refusals.Tile; try x.map_blocks(f), where f makes NumPy arrays of them"
+        "its chunks are tests.Tile; try x.map_blocks(f), where f makes NumPy arrays of them"
     )
 
 
@@ -97,7 +97,7 @@ LIES: dict[str, Callable[[HostArray], object]] = {
     "float64 of shape (2,)": lambda chunk: chunk[:2],
     "float64 of shape (3, 1)": lambda chunk: chunk[:, None],
     "numpy.MaskedArray float64 of shape (3,)": lambda chunk: np.ma.masked_equal(chunk, 4),
-    "test_dask_refusals.Metres float64": lambda chunk: chunk.view(Metres),
+    "tests.Metres float64": lambda chunk: chunk.view(Metres),
     "numpy.float64 float64 of shape ()": lambda chunk: chunk[0],
     "builtins.list": lambda chunk: [chunk],
     "builtins.float": lambda chunk: float(chunk[0]),
