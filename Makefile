@@ -19,10 +19,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
-SUITES := test-suite test-conformance test-core test-emulated
-RUN = # what `make coverage` puts between Python and pytest
+
+SUITES := test-library test-kit test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
-PYTEST = $(RUN) -m pytest $(SWEEP)
+COVERAGE = # yes: record which branches run
+PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
+
+MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -34,11 +37,10 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: $(VENV)/dev.stamp ## Run test-suite and test-conformance, in halves that run side by side
-	@$(MAKE) --jobs=2 --output-sync=target --keep-going test-library test-kit
+test: test-library test-kit ## Run the whole suite, in two halves side by side
 
-test-exhaustive: ## Run the same with all dtypes, not a sweep over four of them
-	@$(MAKE) test SWEEP=--exhaustive
+test-exhaustive: SWEEP = --exhaustive
+test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
@@ -76,9 +78,9 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
-coverage: RUN = -m coverage run --data-file=.coverage.$@
+coverage: COVERAGE = yes
 coverage: SWEEP = --exhaustive
-coverage: $(SUITES) ## Run these suites with all dtypes; every branch must have run in one of them
+coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have run in one of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
