@@ -297,7 +297,12 @@ def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> Non
 def test_an_array_of_jax_stays_on_the_host_where_the_gpu_is_the_default(jax: Any) -> None:
     with jax.default_device(jax.devices("gpu")[0]):
         x = xbridge.to_backend(np.ones(3, "f4"), "jax")
-        made = [x, xbridge.asarray(x, copy=True), xbridge.asarray(x, dtype="float16"), xbridge.asarray([x, x])]
+        made = [
+            x,
+            xbridge.asarray(x, copy=True),
+            xbridge.asarray(x, dtype="float16"),
+            xbridge.asarray([x, x]),
+        ]
     assert [xbridge.device_of(y) for y in made] == ["cpu"] * 4
 
 
