@@ -268,6 +268,16 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
     """)
 
 
+def test_the_kit_lays_arrays_on_the_host_whatever_the_default_device_of_jax_is() -> None:
+    run("""
+    from xbridge.testing.samples.jax import ways
+    with jax.default_device(devices[2]):
+        made = {name: way.lay(a.reshape(2, 4)) for name, way in ways.items()}
+    assert {name: xbridge.device_of(x) for name, x in made.items()} == dict.fromkeys(ways, "cpu")
+    print("done")
+    """)
+
+
 def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
     suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
     options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
