@@ -262,7 +262,7 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
             _registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
         """
     )
-    monkeypatch.setattr(_parametrize, "_PRETEND", {"toylib:sham": "pretend"})
+    monkeypatch.setattr(_parametrize, "_EMULATED", {"toylib:sham": "pretend"})
 
 
 @pytest.mark.usefixtures("_sham")
