@@ -347,3 +347,8 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
+
+
+def test_a_record_has_only_the_documented_names() -> None:
+    public = {name for name in dir(record()) if not name.startswith("_")}
+    assert public == {"plot", "queues", "rows", "summary", "to_json"}

@@ -107,6 +107,56 @@ class QueueStats(NamedTuple):
         return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
+class _Counter:
+    """The rows and queues of one record, as an observer of conversions."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
+        self._queues: dict[tuple[str, int, int], QueueStats] = {}
+        self._lock = lock()
+
+    def rows(self) -> list[RecordRow]:
+        """Return the rows, in the order of their first conversion."""
+        with self._lock:
+            return list(self._rows.values())
+
+    def queues(self) -> list[QueueStats]:
+        """Return the queues, in the order of their first batch."""
+        with self._lock:
+            return list(self._queues.values())
+
+    def forbid(self, plan: Plan) -> None:
+        """Do nothing; a record forbids nothing."""
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Do nothing; a record counts what has run."""
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Count a conversion that has run."""
+        self.add(RecordRow.of(plan, caller, seconds))
+
+    def add(self, row: RecordRow) -> None:
+        """Add a row to that of its line, source and target, or to a common one if there are too many."""
+        key = (row.file, row.line, row.source, row.target, row.avoid)
+        with self._lock:
+            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
+                row = row._replace(**_ELSEWHERE)
+                key = (row.file, row.line, row.source, row.target, row.avoid)
+            known = self._rows.get(key)
+            self._rows[key] = row if known is None else known.plus(row)
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Count a batch, how many were ready when the program asked for it, and the wait."""
+        key = (caller.f_code.co_filename, caller.f_lineno, depth)
+        with self._lock:
+            if key in self._queues or len(self._queues) < _MOST_ROWS:
+                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
+                old = self._queues.get(key, fresh)
+                self._queues[key] = QueueStats(
+                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
+                )
+
+
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect what is converted in a `with` block, in all threads of the process.
 
@@ -129,42 +179,26 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
-        self._queues: dict[tuple[str, int, int], QueueStats] = {}
-        self._lock = lock()
+        self._counter = _Counter()
 
     def __enter__(self) -> Self:
         """Start to collect conversions."""
-        add_observer(self)
+        add_observer(self._counter)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop to collect conversions. The rows stay."""
-        remove_observer(self)
-
-    def forbid(self, plan: Plan) -> None:
-        """Do nothing; a record forbids nothing."""
-
-    def before(self, plan: Plan, caller: Caller) -> None:
-        """Do nothing; a record counts what has run."""
-
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Count a conversion that has run."""
-        self._add(RecordRow.of(plan, caller, seconds))
+        remove_observer(self._counter)
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
         """Return the rows by line, source and target, the longest time first."""
-        with self._lock:
-            rows = list(self._rows.values())
-        return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
+        return tuple(sorted(self._counter.rows(), key=lambda row: row.seconds, reverse=True))
 
     @property
     def queues(self) -> tuple[QueueStats, ...]:
         """Return the queue of each `prefetch`, the longest wait first."""
-        with self._lock:
-            queues = list(self._queues.values())
-        return tuple(sorted(queues, key=lambda queue: queue.waited, reverse=True))
+        return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
 
     def summary(self, most: int = 20) -> str:
         """Return the record as a table.
@@ -253,32 +287,11 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         figure.legend(loc="outside upper right", ncols=2, frameon=False)
         figure.savefig(path)
 
-    def _add(self, row: RecordRow) -> None:
-        """Add a row to that of its line, source and target, or to a common one if there are too many."""
-        key = (row.file, row.line, row.source, row.target, row.avoid)
-        with self._lock:
-            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                row = row._replace(**_ELSEWHERE)
-                key = (row.file, row.line, row.source, row.target, row.avoid)
-            known = self._rows.get(key)
-            self._rows[key] = row if known is None else known.plus(row)
-
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch, how many were ready when the program asked for it, and the wait."""
-        key = (caller.f_code.co_filename, caller.f_lineno, depth)
-        with self._lock:
-            if key in self._queues or len(self._queues) < _MOST_ROWS:
-                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
-                old = self._queues.get(key, fresh)
-                self._queues[key] = QueueStats(
-                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
-                )
-
 
 def merge(seen: record, rows: str) -> None:
     """Add the rows of another process, from the JSON of its record."""
     for row in json.loads(rows):
-        seen._add(RecordRow(**row))  # noqa: SLF001 -- within this module
+        seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
 def table(rows: Sequence[RecordRow], most: int) -> list[str]:
