@@ -80,7 +80,7 @@ class Restore:
         if home and home[1] == SHARDED:
             raise DeviceError.build(
                 f"restore a result to argument {place}",
-                "it lies on several devices",
+                "it is on several devices",
                 "align_back of its parts",
             )
         if home is None:
@@ -275,7 +275,7 @@ def _named(fn: Callable[..., object]) -> str:
         kind = type(fn).__name__
         later = isinstance(fn, (classmethod, staticmethod))
         hint = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
-        raise OptionError.build(f"align a {kind}", "it is no function", hint)
+        raise OptionError.build(f"align a {kind}", "it is not a function", hint)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise _late(name)

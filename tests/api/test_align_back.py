@@ -174,9 +174,7 @@ def test_what_is_no_array_comes_back_as_it_is() -> None:
 
 def test_nothing_goes_back_to_several_devices() -> None:
     restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
-    with pytest.raises(
-        xbridge.DeviceError, match=r"to argument 0: it lies on several devices; try align_back"
-    ):
+    with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()
 
@@ -327,7 +325,7 @@ def test_an_object_that_returns_itself_is_itself() -> None:
     "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
 )
 def test_what_is_no_function_is_not_aligned(fn: Any) -> None:
-    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is no function; try "):
+    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is not a function; try "):
         xbridge.aligned(fn)
 
 

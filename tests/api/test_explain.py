@@ -244,7 +244,7 @@ def test_an_exporter_is_explained_by_what_it_shows() -> None:
 
 def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
     exporter = Exporter(np.ones(3), copies=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="explain what becomes of a Exporter"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter"):
         explain(exporter, "numpy")
     assert exporter.copied == 0
 

@@ -49,7 +49,7 @@ def test_a_graph_ends_where_its_library_ends_unless_it_was_to_be_kept(tracked: T
         xbridge.to_numpy(tracked, grad="keep")
     assert str(caught.value) == (
         "cannot convert a torch float32 array of shape (3,) on cpu to numpy: "
-        "grad='keep' was asked, and a graph ends where its library ends; try grad=None"
+        "grad='keep' was asked, and a graph cannot leave its library; try grad=None"
     )
     assert xbridge.to_numpy(torch.ones(2), grad="keep").flags.writeable
 
@@ -73,11 +73,11 @@ def test_keeping_a_graph_where_gradients_are_off_is_refused_if_anything_changes(
         assert xbridge.to_backend(tracked, "torch", grad="keep") is tracked
         with pytest.raises(xbridge.GradientError) as caught:
             xbridge.to_backend(tracked, "torch", copy=True, grad="keep")
-        with pytest.raises(xbridge.GradientError, match="torch records no history now"):
+        with pytest.raises(xbridge.GradientError, match="torch records no graph now"):
             xbridge.asarray([tracked, tracked], grad="keep")
     assert str(caught.value) == (
         "cannot convert a torch float32 array of shape (3,) on cpu to torch: "
-        "grad='keep' was asked where gradients are off; try grad=None, or turning them on"
+        "grad='keep' was asked while gradients are off; try grad=None, or turning them on"
     )
 
 
@@ -118,7 +118,7 @@ def test_requires_grad_does_not_cut_a_history_nor_begin_one_in_integers(tracked:
     )
     for call in calls:
         for mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
-            with mode, pytest.raises(xbridge.GradientError, match="cut the history that it has; try grad"):
+            with mode, pytest.raises(xbridge.GradientError, match="cut the graph that it has; try grad"):
                 call()
     fresh = xbridge.asarray(tracked * 2, requires_grad=True, grad="detach")
     assert (fresh.is_leaf, fresh.requires_grad) == (True, True)
@@ -152,7 +152,7 @@ def test_a_tensor_of_a_transform_is_no_leaf_that_can_be_handed_on() -> None:
         made: Tensor = xbridge.asarray(x, requires_grad=True)
         return made
 
-    with pytest.raises(xbridge.GradientError, match="cut the history"):
+    with pytest.raises(xbridge.GradientError, match="cut the graph"):
         torch.func.vmap(begin)(torch.ones(2))
 
 
@@ -163,7 +163,7 @@ def test_forward_mode_tangents_are_history_too() -> None:
         dual = torch.autograd.forward_ad.make_dual(primal, tangent)
         with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost"):
             xbridge.to_numpy(dual)
-        with pytest.raises(xbridge.GradientError, match="cut the history"):
+        with pytest.raises(xbridge.GradientError, match="cut the graph"):
             xbridge.asarray(dual, requires_grad=True)
     _, out = torch.func.jvp(lambda v: xbridge.asarray(v, grad="detach") * 1.0, (primal,), (tangent,))
     assert out.tolist() == [0.0, 0.0]

@@ -225,7 +225,7 @@ def test_what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -
     "word", ["<class 'numpy.float32", "numpy.float32'>", ".float32", "numpy.", "<class ''>"]
 )
 def test_a_part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
-    with pytest.raises(xbridge.DTypeError, match="no canonical name"):
+    with pytest.raises(xbridge.DTypeError, match="not a canonical name"):
         xbridge.to_numpy(A, dtype=word)
 
 

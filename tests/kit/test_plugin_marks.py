@@ -73,7 +73,7 @@ def test_a_test_that_is_left_with_no_place_says_so(run: Run) -> None:
     """
     result = run(test, "--xbridge=numpy,toylib")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*: its mark xbridge admits none of numpy, toylib"])
+    result.stdout.fnmatch_lines(["SKIPPED*: its mark xbridge excludes all of numpy, toylib"])
 
 
 @pytest.mark.parametrize(

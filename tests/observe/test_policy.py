@@ -79,7 +79,7 @@ def test_to_copy_an_empty_array_copies_nothing() -> None:
 
 
 def test_to_stack_a_list_of_arrays_is_a_copy() -> None:
-    with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list lie apart"):
+    with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list are in separate memory"):
         xbridge.asarray([np.ones(2), np.ones(2)])
 
 
@@ -102,7 +102,7 @@ def test_the_end_of_a_history_without_a_detach_is_one() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     with policy(detaches="raise"):
-        with pytest.raises(PolicyError, match="its history ends there"):
+        with pytest.raises(PolicyError, match="its graph ends there"):
             xbridge.to_backend(x, "torch", dtype="int64")
         with torch.no_grad(), pytest.raises(PolicyError):
             xbridge.to_backend(x, "torch", copy=True)
@@ -250,7 +250,7 @@ def test_what_is_no_function_cannot_be_held_to_it() -> None:
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
     for each in things:
         with pytest.raises(
-            xbridge.OptionError, match="it is no function; try its methods, below @classmethod"
+            xbridge.OptionError, match="it is not a function; try its methods, below @classmethod"
         ):
             policy(copies="raise")(each)
 
@@ -263,7 +263,7 @@ def test_a_generator_cannot_be_held_to_it() -> None:
         yield 1
 
     for each in (numbers, more, partial(numbers)):
-        with pytest.raises(xbridge.OptionError, match="runs in whoever consumes it; try a with block"):
+        with pytest.raises(xbridge.OptionError, match="runs in its consumer; try a with block"):
             policy(copies="raise")(each)
 
 

@@ -246,5 +246,7 @@ def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
 
 def test_what_is_no_function_is_not_mapped() -> None:
     for swapped in ([A], "x", None):
-        with pytest.raises(xbridge.OptionError, match=r"map a \w+: it is no function; try map\(fn, tree\)"):
+        with pytest.raises(
+            xbridge.OptionError, match=r"map a \w+: it is not a function; try map\(fn, tree\)"
+        ):
             tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Conversion
 
 
-def choose_caster(conversion: Conversion) -> Backend | ModuleType:
+def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, before, after = (
         conversion.source,
@@ -92,7 +92,7 @@ def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 
 
 def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
-    """Return the step that changes the dtype; or the byte order, if a dtype was named."""
+    """Return the step that changes the dtype, or the byte order if a dtype was named."""
     info, dtype = conversion.info, conversion.dtype
     args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
     if dtype != info.dtype:

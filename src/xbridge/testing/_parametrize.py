@@ -166,7 +166,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
             found.append(pytest.param(here, id=here.id, marks=marks))
     if not found:
         ids = ", ".join(here.id for here in everywhere)
-        skipped = pytest.mark.skip(reason=f"its mark xbridge admits none of {ids}")
+        skipped = pytest.mark.skip(reason=f"its mark xbridge excludes all of {ids}")
         found = [pytest.param(None, id="none", marks=skipped)]
     return found
 
