@@ -1,7 +1,7 @@
 """Align arrays, and convert results back to the library and device of an argument.
 
-An explicit backend or device decides the common library and device, else `like`, else the first array.
-Numbers and lists do not decide, and neither does the order of the other arrays.
+The common library and device are those that the caller names, else those of `like`, else those of the first
+array. Numbers, lists and the order of the other arrays have no influence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Restore:
-    """Converts results back to the library and device of an argument of `align_back`. It holds no arrays."""
+    """A function that converts results back to the library and device of an argument. It keeps no arrays."""
 
     __slots__ = ("_first", "_homes")
 
@@ -41,12 +41,12 @@ class Restore:
         Parameters
         ----------
         result : array or tree
-            What was computed. Numbers and other leaves stay as they are. Containers are those of
+            The result. Numbers and other leaves stay unchanged. Containers are those of
             `xbridge.tree.to_backend`.
         to : int, optional
-            Which argument of `align_back` to go back to; the array that decided if not given.
+            The index of an argument of `align_back`. By default the array that decided.
         dtype : bool or dtype, optional
-            True gives the result that argument's dtype too; any other as for `to_backend`.
+            True for the dtype of that argument. Any other value as for `to_backend`.
 
         Returns
         -------
@@ -162,7 +162,7 @@ def aligned(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Any:
-    """Let a function take arrays of any libraries, compute in one, and return arrays of the first one.
+    """Decorate a function to take arrays of any libraries, compute in one, and return arrays of the first.
 
     Parameters
     ----------

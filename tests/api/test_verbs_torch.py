@@ -147,7 +147,7 @@ def test_a_leaf_that_requires_grad_already_is_the_new_leaf_itself(tracked: Tenso
     assert made.data_ptr() != tracked.data_ptr()
 
 
-def test_a_tensor_of_a_transform_is_no_leaf_that_can_be_handed_on() -> None:
+def test_a_tensor_of_a_transform_cannot_become_a_leaf() -> None:
     def begin(x: Tensor) -> Tensor:
         made: Tensor = xbridge.asarray(x, requires_grad=True)
         return made
@@ -314,14 +314,14 @@ def test_a_move_is_torchs_own() -> None:
 
 
 @pytest.mark.parametrize("thing", [3.5, list, object()], ids=lambda x: type(x).__name__)
-def test_anything_else_is_no_dtype_and_no_device(thing: object) -> None:
+def test_any_other_object_is_refused_as_a_dtype_or_device(thing: object) -> None:
     with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
         xbridge.to_backend(np.ones(2), "torch", dtype=thing)
     with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
         xbridge.to_backend(np.ones(2), "torch", device=thing)
 
 
-def test_read_only_memory_that_torch_casts_is_read_where_it_lies() -> None:
+def test_torch_casts_read_only_memory_without_a_copy_first() -> None:
     a = np.array([1.5, 70000.0], "f4")
     a.flags.writeable = False
     cast = xbridge.to_backend(a, "torch", dtype="float16")
@@ -352,7 +352,7 @@ def test_a_dtype_that_the_target_lacks_is_refused_or_cast_by_the_source() -> Non
     assert xbridge.dtype_of(torch.ones(2, dtype=torch.complex32)) == "complex32"
 
 
-def test_what_both_have_without_ml_dtypes_crosses_by_a_cast_of_the_source(
+def test_without_ml_dtypes_the_source_casts_to_a_dtype_that_both_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)

@@ -246,7 +246,7 @@ def test_an_object_that_is_called_like_an_async_function_is_held_to_it() -> None
         asyncio.run(policy(copies="raise")(Step())())
 
 
-def test_what_is_no_function_cannot_be_held_to_it() -> None:
+def test_an_object_that_is_not_a_function_cannot_be_decorated_with_a_policy() -> None:
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
     for each in things:
         with pytest.raises(
@@ -277,7 +277,7 @@ def test_it_reads_as_it_was_written() -> None:
     assert repr(policy(casts="warn", copies="raise")) == "policy(copies='raise', casts='warn')"
 
 
-def test_a_plan_tells_what_a_policy_would_raise_and_warns_of_nothing() -> None:
+def test_a_plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
     with policy(copies="raise", casts="warn"):
         plan = xbridge.explain(REVERSED, "numpy", copy=True)
         with pytest.raises(PolicyError) as caught:

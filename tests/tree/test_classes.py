@@ -563,7 +563,7 @@ def test_a_field_that_is_computed_once_is_computed_again_and_not_before_it_is_as
     assert (given.kind, made.kind, there(given).kind) == (np.ndarray, Toy, Toy)
 
 
-def test_what_is_no_field_stays_as_it_is() -> None:
+def test_an_attribute_that_is_not_a_field_stays_unchanged() -> None:
     @dataclass(slots=True, weakref_slot=True)
     class Given:
         x: Any

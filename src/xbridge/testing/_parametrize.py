@@ -59,7 +59,7 @@ class Rule(NamedTuple):
     skip: tuple[str, ...]
     needs: tuple[str, ...]
 
-    def admits(self, here: BackendDevice) -> bool:
+    def includes(self, here: BackendDevice) -> bool:
         """Return True if the mark does not exclude the combination."""
         chosen = not self.only or any(_matches(word, here) for word in self.only)
         return chosen and not any(_matches(word, here) for word in self.skip)
@@ -158,7 +158,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
     promises = [mark.args[0] for mark in function.iter_markers(MARK)]
     found = []
     for here in everywhere:
-        if all(rule.admits(here) for rule in rules):
+        if all(rule.includes(here) for rule in rules):
             lacks = [reason for rule in rules for need in rule.needs if (reason := _lack(here, need))]
             marks = [pytest.mark.skip(reason=reason) for reason in lacks]
             gaps = get(here.backend).gaps

@@ -117,12 +117,12 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
             planned = to_backend(host, backend, device=default_device(backend))
             for x in (planned, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.layout
-            adopted = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
-            if adopted is not None:
-                assert same_bits(read(backend, adopted), sample.values), sample.layout
+            direct = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
+            if direct is not None:
+                assert same_bits(read(backend, direct), sample.values), sample.layout
                 here, there, plan = (
                     memory_of(HOST, host),
-                    memory_of(backend, adopted),
+                    memory_of(backend, direct),
                     memory_of(backend, planned),
                 )
                 disjoint = _disjoint_spans(here, there) and _disjoint_spans(here, plan)
