@@ -2,8 +2,9 @@
 
 The table of words is in CONTRIBUTING.md, between `<!-- retired words -->` and `<!-- end -->`. Of code,
 the names that are bound are read, and docstrings, comments and messages. Of `tests`, only the names of test
-functions are read, except for packages in it, and of a page the prose. An exception needs a reason on the same line, or on the last line
-of a docstring: `# vocabulary: WORD -- REASON`, and `<!-- vocabulary: WORD -- REASON -->` in a page.
+functions are read, except for a package with its source there. Of a page, the prose is read. An exception
+needs a reason on the same line, or on the last line of a docstring: `# vocabulary: WORD -- REASON`, and
+`<!-- vocabulary: WORD -- REASON -->` in a page.
 """
 
 import argparse
@@ -34,7 +35,7 @@ NO_VERB = re.compile(
     re.IGNORECASE,
 )
 """How the docstring of a function does not begin: it begins with a verb."""
-PATHS = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md")
+PATHS = ("src", "tests", "docs", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """The files and folders that are read by default."""
 
 

@@ -1,11 +1,11 @@
 """Arrays of `sparse` in xbridge: they store the elements that differ from a fill value.
 
-Conversions within the library keep arrays sparse. On the way out, an array is laid out in the memory of a dense
-array. On the way in, it is read into a new `COO` whose fill value is zero. Every bit is kept in both
+Conversions within the library keep arrays sparse. On the way out, an array is laid out in the memory of a
+dense array. On the way in, it is read into a new `COO` whose fill value is zero. Every bit is kept in both
 directions: a negative zero and a NaN are stored, and so are elements that equal the fill value only by `==`.
 
-Dtypes are NumPy's, and a materialized array is a NumPy array, so NumPy's backend serves both. There is no fast
-path, because both directions compute.
+Dtypes are NumPy's, and a materialized array is a NumPy array, so NumPy's backend serves both. There is no
+fast path, because both directions compute.
 """
 
 from __future__ import annotations

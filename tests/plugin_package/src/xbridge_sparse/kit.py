@@ -1,7 +1,7 @@
 """Samples of `sparse` for xbridge's test kit: the forms in which the library stores one array.
 
-They are made of coordinates and elements, and read in the same way, bit for bit. The library's own `from_numpy`
-and `todense` are not used, because the backend relies on them.
+They are made of coordinates and elements, and read in the same way, bit for bit. The library's own
+`from_numpy` and `todense` are not used, because the backend relies on them.
 """
 
 from __future__ import annotations
