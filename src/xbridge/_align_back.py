@@ -115,9 +115,9 @@ def align_back(
     arrays : tuple
         As from `align`.
     restore : callable
-        ``restore(result, to=None, *, dtype=None)`` takes a result, an array or a tree of arrays, to the
-        library and the device of the array that decided, or of argument number `to`; with ``dtype=True``
-        to its dtype too, or to any `dtype` as for `to_backend`.
+        ``restore(result, to=None, *, dtype=None)`` converts a result, an array or a tree of arrays, to
+        the library and the device of the array that decided, or of argument number `to`. With
+        ``dtype=True`` it gets the dtype of that argument too, or any `dtype` as for `to_backend`.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def aligned(
     ----------
     fn : callable
         The function. Only its arguments that are arrays are converted, positional or by keyword, in the
-        order of the call; lists, numbers and everything else reach it as they are.
+        order of the call; lists, numbers and all other arguments are passed unchanged.
     like, backend, device, dtype, copy, grad
         As for `align`. With neither `like` nor `backend`, the first array decides. ``dtype="nearest"`` and
         ``"default"`` hold for results as well, with the library that they go back to as the target.
@@ -176,10 +176,10 @@ def aligned(
     Returns
     -------
     callable
-        With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
-        back to the library and the device of the first array it was called with, as with `to_backend`. An
-        argument that is not an array and that it returns stays as it is, with all that it holds. Called
-        without arrays, it is `fn`.
+        With the signature of `fn`. Arrays in the result, in containers as for `align_back` too, go back to
+        the library and the device of the first array argument, as with `to_backend`. An argument that is
+        not an array and is returned stays unchanged, with all its items. A call without arrays is a call
+        of `fn`.
 
     Raises
     ------

@@ -46,7 +46,7 @@ def to_backend(
     device : str, int or device object, optional
         ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
         index, or any library's device object.
-        None keeps the array where it is, or takes it to the host for a library that is only there.
+        None keeps the device of the array, or moves it to the host for a library with host memory only.
         Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
@@ -115,7 +115,7 @@ def to_numpy(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> HostArray:
-    """Convert an array to NumPy, whatever its library, device or graph.
+    """Convert an array of any library and device, with or without a graph, to NumPy.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def to_numpy(
     numpy.ndarray
         It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
         read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is the caller's own and writable. A memmap or matrix stays what it is.
+        Otherwise it is new and writable. A memmap or matrix keeps its class.
 
     Raises
     ------

@@ -102,7 +102,7 @@ def _is_at(refused: NotOnHostError, device: Device) -> bool:
 
 
 class _Shown:
-    """An export of device memory, which is checked against what the importer supports."""
+    """An export of device memory, which is checked before the importer reads it."""
 
     dtype: str
     layout: MemoryLayout

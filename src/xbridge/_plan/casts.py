@@ -1,9 +1,9 @@
 """The place of a cast: fewest bytes move between devices, among the places that give the same numbers.
 
-The target casts. If the target lacks the dtype to cast from, the source casts; if both lack one, the host.
-Another place is chosen if it gives the same numbers: the source, if fewer bytes leave its device then; the
-host, which is faster, if no bytes go to a device or fewer go there then. If the target can stream, the host
-casts a large array piece by piece during the transfer, without a whole copy.
+The target casts. If the target lacks the dtype to cast from, the source casts. If both lack a dtype, the host
+casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
+device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
+target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class Plan(NamedTuple):
         The steps in order: `backend`, `op`, `args`, `nbytes`, `reason`. Without a step, the result is the
         source itself.
     shares_memory, exact, cuts_graph : bool
-        True if the result shares the source's memory; if every value of such a source is kept; if the
-        source's graph ends.
+        True if the result shares the source's memory, if every value is kept, and if the source's graph
+        ends.
     checks : tuple of Step
         The steps that read values, and may still raise.
     error : XBridgeError or None

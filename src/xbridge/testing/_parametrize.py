@@ -1,6 +1,6 @@
 """The backends and devices that every test with the fixture `backend` runs with.
 
-They come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
+Both come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
 missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
 lacks a feature that a test needs, the test is skipped. If a backend declares a gap, the test of that feature
 must fail.

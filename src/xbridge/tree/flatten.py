@@ -31,7 +31,7 @@ Tree: TypeAlias = Any
 _Rows: TypeAlias = "Collection[Any]"
 _Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
 """A container: its class, the object, its children, its form, copies of its children if they are plain and
-hold only leaves, and whether all children are leaves."""
+hold only leaves, and True if all children are leaves."""
 
 _DEEPEST = 2000
 """The longest path on which a container that contains itself is found."""

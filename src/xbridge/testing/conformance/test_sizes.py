@@ -87,7 +87,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
     pairs = (("float32", "float64"), ("int16", "int32"))
     for dtype, other in [pair for pair in pairs if set(pair) <= set(common_dtypes(backend))]:
         values = edge_values(dtype, shape)
-        with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+        with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
             there, x = values.astype(other), plain_array(backend, values)
         assert same_values(read(backend, get(backend).astype(x, other)), there)
         assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
