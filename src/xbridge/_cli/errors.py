@@ -24,6 +24,11 @@ def unreadable(path: Path, reason: object, hint: str = "another copy of the file
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
+def reading(path: Path, member: str = "") -> Chained:
+    """Return a context in which an error of a library becomes one about a file, or about its member."""
+    return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
+
+
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
 
@@ -44,8 +49,8 @@ def check_source(path: Path) -> None:
         raise unreadable(path, reason, "the name of an array file")
 
 
-def one_line(error: BaseException) -> str:
-    """Format an error as one line of printable characters."""
+def one_line(error: BaseException | str) -> str:
+    """Format an error, or a part of its message, as one line of printable characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
