@@ -31,12 +31,8 @@ def reading(path: Path, member: str = "") -> Chained:
 
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
-
-    def ours(error: Exception) -> RefusedError:
-        return unreadable(path, getattr(error, "strerror", "") or error, "the name of an array file")
-
-    reason = ""
-    with Chained(ours):
+    reason, hint = "", "the name of an array file"
+    with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
         elif not path.is_file():
@@ -46,7 +42,7 @@ def check_source(path: Path) -> None:
         else:
             path.open("rb").close()
     if reason:
-        raise unreadable(path, reason, "the name of an array file")
+        raise unreadable(path, reason, hint)
 
 
 def one_line(error: BaseException | str) -> str:
