@@ -60,8 +60,8 @@ def _described(name: str) -> dict[str, object]:
     except UnknownBackendError:
         raise
     except XBridgeError as error:
-        reason, _, hint = one_line(error).partition(": ")[2].rpartition("; try ")
-        return {"name": name, "available": False, "why": reason, "try": hint}
+        why, hint = one_line(error.reason), one_line(error.hint)
+        return {"name": name, "available": False, "why": why, "try": hint}
     root = INDEX[name].roots[0] if name in INDEX else name
     switches, memory = _PROBES.get(name, (dict, _unknown))
     return {
