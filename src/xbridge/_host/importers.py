@@ -234,9 +234,12 @@ def _word(dtype: object) -> str:
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
-    failed = "__array__(copy=False) failed with"
-    with Chained(lambda error: _not_shared(x, f"{failed} {error!r}")) if must_share else exporting(x):
-        host = x.__array__(copy=False) if must_share else x.__array__()
+    if must_share:
+        with Chained(lambda error: _not_shared(x, f"__array__(copy=False) failed with {error!r}")):
+            host = x.__array__(copy=False)
+    else:
+        with exporting(x):
+            host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise refused(x, f"its __array__ returned a {type(host).__name__}")
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
