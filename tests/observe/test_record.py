@@ -65,7 +65,7 @@ def test_what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
-def test_bytes_between_devices_are_told_from_copies() -> None:
+def test_bytes_between_devices_are_distinguished_from_copies() -> None:
     strict = pytest.importorskip("array_api_strict")
     far = strict.asarray(HOST, device=strict.Device("device1"))
     with record() as seen:

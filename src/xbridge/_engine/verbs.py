@@ -1,7 +1,7 @@
-"""Begin a verb off the fast path: resolve its input and read its options, once.
+"""Run a verb that the fast path leaves: resolve its input and read its options, once.
 
-A conversion between libraries runs `outside` of what these libraries do at the moment, such as tracing a
-program. A conversion within one library is part of that.
+A conversion between libraries runs `outside` of their contexts, such as the tracing of a program. A
+conversion within one library is part of its context.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
 
 
 def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:
-    """Convert each of many inputs as `to_backend` would, small ones together."""
+    """Convert each of many inputs as `to_backend` would. Small inputs are converted together."""
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
     options = read_options((target, *dict.fromkeys(backends)), **keywords)
@@ -92,7 +92,7 @@ def align_sources(
     made: list[Array] = []
     try:
         for source in sources:
-            if source.is_number():  # it adapts to any array
+            if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
             fn, given, backends = choose_converter(source)
@@ -159,7 +159,7 @@ def shares_memory(a: object, b: object) -> bool:
     one, other = (source.info().device for source in sources)
     if SHARDED in (one, other):
         raise UnsupportedArrayError.build(
-            "compare the memory of these arrays", "one of them lies on several devices", "its parts"
+            "compare the memory of these arrays", "one of them is on several devices", "its parts"
         )
     if one != other:
         return False

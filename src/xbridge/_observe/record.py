@@ -41,7 +41,7 @@ _IF_SAME = " (if it stays the same)"
 """A result that is made once for many conversions does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
-"""The advice for a snapshot. Its source will change, so one conversion for all would not be enough."""
+"""The advice for a snapshot. The source will change, so one conversion for all would not be enough."""
 
 
 class RecordRow(NamedTuple):
@@ -88,7 +88,7 @@ class RecordRow(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """How full the queue of a `prefetch` was when the program took batches from it."""
+    """The state of the queue of a `prefetch` when the program took batches."""
 
     file: str
     line: int
@@ -96,7 +96,7 @@ class QueueStats(NamedTuple):
     depth: int
     batches: int
     ready: int
-    """The sum over all batches of how many were ready when the program asked for one."""
+    """The number of ready batches when the program asked for one, summed over all batches."""
     waited: float
     """Seconds in which the program waited for a batch that was not ready."""
 
@@ -126,10 +126,10 @@ class _Counter:
             return list(self._queues.values())
 
     def forbid(self, plan: Plan) -> None:
-        """Do nothing; a record forbids nothing."""
+        """Do nothing, because a record forbids nothing."""
 
     def before(self, plan: Plan, caller: Caller) -> None:
-        """Do nothing; a record counts what has run."""
+        """Do nothing, because a record counts conversions that have run."""
 
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
         """Count a conversion that has run."""
@@ -146,7 +146,7 @@ class _Counter:
             self._rows[key] = row if known is None else known.plus(row)
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch, how many were ready when the program asked for it, and the wait."""
+        """Count a batch, the number of batches that were ready then, and the wait."""
         key = (caller.f_code.co_filename, caller.f_lineno, depth)
         with self._lock:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
@@ -158,11 +158,11 @@ class _Counter:
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
-    """Collect what is converted in a `with` block, in all threads of the process.
+    """Collect the conversions in a `with` block, in all threads of the process.
 
-    `rows` has one row for each line of code and route; `summary()` is a table of them, `to_json()` a list,
-    and `plot(path)` a picture. `queues` has one entry for each line with a `prefetch` from which batches
-    were taken.
+    `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
+    `to_json()` as a list, and `plot(path)` draws them. `queues` has one entry for each line with a
+    `prefetch` from which batches were taken.
 
     Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
     conversions that a compiler has traced within its library.
@@ -206,13 +206,13 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Parameters
         ----------
         most : int
-            How many lines of code to show; the last line of the table counts all.
+            The number of rows to show. The last line of the table counts all rows.
 
         Returns
         -------
         str
-            Calls, bytes copied, bytes moved between devices, time, and what would avoid it; then the
-            queues, a line for each.
+            Calls, bytes copied, bytes moved between devices, time, and how to avoid them; then one line
+            for each queue.
 
         Examples
         --------
@@ -232,7 +232,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         -------
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
-            `seconds` and `avoid`: what would spare these bytes, or the option that asks for them.
+            `seconds` and `avoid`: how to avoid these bytes, or the option that asks for them.
 
         Examples
         --------
@@ -247,9 +247,9 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Parameters
         ----------
         path : path
-            Where to write it; its ending says in which format, such as ``.png`` or ``.svg``.
+            The file to write. Its suffix decides the format, such as ``.png`` or ``.svg``.
         most : int
-            How many rows to draw, the longest time first.
+            The number of rows to draw, the longest time first.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
         Examples
         --------
-        >>> record().plot("crossings.png")  # doctest: +SKIP
+        >>> record().plot("conversions.png")  # doctest: +SKIP
         """
         try:
             from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
@@ -320,7 +320,7 @@ def _place(row: RecordRow | QueueStats) -> str:
 
 
 def _to_avoid(plan: Plan) -> str:
-    """Return what would spare the steps that make new memory, unless the caller asked for new memory."""
+    """Return how to avoid the steps that make new memory, unless the caller asked for new memory."""
     reasons = [step.copy_reason for step in plan.steps if step.copy_reason and step.nbytes != 0]
     if reasons and plan.conversion.options.copy:
         return _ASKED

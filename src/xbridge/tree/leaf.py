@@ -36,7 +36,7 @@ class Fixture:
         self.array = array
         self.on_host = on_host
         self.instead = instead
-        """What to convert if the target does not have its dtype."""
+        """The call to make instead if the target does not have its dtype."""
 
 
 def is_converted(cls: type) -> bool:
@@ -104,7 +104,7 @@ def _convert(
 
 
 def _direct(kind: type, target: Backend, options: Options) -> Callable[[Array], Array | None] | None:
-    """Return what converts plain arrays of a type without a plan, if only a device is requested.
+    """Return the function that converts plain arrays of a type without a plan, if only a device is requested.
 
     The function returns None if it cannot decide for an array.
     """
@@ -124,7 +124,7 @@ def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> A
         return verbs.to_backend(fixture.array, name, **{**keywords, "dtype": None, "device": device})
     except DTypeError as error:
         raise DTypeError.build(
-            f"take what a container is built of to {name}",
+            f"convert the form of a container to {name}",
             f"its dtype must stay, and {name} has no {resolve_source(fixture.array).info().dtype} here",
             fixture.instead,
         ) from error
