@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from exporters import array_only
 from fresh import run
 from names import stable_id
 from toylib import Toy, make_backend
@@ -164,6 +165,15 @@ def test_an_error_says_which_argument_it_is_of() -> None:
         loss(Toy(A), 1, bad)
     with pytest.raises(xbridge.DTypeError, match=r"^at the result of .*loss: at tree\['y'\]\[0\]: cannot"):
         loss(Toy(A), 1)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
+def test_an_error_names_the_argument_whose_device_decides_too(backend: str, position: int) -> None:
+    xs: list[object] = [3, 4]
+    xs.insert(position, array_only(np.array(["a"])))
+    with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read a Exporter: "):
+        xbridge.align(*xs, backend=backend)
 
 
 def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:

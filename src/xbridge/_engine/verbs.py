@@ -88,7 +88,12 @@ def align_sources(
     **keywords: object,
 ) -> tuple[Array, ...]:
     """Align inputs. `place` names one of them in an error."""
-    target, options = choose_target(sources, like, name, **keywords)
+    try:
+        target, options = choose_target(sources, like, name, **keywords)
+    except XBridgeError as error:
+        if error.index is None:
+            raise
+        raise error.at(place(error.index)) from error
     made: list[Array] = []
     try:
         for source in sources:
@@ -117,7 +122,11 @@ def choose_target(
     if options.device is None and leading and not target.host_only:
         own = [source for source in (leading, *sources) if source.backend is target]
         near = own[0] if own else leading
-        device = outside(device_for, near, [near.backend], target, options)
+        try:
+            device = outside(device_for, near, [near.backend], target, options)
+        except XBridgeError as error:
+            error.index = sources.index(near)  # `like` is imported already, so it does not raise
+            raise
         options = options._replace(device=destination(target, None, device))
     return target, options
 
