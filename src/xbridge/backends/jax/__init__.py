@@ -27,6 +27,7 @@ from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Exporter, HostArray
@@ -121,6 +122,10 @@ def memory_layout(x: Array, /) -> MemoryLayout:
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     in_rows = layout.strides == c_strides(layout.shape, layout.itemsize)
     return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
+
+
+def namespace(x: Array, /) -> ModuleType:
+    return jnp  # random keys have no `__array_namespace__`
 
 
 def copy(x: Array, /) -> Array:
