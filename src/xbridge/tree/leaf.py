@@ -33,9 +33,9 @@ class Fixture:
     __slots__ = ("array", "instead", "on_host")
 
     def __init__(self, array: Array, *, on_host: bool, instead: str) -> None:
-        self.array = array
-        self.on_host = on_host
-        self.instead = instead
+        self.array: Array = array
+        self.on_host: bool = on_host
+        self.instead: str = instead
         """The call to make instead if the target does not have its dtype."""
 
 
