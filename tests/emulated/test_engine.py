@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from torch_modes import Passes
 
@@ -247,10 +247,8 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(shares and size <= CHUNK for shares, size in seen)
 
 
-def test_a_memmap_is_cast_piece_by_piece(
-    engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
+def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -307,10 +305,8 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_with_too_few_threads_the_caller_does_it_all_again(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
+def test_with_too_few_threads_the_caller_does_it_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
     start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
@@ -351,9 +347,9 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
 @at_every_pace
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
-    engine: ModuleType,
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -372,7 +368,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
 def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -390,8 +386,10 @@ def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: p
     assert [x.tolist() for x in back] == [x.tolist() for x in xs]
 
 
-def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
 
     back = engine.to_device_many(
         [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
@@ -412,9 +410,9 @@ def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> Non
 
 
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
     seen = []
     to_device_many = backend.to_device_many
 
@@ -536,6 +534,7 @@ def test_at_zero_nothing_is_staged(
     setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = setting("0")
+    use_sizes(monkeypatch, off)
     monkeypatch.setattr(_transfer, "PinnedPool", None)
 
     assert off.least > 1 << 60
@@ -552,10 +551,10 @@ def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
 
 @pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
 def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
-    mebibytes: int, setting: Callable[[str], _pinned.Sizes], engine: ModuleType
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enormous = setting(str(mebibytes))._replace(least=1)
-    engine.__dict__["sizes"] = lambda: enormous
+    use_sizes(monkeypatch, enormous)
 
     with pytest.raises(xbridge.DeviceError, match="XBRIDGE_PINNED_MIB=0"):
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
