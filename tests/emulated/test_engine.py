@@ -247,6 +247,75 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(shares and size <= CHUNK for shares, size in seen)
 
 
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(128, [32] * 4), (2048, [256] * 8), (16, [8, 8]), (100, [25] * 4)],
+    ids=["two for each buffer", "none larger than a buffer", "none too small", "of any size"],
+)
+def test_a_large_tensor_is_divided_among_the_buffers_each_way(
+    nbytes: int, sizes: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pinned, "SMALLEST", 8)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=256, buffers=2, least=1))
+    pieces: dict[str, list[int]] = {"stream_to_device": [], "fetch": []}
+
+    def watched(way: str) -> Callable[..., None]:
+        move = getattr(_pinned.PinnedBuffer, way)
+
+        def watching(buffer: object, host: object, there: torch.Tensor, **options: Any) -> None:
+            pieces[way].append(there.numel())
+            move(buffer, host, there, **options)
+
+        return watching
+
+    for way in pieces:
+        monkeypatch.setattr(_pinned.PinnedBuffer, way, watched(way))
+    with torch.inference_mode(inference):
+        here = torch.arange(nbytes, dtype=torch.uint8)
+        back = _transfer.to_device(_transfer.to_device(here, xbridge.Device(DEVICE)), xbridge.Device("cpu"))
+
+    assert pieces == {"stream_to_device": sizes, "fetch": sizes}
+    assert bits(back) == bits(here)
+
+
+def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=1, least=48))
+    used: list[int] = []
+    use = _pinned.PinnedPool._share_out
+
+    def watched(pool: _pinned.PinnedPool, copy: Any, host: np.ndarray, there: torch.Tensor) -> None:
+        used.append(there.numel())
+        use(pool, copy, host, there)
+
+    monkeypatch.setattr(_pinned.PinnedPool, "_share_out", watched)
+    for n in (5, 6, 7):
+        x = torch.arange(n)
+        there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        assert _transfer.streams_to_device(x.nbytes, xbridge.Device(DEVICE)) is (n > 5)
+        assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
+
+    assert used == [48, 48, 56, 56]
+
+
+def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    empty = torch.empty
+    process = 1
+
+    def watched(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            made.append(process)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", watched)
+    monkeypatch.setattr(_transfer, "getpid", lambda: process)
+    for process in (1, 2, 1, 2):  # noqa: B007 -- the functions above read it
+        xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+    assert made == [1, 1, 2, 2]
+
+
 def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
@@ -560,10 +629,51 @@ def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
 
+def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.empty
+
+    def failing(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            message = "no memory is left\nto pin\nat all"
+            raise RuntimeError(message)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", failing)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=3 << 20, buffers=5, least=1))
+    with pytest.raises(xbridge.DeviceError) as failure:
+        _transfer.to_device(torch.ones(3), xbridge.Device(DEVICE))
+
+    assert str(failure.value) == (
+        f"cannot pin 5 buffers of 3 MiB for {DEVICE}: no memory is left; "
+        "try a smaller XBRIDGE_PINNED_MIB, or XBRIDGE_PINNED_MIB=0"
+    )
+
+
+@pytest.mark.parametrize(("processors", "buffers"), [(None, 1), (1, 1), (6, 6), (8, 8), (100, 8)])
+def test_every_processor_has_a_buffer_up_to_eight(
+    processors: int | None,
+    buffers: int,
+    setting: Callable[[str], _pinned.Sizes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    found = setting("64")
+
+    assert found.buffers == buffers
+    assert 32 << 20 < found.chunk * buffers <= 64 << 20
+
+
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])
 def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
-    with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
+    with pytest.raises(xbridge.OptionError) as failure:
         setting(said)
+
+    assert str(failure.value) == (
+        f"cannot read XBRIDGE_PINNED_MIB={said!r}: it is a whole number of MiB for each device; "
+        "try XBRIDGE_PINNED_MIB=64"
+    )
 
 
 def test_what_arrives_belongs_to_no_stream_but_the_current_one() -> None:
