@@ -12,6 +12,7 @@ import pytest
 import torch
 from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
@@ -160,6 +161,36 @@ def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engi
     assert mapped.shape == (2, 50)
     assert mapped.eq(1).all().item()
     assert watched.eq(1).all().item()
+
+
+@pytest.mark.usefixtures("no_staging")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("together", [False, True])
+def test_a_tangent_goes_along_with_a_large_tensor(together: bool) -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.ones(50), torch.full((50,), 2.0))  # type: ignore[no-untyped-call]
+        if together:
+            there, _ = _transfer.to_device_many([x, x], xbridge.Device(DEVICE))
+        else:
+            there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        value, tangent = forward_ad.unpack_dual(there)  # type: ignore[no-untyped-call]
+
+    assert value.cpu().tolist() == [1.0] * 50
+    assert tangent.cpu().tolist() == [2.0] * 50
+
+
+@pytest.mark.parametrize("default", ["meta", KIND])
+@pytest.mark.parametrize("n", [3, 50])
+def test_a_default_device_has_no_part_in_a_transfer(default: str, n: int) -> None:
+    xs = [torch.arange(n) + i for i in range(3)] + [torch.ones(2, n, 3).transpose(0, 2)]
+    with torch.device(default):
+        there = _transfer.to_device_many(xs, xbridge.Device(DEVICE))
+        back = _transfer.to_device_many(there, xbridge.Device("cpu"))
+        alone = [_transfer.to_device(_transfer.to_device(x, DEVICE), "cpu") for x in xs]  # type: ignore[arg-type]
+
+    for x, *others in zip(xs, there, back, alone, strict=True):
+        assert [y.device for y in others] == [torch.device(DEVICE), *[torch.device("cpu")] * 2]
+        assert all(bits(y) == bits(x) and y.stride() == x.stride() for y in others)
 
 
 @pytest.mark.usefixtures("no_staging")
