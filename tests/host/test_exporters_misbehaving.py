@@ -384,6 +384,11 @@ def test_memory_may_be_anywhere_that_an_address_reaches() -> None:
             xbridge.to_numpy(capsule(byte, **words))
 
 
+def test_memory_that_its_exporter_calls_a_copy_is_not_shared() -> None:
+    assert not xbridge.shares_memory(capsule(A, flags=2), A)
+    assert xbridge.shares_memory(capsule(A), A)
+
+
 def test_what_is_counted_as_missing_is_marked_in_the_export() -> None:
     for values, marks in ((np.ones(3), 0), (np.ones(3, np.int64), 0), (np.array([1, np.nan, 1]), 1)):
         x = Exporter(__array__=lambda copy=None, values=values: values, null_count=1)
