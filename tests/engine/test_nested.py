@@ -311,7 +311,7 @@ def test_an_observer_sees_the_array_that_a_stack_is() -> None:
     stack = next(plan for plan in notes.plans if plan.steps and plan.steps[0].op == "stack")
     info = stack.conversion.info
     assert (info.dtype, info.device, info.shape) == ("float32", "cpu", (2, 2, 2))
-    why = stack.steps[0].copies
+    why = stack.steps[0].copy_reason
     assert (why.kind, why.message) == ("stack", "the arrays of a list are in separate memory")
     assert why.advice
 

@@ -484,10 +484,24 @@ attempt(shape=(1,))
 
 def test_the_refusal_says_what_reaches_too_far() -> None:
     words = {"version": 3, "typestr": "<f8", "shape": (2,)}
-    with pytest.raises(xbridge.UnsupportedArrayError, match="reach out of its buffer of 8 bytes; try "):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError,
+        match="a Exporter: its shape and strides reach out of its buffer of 8 bytes; try ",
+    ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(8)}))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="would be outside of this machine's; try "):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match="a Exporter: its memory would be outside of this machine's; try "
+    ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": (-8, False)}))
+
+
+def test_the_exporter_of_an_interface_lives_as_long_as_the_result() -> None:
+    x = interface_only(np.arange(3.0))
+    host, alive = xbridge.to_numpy(x), weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert host.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_the_buffer_that_an_interface_names_is_the_memory() -> None:
