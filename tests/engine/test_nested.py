@@ -242,17 +242,17 @@ class NoLength(list[Any]):
     """A list whose length cannot be read."""
 
     def __len__(self) -> int:
-        raise Unreadable
+        raise UnreadableError
 
 
 class NoItems(list[Any]):
     """A list whose items cannot be read."""
 
     def __iter__(self) -> Any:
-        raise Unreadable
+        raise UnreadableError
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """Of a library that derives from nothing more special."""
 
 
@@ -260,9 +260,9 @@ class Unreadable(Exception):
 def test_what_a_list_raises_is_chained(x: object) -> None:
     with pytest.raises(U) as caught:
         xbridge.asarray(x)
-    message = "cannot make an array of this list: a part of it failed with Unreadable()"
+    message = "cannot make an array of this list: a part of it failed with UnreadableError()"
     assert str(caught.value) == f"{message}; try a list of numbers or arrays"
-    assert isinstance(caught.value.__cause__, Unreadable)
+    assert isinstance(caught.value.__cause__, UnreadableError)
 
 
 def test_a_list_that_numpy_cannot_convert_is_refused() -> None:

@@ -167,7 +167,7 @@ def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "M8[D]", "V3", "i4,f4"])
 def test_an_array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
-    with pytest.raises(xbridge.DTypeError, match="cannot read a Exporter: it exports .*; try "):
+    with pytest.raises(xbridge.DTypeError, match=r"cannot read a Exporter: it exports .*; try "):
         xbridge.to_numpy(array_only(np.zeros(2, dtype)))
 
 
