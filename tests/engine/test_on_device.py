@@ -266,6 +266,21 @@ def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
     assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
 
 
+def test_a_scalar_in_a_list_goes_to_the_device_of_the_arrays(cupy: ModuleType) -> None:
+    there = xbridge.to_backend(np.float64(2.0).reshape(()), "cupy", device="cuda:1")
+    stacked = xbridge.asarray([np.float64(1.0), there])
+    assert xbridge.device_of(stacked) == "cuda:1"
+    assert xbridge.to_list(stacked) == [1.0, 2.0]
+
+
+def test_arrays_of_two_devices_are_stacked_on_the_one_that_is_named(cupy: ModuleType) -> None:
+    xs = [xbridge.to_backend(np.ones(2), "cupy", device=device) for device in ("cuda:0", "cuda:1")]
+    for device in ("cuda:0", "cuda:1"):
+        stacked = xbridge.asarray(xs, device=device)
+        assert xbridge.device_of(stacked) == device
+        assert xbridge.to_list(stacked) == [[1.0, 1.0], [1.0, 1.0]]
+
+
 def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) -> None:
     def fail(*_: object) -> None:
         message = "no peer access"
