@@ -441,7 +441,7 @@ def test_a_plan_is_plain_words_and_numbers_for_json() -> None:
 
     end = {"backend": "numpy", "device": "cpu", "shape": [3], "writable": True, "requires_grad": False}
     source = {**end, "dtype": "int64", "nbytes": 24}
-    step = {"backend": "numpy", "op": "astype float32", "args": ["float32"], "nbytes": 12}
+    step = {"backend": "numpy", "op": "astype", "args": ["float32"], "nbytes": 12}
     assert json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict())) == {
         "source": source,
         "target": {**end, "dtype": "float32", "nbytes": 12},
