@@ -356,12 +356,12 @@ def test_a_plan_prints_as_a_few_aligned_lines() -> None:
 
 def test_bytes_are_aligned_at_the_right_and_a_step_without_new_memory_has_none() -> None:
     pytest.importorskip("torch")
-    assert str(explain(np.ones(30, "float32"), "torch", dtype="float64")).splitlines() == [
-        "from  numpy float32 (30,) on cpu  120 bytes  writable",
+    assert str(explain(np.ones(20, "float32"), "torch", dtype="float64")).splitlines() == [
+        "from  numpy float32 (20,) on cpu   80 bytes  writable",
         "1     numpy to_numpy                         a view of its memory",
-        "2     numpy astype float64        240 bytes  float32 becomes float64",
+        "2     numpy astype float64        160 bytes  float32 becomes float64",
         "3     torch from_numpy                       an array over that memory",
-        "to    torch float64 (30,) on cpu  240 bytes  writable",
+        "to    torch float64 (20,) on cpu  160 bytes  writable",
         "so    new memory, writable",
     ]
     assert repr(explain(np.ones(3), "torch")).endswith(": shares memory, writable>")

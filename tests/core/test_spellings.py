@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -203,17 +203,6 @@ def test_an_option_may_be_a_member_of_an_enumeration_of_strings() -> None:
     assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.NEAREST) is A
     with pytest.raises(xbridge.DeviceError, match="try device='cpu'"):
         xbridge.to_backend(A, "numpy", device=Words.DTYPE)
-
-
-class Precision(StrEnum):
-    """Members whose names are their values."""
-
-    float32 = "float32"
-
-
-def test_a_member_of_an_enumeration_becomes_the_canonical_name() -> None:
-    (step,) = xbridge.explain(A.astype("float64"), "numpy", dtype=Precision.float32).steps
-    assert (step.action, step.reason) == ("astype float32", "float64 becomes float32")
 
 
 def test_a_module_without_a_name_is_refused() -> None:
