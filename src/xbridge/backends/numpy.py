@@ -138,7 +138,7 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 def astype(x: HostArray, dtype: str, /) -> HostArray:
     with np.errstate(all="ignore"):
-        return x.astype(native_dtype(dtype), order="K")
+        return x.astype(native_dtype(dtype))
 
 
 def check_cast(x: HostArray, dtype: str, /) -> HostArray:
