@@ -311,8 +311,8 @@ def test_a_target_without_the_flag_imports_what_goes_to_it(
         xbridge.unsafe_share(shown(a), "toylib"),
     ]
     assert [x.data.data.ptr for x in made] == [a.ctypes.data] * 3
-    for options in ({}, {"copy": False}):
-        plan = xbridge.explain(shown(a), "toylib", **options)
+    for copy in (None, False):
+        plan = xbridge.explain(shown(a), "toylib", copy=copy)
         assert (plan.error, plan.source.backend) == (None, "toylib")
 
 

@@ -351,7 +351,7 @@ def test_what_counts_missing_values_by_a_method_is_not_asked() -> None:
     assert xbridge.to_list(x) == A.tolist()
 
 
-def test_half_of_dlpack_is_no_protocol() -> None:
+def test_half_of_dlpack_is_not_a_protocol() -> None:
     for word, method in DLPACK.items():
         with pytest.raises(xbridge.UnsupportedArrayError, match="it exports no memory; try "):
             xbridge.to_numpy(Exporter(**{word: method}))
