@@ -137,12 +137,16 @@ def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
     ran = []
     told = explain(call.array, call.target, **call.options)
 
-    class Seen(xbridge.record):
+    class Seen(execute.Observer):
         def after(self, plan: Plan, *_: object) -> None:
             ran.append(plan)
 
-    with Seen():
+    seen = Seen()
+    execute.add_observer(seen)
+    try:
         result = outcome(call)
+    finally:
+        execute.remove_observer(seen)
     if not isinstance(result, xbridge.XBridgeError):
         assert [plan._replace(layout=told.layout) for plan in ran] == [told]
 
