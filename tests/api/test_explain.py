@@ -14,7 +14,7 @@ from toylib import gaps, make_backend
 import xbridge
 from xbridge import _host, explain
 from xbridge._core.protocol import OPTIONAL, VERBS, Unsupported
-from xbridge._engine import convert
+from xbridge._engine import convert, execute
 from xbridge._engine.source import resolve_source
 from xbridge._plan.reasons import Kind
 from xbridge._plan.steps import Op, Options
@@ -137,9 +137,13 @@ def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
     ran = []
     told = explain(call.array, call.target, **call.options)
 
-    class Seen(execute.Observer):
+    class Seen:
         def after(self, plan: Plan, *_: object) -> None:
             ran.append(plan)
+
+        def forbid(self, *_: object) -> None: ...
+        def before(self, *_: object) -> None: ...
+        def waited(self, *_: object) -> None: ...
 
     seen = Seen()
     execute.add_observer(seen)
