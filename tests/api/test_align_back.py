@@ -170,6 +170,7 @@ def test_an_error_says_which_argument_it_is_of() -> None:
 @pytest.mark.parametrize("position", [0, 1])
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
 def test_an_error_names_the_argument_whose_device_decides_too(backend: str, position: int) -> None:
+    pytest.importorskip(backend)
     xs: list[object] = [3, 4]
     xs.insert(position, array_only(np.array(["a"])))
     with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read a Exporter: "):

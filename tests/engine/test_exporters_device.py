@@ -539,6 +539,8 @@ def test_without_a_library_that_can_import_the_memory_the_error_says_what_to_ins
 
 
 def test_one_missing_library_that_can_import_the_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
     monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ("torch", "cupy", "jax"))
     for missing, hint in (({"cupy"}, "cupy"), ({"torch", "cupy", "jax"}, "torch")):
         monkeypatch.setattr(
