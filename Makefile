@@ -20,7 +20,7 @@ export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
 
-SUITES := test-library test-kit test-core test-emulated
+SUITES := test-kit test-conformance test-library test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
 COVERAGE = # yes: record which branches run
 PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
@@ -37,7 +37,7 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: test-library test-kit ## Run the whole suite, in two halves side by side
+test: test-kit test-conformance test-library ## Run the whole suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
 test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
@@ -51,7 +51,7 @@ test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
 
 test-kit: $(VENV)/dev.stamp
-	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing $(ARGS)
+	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing --ignore src/xbridge/testing/conformance $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
