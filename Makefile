@@ -19,11 +19,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
-SUITE := -m coverage run --data-file
+
+SUITES := test-kit test-conformance test-library test-core test-emulated
+SWEEP = # --exhaustive: all dtypes, not four of them
+COVERAGE = # yes: record which branches run
+PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
+
+MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-suite test-conformance test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,29 +37,40 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: test-suite test-conformance ## Run the whole suite: the next two, which --jobs=2 runs side by side
+test: test-kit test-conformance test-library ## Run the whole suite, two parts at a time
+
+test-exhaustive: SWEEP = --exhaustive
+test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
-	$(VENV)/bin/python $(SUITE)=.coverage.suite -m pytest --ignore src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
+
+KIT := tests/kit tests/project tests/backends/jax tests/backends/cupy
+
+test-library: $(VENV)/dev.stamp
+	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
+
+test-kit: $(VENV)/dev.stamp
+	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing --ignore src/xbridge/testing/conformance $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
-	$(VENV)/bin/python $(SUITE)=.coverage.conformance -m pytest src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
 
 test-core: $(CORE)/core.stamp ## Run what needs NumPy alone, with no torch installed
-	$(CORE)/bin/python $(SUITE)=.coverage.core -m pytest --ignore tests/test_kit_bites.py $(ARGS)
+	$(CORE)/bin/python $(PYTEST) --ignore tests/kit/test_bites.py $(ARGS)
 
 test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest version allowed (PYTHON=python3.11)
 	$(OLDEST)/bin/python -m pytest $(ARGS)
 
 test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest versions allowed, without torch
-	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/test_floors.py src/xbridge/testing/conformance $(ARGS)
+	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/project/test_floors.py src/xbridge/testing/conformance $(ARGS)
 
 test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
 	$(NEWEST)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
-	$(VENV)/bin/python $(SUITE)=.coverage.emulated -m pytest tests/emulated src/xbridge/testing/emulated $(ARGS)
-	$(VENV)/bin/python -m pytest --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
+	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
+	$(VENV)/bin/python -m pytest $(SWEEP) --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 
 test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that uses the kit
 	cd examples/downstream && PYTHONPATH=src ../../$(VENV)/bin/python -m pytest $(ARGS)
@@ -61,18 +78,19 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
-coverage: test test-core test-emulated ## Run these suites; every branch must have run in one of them
-	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage .coverage.suite .coverage.conformance .coverage.core .coverage.emulated
+coverage: COVERAGE = yes
+coverage: SWEEP = --exhaustive
+coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have run in one of them
+	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
-	OMP_NUM_THREADS=1 $(VENV)/bin/mutmut run $(ARGS)
-	@$(VENV)/bin/mutmut results --all true | awk '{ sub(/\.x.*: /, " "); all[$$1]++; alive[$$1] += $$2 ~ /^(survived|no)/ } \
-	  END { for (m in all) printf "%-34s %5d mutants %5d killed %4d %%\n", m, all[m], all[m] - alive[m], 100 * (1 - alive[m] / all[m]) }' | sort
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
 
-lint: $(VENV)/dev.stamp ## Check style, format and types
+lint: $(VENV)/dev.stamp ## Check style, format, words and types
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
+	$(VENV)/bin/python docs/vocabulary.py
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python
 	PYTHONPATH=src $(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python --verifytypes xbridge --ignoreexternal
@@ -99,7 +117,7 @@ dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 
 clean: ## Remove everything these commands have made
 	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
-	rm -rf .mypy_cache .ruff_cache .benchmarks mutants
+	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
 # --- the environments -----------------------------------------------------------------------------
@@ -144,19 +162,19 @@ $(OLDEST)/pins.txt $(FLOORS)/pins.txt: %/pins.txt: requirements/oldest.txt $(PIN
 $(OLDEST)/oldest.stamp: requirements/tests.txt requirements/core.txt $(OLDEST)/pins.txt pyproject.toml
 	@echo "Installing the oldest versions xbridge allows, torch among them, into $(OLDEST)"
 	@$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/tests.txt -c $(OLDEST)/pins.txt
-	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]' -c $(OLDEST)/pins.txt
+	@$(OLDEST)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]' -c $(OLDEST)/pins.txt
 	@touch $@
 
 $(FLOORS)/floors.stamp: requirements/floors.txt requirements/core.txt $(FLOORS)/pins.txt pyproject.toml
 	@echo "Installing the oldest versions xbridge allows, without torch, into $(FLOORS)"
 	@$(FLOORS)/bin/python $(PIP_INSTALL) -r requirements/floors.txt -c $(FLOORS)/pins.txt
-	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing,tree]' -c $(FLOORS)/pins.txt
+	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing]' -c $(FLOORS)/pins.txt
 	@touch $@
 
 $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.toml | $(NEWEST)/new.stamp
 	@echo "Installing the newest versions there are into $(NEWEST)"
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
-	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch,tree]'
+	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]'
 	@touch $@
 
 $(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp

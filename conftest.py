@@ -1,24 +1,25 @@
-"""What is collected where, and how hard Hypothesis tries.
+"""What is collected if a library is missing, how many dtypes are swept, and how hard Hypothesis tries.
 
 Examples that need a library are left out where it is missing. Hypothesis tries afresh on every run here;
-where CI is set it tries half as much, the same every time.
+if CI is set, it tries the same every time.
 """
 
 import os
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import Phase, settings
 
 NEEDING = {
     "torch": [
         "src/xbridge/backends/torch",
-        "src/xbridge/_cli/_files/_pt.py",
+        "src/xbridge/_cli/formats/pt.py",
         "src/xbridge/testing/samples/torch.py",
         "src/xbridge/testing/samples/_torch_refused.py",
-        "src/xbridge/_back.py",
-        "src/xbridge/_convert.py",
-        "src/xbridge/_policy.py",
-        "src/xbridge/tree/_convert.py",
+        "src/xbridge/_align_back.py",
+        "src/xbridge/_api.py",
+        "src/xbridge/_observe/policy.py",
+        "src/xbridge/tree/verbs.py",
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [
@@ -29,10 +30,7 @@ NEEDING = {
         "src/xbridge/backends/dask",
         "src/xbridge/testing/samples/dask.py",
     ],
-    "optree": [
-        "src/xbridge/tree",
-    ],
-    "safetensors": ["src/xbridge/_cli/_files/_safetensors.py"],
+    "safetensors": ["src/xbridge/_cli/formats/safetensors.py"],
     "array_api_strict": [
         "src/xbridge/backends/array_api_strict.py",
         "src/xbridge/testing/samples/array_api_strict.py",
@@ -45,8 +43,24 @@ WITHOUT_EXAMPLES = ["src/xbridge/backends/cupy.py", "src/xbridge/testing/samples
 missing = [library for library in NEEDING if not find_spec(library)]
 collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEEDING[library]]
 
+FOUR_DTYPES = "bfloat16,bool,complex64,int64"
+"""A dtype of each kind, and of those that NumPy has through ml_dtypes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer the sweep over all dtypes, and the snapshot of messages anew."""
+    parser.addoption("--exhaustive", action="store_true", help=f"sweep over all dtypes, not {FOUR_DTYPES}")
+    parser.addoption("--update-messages", action="store_true", help="write tests/api/messages.txt anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the dtypes of a sweep, which `swept` reads."""
+    if not config.getoption("exhaustive"):
+        os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
+
+
 # The first example of a run pays for imports, so an example has no time limit anywhere.
-settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile("dev", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
     "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)

@@ -18,7 +18,7 @@ __all__ = [
     "ROWS",
     "STACK",
     "No",
-    "Row",
+    "RecordRow",
     "Section",
     "huge_pages",
     "names",
@@ -34,7 +34,7 @@ class No(str):
     __slots__ = ()
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One line of a table."""
 
     setup: str
@@ -53,11 +53,11 @@ class Section(NamedTuple):
     title: str
     reading: str
     scale: Scale
-    rows: tuple[Row, ...]
+    rows: tuple[RecordRow, ...]
     n: int
     """Items of 8 bytes, or twice as many of 4."""
     trials: int
-    """How often the arrays are made anew: where they lie in memory changes what a call takes."""
+    """How often the arrays are made anew: their position in memory changes the time of a call."""
     rounds: int
     """How many turns each statement gets in a trial."""
     block: float
@@ -65,7 +65,7 @@ class Section(NamedTuple):
 
 
 def huge_pages() -> str:
-    """Return who gets huge pages: ``always`` all, ``madvise`` NumPy but not torch, ``never`` none."""
+    """Return the mode of huge pages: ``always``, ``madvise`` (NumPy but not torch), or ``never``."""
     try:
         modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
     except OSError:
@@ -94,38 +94,38 @@ COPY = f"{OURS[:-1]}, copy=True)"
 DETACH = ("t.detach().cpu().numpy()",)
 COPIES = ("autoray.do('array', a, like='torch')", NO_COPY, NO_COPY)
 
-CLONE = Row(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
+CLONE = RecordRow(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
 
 CALLS = (
-    Row(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
-    Row(f"{TENSOR}.requires_grad_()", "xbridge.to_numpy(t)", DETACH, 1.2, TO_NUMPY),
-    Row(f"{TENSOR}[10:]", "xbridge.to_numpy(t)", DETACH, 1.4, TO_NUMPY),
-    Row(FLOATS, OURS, ("torch.from_numpy(a)",), 1.9, TO_TORCH),
+    RecordRow(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
+    RecordRow(f"{TENSOR}.requires_grad_()", "xbridge.to_numpy(t)", DETACH, 1.2, TO_NUMPY),
+    RecordRow(f"{TENSOR}[10:]", "xbridge.to_numpy(t)", DETACH, 1.4, TO_NUMPY),
+    RecordRow(FLOATS, OURS, ("torch.from_numpy(a)",), 1.9, TO_TORCH),
     CLONE,
 )
 
 LOOKS = tuple(
-    Row(x, "xbridge.backend_of(x)", ("empty(x)",), 60, ("autoray.infer_backend(x)", NO_CALL, NO_CALL))
+    RecordRow(x, "xbridge.backend_of(x)", ("empty(x)",), 60, ("autoray.infer_backend(x)", NO_CALL, NO_CALL))
     for x in (f"x{TENSOR[1:]}", f"x{FLOATS[1:]}")
 )
 
 BULK = (
     CLONE._replace(target=3.0 if huge_pages() == "madvise" else 1.0),
-    Row(
+    RecordRow(
         f"{FLOATS}[::-1]",
         OURS,
         ("np.ascontiguousarray(a)", "a.copy()"),
         0.9,
         (TO_TORCH[0], ABORTS, TO_TORCH[2]),
     ),
-    Row(
+    RecordRow(
         f"{FLOATS}.astype('>f8')",
         OURS,
         ("a.astype('=f8')", "a.byteswap()"),
         0.9,
         TO_TORCH,
     ),
-    Row(
+    RecordRow(
         FLOATS,
         f"{OURS[:-1]}, dtype='float32')",
         ("a.astype('f4')", "torch.from_numpy(a).to(torch.float32)"),
@@ -134,7 +134,7 @@ BULK = (
     ),
 )
 
-STACK = Row(
+STACK = RecordRow(
     "a = [np.full(n // 128, i, 'f4') for i in range(256)]",
     "xbridge.asarray(a, backend='torch')",
     ("torch.tensor(a)",),
@@ -142,7 +142,7 @@ STACK = Row(
     (TO_TORCH[0], LISTS, TO_TORCH[2]),
 )
 
-IMPORT = Row(
+IMPORT = RecordRow(
     "",
     "import xbridge",
     ("pass",),
@@ -159,7 +159,7 @@ ROWS = (*CALLS, *LOOKS, *BULK, STACK, IMPORT)
 
 def names() -> dict[str, Any]:
     """Return what the statements see: the libraries, and the peers' converters."""
-    os.environ["SCIPY_ARRAY_API"] = "1"  # scikit-learn dispatches only if SciPy was told so before
+    os.environ["SCIPY_ARRAY_API"] = "1"  # scikit-learn dispatches only if SciPy was set so before
     libraries: dict[str, Any] = {
         name: import_module(path)
         for name, path in {

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from harness import SPEED, TIME
-from rows import NO_CALL, Row, Section
+from rows import NO_CALL, RecordRow, Section
 
 __all__ = ["ROWS", "names", "sections"]
 
@@ -26,15 +26,15 @@ FROM_DASK = ("autoray.to_numpy(x)", NO_CALL, NO_CALL)
 NONE = (NO_CALL,) * 3
 
 CALLS = (
-    Row(FLOATS, OURS, FROM_ARRAY, 1.0, TO_DASK),
-    Row(ONE, OUT, ("x.compute()", "np.asarray(x)"), 1.2, FROM_DASK),
-    Row(ONE, TO_TORCH, ("torch.from_numpy(x.compute())",), 1.2, NONE),
+    RecordRow(FLOATS, OURS, FROM_ARRAY, 1.0, TO_DASK),
+    RecordRow(ONE, OUT, ("x.compute()", "np.asarray(x)"), 1.2, FROM_DASK),
+    RecordRow(ONE, TO_TORCH, ("torch.from_numpy(x.compute())",), 1.2, NONE),
 )
 
 BULK = (
-    Row(FLOATS, OURS, FROM_ARRAY, 1.0, TO_DASK),
-    Row(EIGHT, OUT, ("x.compute()", "np.asarray(x)"), 0.9, FROM_DASK),
-    Row(EIGHT, TO_TORCH, ("torch.from_numpy(x.compute())",), 0.9, NONE),
+    RecordRow(FLOATS, OURS, FROM_ARRAY, 1.0, TO_DASK),
+    RecordRow(EIGHT, OUT, ("x.compute()", "np.asarray(x)"), 0.9, FROM_DASK),
+    RecordRow(EIGHT, TO_TORCH, ("torch.from_numpy(x.compute())",), 0.9, NONE),
 )
 
 ROWS = (*CALLS, *BULK)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from harness import SPEED, TIME
-from rows import NO_CALL, NO_COPY, NO_DTYPE, No, Row, Section
+from rows import NO_CALL, NO_COPY, NO_DTYPE, No, RecordRow, Section
 
 __all__ = ["ROWS", "names", "sections"]
 
@@ -28,26 +28,30 @@ TO_TORCH = (NO_CALL, SHARED, SHARED)
 NONE = (NO_CALL,) * 3
 
 CALLS = (
-    Row(FLOATS, OURS, ("jnp.asarray(a)", "jax.device_put(a)"), 1.0, TO_JAX),
-    Row(OWN, "xbridge.to_numpy(x)", ("np.asarray(x)",), 2.5, FROM_JAX),
-    Row(OWN, "xbridge.to_backend(x, 'jax')", ("jnp.asarray(x)",), 1.0, NONE),
-    Row(TENSOR, OURS_OF_TENSOR, ("jnp.asarray(t.numpy())", "jnp.from_dlpack(t.clone())"), 1.0, NONE),
-    Row(OWN, OURS_TO_TORCH, ("torch.from_dlpack(x).clone()", "torch.from_numpy(np.array(x))"), 3.5, TO_TORCH),
+    RecordRow(FLOATS, OURS, ("jnp.asarray(a)", "jax.device_put(a)"), 1.0, TO_JAX),
+    RecordRow(OWN, "xbridge.to_numpy(x)", ("np.asarray(x)",), 2.5, FROM_JAX),
+    RecordRow(OWN, "xbridge.to_backend(x, 'jax')", ("jnp.asarray(x)",), 1.0, NONE),
+    RecordRow(TENSOR, OURS_OF_TENSOR, ("jnp.asarray(t.numpy())", "jnp.from_dlpack(t.clone())"), 1.0, NONE),
+    RecordRow(
+        OWN, OURS_TO_TORCH, ("torch.from_dlpack(x).clone()", "torch.from_numpy(np.array(x))"), 3.5, TO_TORCH
+    ),
 )
 
 BULK = (
-    Row(FLOATS, OURS + READY, (f"jnp.asarray(a){READY}",), 5.0, READY_IN_JAX),
-    Row(f"{FLOATS}[::-1]", OURS + READY, (f"jnp.asarray(a){READY}",), 1.0, READY_IN_JAX),
-    Row(
+    RecordRow(FLOATS, OURS + READY, (f"jnp.asarray(a){READY}",), 5.0, READY_IN_JAX),
+    RecordRow(f"{FLOATS}[::-1]", OURS + READY, (f"jnp.asarray(a){READY}",), 1.0, READY_IN_JAX),
+    RecordRow(
         "a = np.arange(float(n))",
         f"{OURS[:-1]}, dtype='float32'){READY}",
         (f"jnp.asarray(a, dtype='float32'){READY}",),
         1.0,
         (NO_DTYPE,) * 3,
     ),
-    Row(TENSOR, OURS_OF_TENSOR + READY, (f"jnp.asarray(t.numpy()){READY}",), 2.0, NONE),
-    Row(OWN, "xbridge.to_numpy(x, copy=True)", ("np.array(x)",), 0.9, (NO_COPY,) * 3),
-    Row(OWN, OURS_TO_TORCH, ("torch.from_dlpack(x).clone()", "torch.from_numpy(np.array(x))"), 0.9, TO_TORCH),
+    RecordRow(TENSOR, OURS_OF_TENSOR + READY, (f"jnp.asarray(t.numpy()){READY}",), 2.0, NONE),
+    RecordRow(OWN, "xbridge.to_numpy(x, copy=True)", ("np.array(x)",), 0.9, (NO_COPY,) * 3),
+    RecordRow(
+        OWN, OURS_TO_TORCH, ("torch.from_dlpack(x).clone()", "torch.from_numpy(np.array(x))"), 0.9, TO_TORCH
+    ),
 )
 
 ROWS = (*CALLS, *BULK)

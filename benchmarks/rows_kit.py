@@ -8,15 +8,15 @@ from importlib import import_module
 from typing import Any
 
 from harness import TIME
-from rows import No, Row, Section
+from rows import No, RecordRow, Section
 
 __all__ = ["DRAWS", "PLUGIN", "names_of_kit", "section_of_kit"]
 
-_PEERS = (No("is no test kit"),) * 3
+_PEERS = (No("is not a test kit"),) * 3
 
 
-def _draw(ours: str, theirs: str) -> Row:
-    return Row("", f"draw(kit.arrays({ours}), n)", (f"draw(hnp.arrays({theirs}), n)",), 1.0, _PEERS)
+def _draw(ours: str, theirs: str) -> RecordRow:
+    return RecordRow("", f"draw(kit.arrays({ours}), n)", (f"draw(hnp.arrays({theirs}), n)",), 1.0, _PEERS)
 
 
 DRAWS = (
@@ -32,7 +32,7 @@ DRAWS = (
 
 _RUN = "import pytest; pytest.main(['-q', '-p', 'no:cacheprovider', {}pytest.__file__])"
 
-PLUGIN = Row("", _RUN.format(""), (_RUN.format("'-p', 'no:xbridge', "),), 20, _PEERS)
+PLUGIN = RecordRow("", _RUN.format(""), (_RUN.format("'-p', 'no:xbridge', "),), 20, _PEERS)
 
 
 def names_of_kit() -> dict[str, Any]:

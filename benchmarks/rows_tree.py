@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from harness import SPEED, TIME
-from rows import No, Row, Section
+from rows import No, RecordRow, Section
 
 __all__ = ["LISTS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
 
-_APART = (No("has a row of its own, or has no such call"),) * 3
+_ELSEWHERE = (No("has a row of its own, or has no such call"),) * 3
 _ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
 _TENSORS = "a = [torch.arange(1024.0) + i for i in range(n)]"
 _DICT = f"{_ARRAYS}; t = {{f'k{{i}}': x for i, x in enumerate(a)}}"
@@ -23,7 +23,7 @@ _SAMPLES = f"{_ARRAYS}; t = [{{'image': a[i], 'label': a[i + 1]}} for i in range
 _OURS = "xbridge.tree.to_backend(t, 'torch')"
 
 TREES = tuple(
-    Row(setup, _OURS, ("[torch.from_numpy(x) for x in a]",), target, _APART)
+    RecordRow(setup, _OURS, ("[torch.from_numpy(x) for x in a]",), target, _ELSEWHERE)
     for setup, target in (
         (f"{_ARRAYS}; t = a", 1.15),
         (_DICT, 1.15),
@@ -33,7 +33,7 @@ TREES = tuple(
 )
 
 WALKS = tuple(
-    Row(setup, ours, (other,), 3, _APART)
+    RecordRow(setup, ours, (other,), 3, _ELSEWHERE)
     for setup in (_NESTED, _SAMPLES)
     for ours, other in (
         ("xbridge.tree.map(id, t)", "pytree.tree_map(id, t)"),
@@ -43,15 +43,15 @@ WALKS = tuple(
 )
 
 LISTS = (
-    Row(
+    RecordRow(
         f"{_ARRAYS.replace('8.0', '1024.0')}",
         "xbridge.asarray(a, backend='torch')",
         ("torch.tensor(a)",),
         20,
-        _APART,
+        _ELSEWHERE,
     ),
-    Row(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _APART),
-    Row(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _APART),
+    RecordRow(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _ELSEWHERE),
+    RecordRow(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _ELSEWHERE),
 )
 
 

@@ -1,6 +1,6 @@
 """Measure xbridge beside the idioms and its peers, print the tables, and write them to README.md.
 
-Nothing here fails when a target is missed, for a busy machine is no fault; the tables say it.
+A missed target is not a failure, because the machine may be busy. The tables show it.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import rows_dask
 import rows_jax
 from harness import MS, SHARE, Figure, best, figure, interleave
 from report import Result, Table, document
-from rows import BULK, IMPORT, STACK, No, Row, Section, names, sections
+from rows import BULK, IMPORT, STACK, No, RecordRow, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
 from rows_tree import names_of_trees, sections_of_trees
 
@@ -88,7 +88,7 @@ def memory(space: dict[str, Any], *, quick: bool) -> Table:
     for row in BULK[:1] if quick else (*BULK, STACK):
         progress(f"{row.setup}; memory of {row.ours}")
 
-        def rise(statement: str, row: Row = row) -> Figure:
+        def rise(statement: str, row: RecordRow = row) -> Figure:
             value = fresh.peak(row.setup, statement, n)
             return Figure(value, value, value)
 
@@ -117,12 +117,12 @@ def imports(*, quick: bool) -> Table:
 
 
 def plugin(*, quick: bool) -> Table:
-    """Measure what the pytest plugin adds to a run of somebody who does not use it."""
+    """Measure what the pytest plugin adds to a run that does not use it."""
     reading = "Time beyond that of the same run of pytest without the plugin."
     return Table("The pytest plugin, unused", reading, MS, [added(PLUGIN, 5 if quick else 31, 0)])
 
 
-def added(row: Row, rounds: int, fewer: int) -> Result:
+def added(row: RecordRow, rounds: int, fewer: int) -> Result:
     """Measure how much longer than its reference a statement takes, each in a new interpreter."""
     bare = row.references[0]
     progress(row.ours)
@@ -136,14 +136,14 @@ def added(row: Row, rounds: int, fewer: int) -> Result:
     return Result(row.setup, row.ours, f"python -c {bare}", seconds, ours, row.target, peers)
 
 
-def prepared(row: Row, space: dict[str, Any], n: int) -> dict[str, Any]:
+def prepared(row: RecordRow, space: dict[str, Any], n: int) -> dict[str, Any]:
     """Return what a row's statements see, its arrays included."""
     own = {**space, "n": n}
     exec(row.setup, own)  # noqa: S102 -- the statements are ours
     return own
 
 
-def able(row: Row, space: dict[str, Any]) -> list[str]:
+def able(row: RecordRow, space: dict[str, Any]) -> list[str]:
     """Return the peers' statements; where one does not give what ours gives, why not."""
     expected = eval(row.ours, space)  # noqa: S307 -- the statements are ours
     return [peer if isinstance(peer, No) else check(peer, expected, space) for peer in row.peers]

@@ -4,9 +4,9 @@
     python benchmarks/transfer_gpu.py --sweep    # which sizes of buffers pay, too
     python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the pretend accelerator
 
-Statements run in turns, as `harness.py` tells. Each ends when everything is done on the device. A rate counts
-the bytes that cross. What is meant by hidden: of the time that the transfers take alone, the share by which
-a loop with `prefetch` is not longer than the computation alone.
+Statements run in turns, as `harness.py` describes. Each ends when everything is done on the device. A rate
+counts the bytes that are moved. Hidden is the share of the time of the transfers alone by which a loop with
+`prefetch` is not longer than the computation alone.
 """
 
 import argparse
@@ -23,18 +23,18 @@ from harness import interleave
 
 import xbridge
 import xbridge.tree
-from xbridge.backends.torch import _crossing, _staging
+from xbridge.backends.torch import _pinned, _transfer
 
 
-class Row(NamedTuple):
-    """A statement, another one beside it, and what it should reach."""
+class RecordRow(NamedTuple):
+    """A statement, another one beside it, and its target."""
 
-    what: str
+    title: str
     ours: str
     plain: str
     target: str = ""
-    crossing: float = 1
-    """The share of the bytes of the arrays that crosses."""
+    moved: float = 1
+    """The share of the bytes of the arrays that is moved."""
 
 
 def main() -> None:
@@ -52,9 +52,9 @@ def main() -> None:
     kind = "emu" if asked.trial else "cuda"
     size = 1 << 20 if asked.trial else 1 << 30
     if asked.trial:
-        _crossing.__dict__["sizes"] = lambda: _staging.Sizes(1 << 16, 2, 1 << 18)
+        _transfer.__dict__["sizes"] = lambda: _pinned.Sizes(1 << 16, 2, 1 << 18)
     machine = "the pretend accelerator" if asked.trial else torch.cuda.get_device_name()
-    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_crossing.sizes()}\n")
+    print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_transfer.sizes()}\n")
     with tempfile.TemporaryDirectory() as folder:
         names = arrays(kind, size, Path(folder))
         for rows, nbytes in ((BULK, size), (TREE, 1000 * 8192)):
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
-    """What the statements see."""
+    """Return the names that the statements use."""
     api = getattr(torch, kind)
     a = np.random.default_rng(0).random(size // 8)
     a.tofile(folder / "numbers")
@@ -91,54 +91,54 @@ def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
 
 SYNC = "; api.synchronize()"
 BULK = [
-    Row(
+    RecordRow(
         "host to device",
         "x = xbridge.to_backend(a, 'torch', device=kind)",
         "x = torch.from_numpy(a).to(kind)",
         "at least 40 GB/s",
     ),
-    Row("device to host", "x = xbridge.to_numpy(t)", "x = t.cpu().numpy()", "at least 35 GB/s"),
-    Row(
+    RecordRow("device to host", "x = xbridge.to_numpy(t)", "x = t.cpu().numpy()", "at least 35 GB/s"),
+    RecordRow(
         "the same from pinned memory",
         "x = xbridge.to_backend(pinned, 'torch', device=kind)",
         "x = pinned.to(kind)",
     ),
-    Row(
+    RecordRow(
         "a memmap",
         "x = xbridge.to_backend(mapped, 'torch', device=kind)",
         "x = torch.from_numpy(mapped).to(kind)",
     ),
-    Row(
+    RecordRow(
         "float64 becomes float32",
         "x = xbridge.to_backend(a, 'torch', device=kind, dtype='float32')",
         "x = torch.from_numpy(a).to(kind, torch.float32)",
-        crossing=0.5,
+        moved=0.5,
     ),
 ]
 TREE = [
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there",
         "x = xbridge.transfer(small, 'torch', device=kind).result()",
         "x = [torch.from_numpy(a).to(kind) for a in small]",
         "at least 10 times the loop",
     ),
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there, beside our own loop",
         "x = xbridge.transfer(small, 'torch', device=kind).result()",
         "x = [xbridge.to_backend(a, 'torch', device=kind) for a in small]",
     ),
-    Row(
+    RecordRow(
         "1,000 arrays of 8 KB, there, without a thread",
         "x = xbridge.tree.to_backend(small, 'torch', device=kind)",
         "x = [torch.from_numpy(a).to(kind) for a in small]",
         "at least 10 times the loop",
     ),
-    Row(
+    RecordRow(
         "1,000 tensors of 8 KB, back",
         "x = xbridge.transfer(there, 'numpy').result()",
         "x = [t.cpu().numpy() for t in there]",
     ),
-    Row(
+    RecordRow(
         "1,000 tensors of 8 KB, back, without a thread",
         "x = xbridge.tree.to_backend(there, 'numpy')",
         "x = [t.cpu().numpy() for t in there]",
@@ -146,20 +146,20 @@ TREE = [
 ]
 
 
-def show(rows: list[Row], names: dict[str, Any], nbytes: int, rounds: int) -> None:
+def show(rows: list[RecordRow], names: dict[str, Any], nbytes: int, rounds: int) -> None:
     """Measure and print one table."""
     table(["what", "call", "takes", "rate", "beside", "takes", "times as fast", "target"])
     for row in rows:
         asked = [row.ours + SYNC, row.plain + SYNC]
         ours, plain = (median(times) for times in interleave(asked, names, rounds=rounds, block=0).values())
-        rate, ratio = f"{nbytes * row.crossing / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
-        cells = [row.what, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
+        rate, ratio = f"{nbytes * row.moved / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
+        cells = [row.title, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
         table([*cells, f"`{row.plain}`", f"{plain * 1e3:.2f} ms", ratio, row.target], head=False)
     print()
 
 
 def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
-    """How much of the transfers `prefetch` hides behind a computation that takes as long."""
+    """Measure the share of the transfers that `prefetch` hides behind a computation that takes as long."""
     weight = torch.ones(2048 if names["kind"] == "cuda" else 4, device=names["kind"]).diag()
     names |= {"weight": weight, "n": batches, "move": move, "compute": compute, "times": 1}
     moving = f"move(xbridge, batch, kind, n){SYNC}"
@@ -177,13 +177,13 @@ def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
 
 
 def move(library: Any, batch: Any, kind: str, n: int) -> None:
-    """Nothing but the transfers."""
+    """Run only the transfers."""
     for _ in range(n):
         library.to_backend(batch, "torch", device=kind)
 
 
 def compute(batches: Iterable[Any], weight: torch.Tensor, times: int) -> None:
-    """Nothing but work for the device, in the time in which the batches come."""
+    """Run only work for the device, as often as there are batches."""
     for _ in batches:
         for _ in range(times):
             weight = weight @ weight
@@ -193,7 +193,7 @@ THERE, BACK = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbr
 
 
 def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
-    """From which size on threads pay: `LEAST` is to lie there."""
+    """Measure from which size on threads pay, for `LEAST`."""
     table(["one array", "there, through the buffers", "plain", "back, through the buffers", "plain"])
     for size in sizes:
         part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
@@ -203,11 +203,11 @@ def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def together(names: dict[str, Any], sizes: list[int]) -> None:
-    """Up to which size arrays pay that cross in one piece: `SMALL` is to lie there."""
+    """Measure up to which size it pays to move arrays in one piece, for `SMALL`."""
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
-        part = names | {"move_all": _crossing.move_all, "move": _crossing.move}
+        part = names | {"move_all": _transfer.to_device_many, "move": _transfer.to_device}
         takes = []
         for given, place in ((xs, names["kind"] + ":0"), ([x.to(names["kind"]) for x in xs], "cpu")):
             part |= {"xs": given, "goal": xbridge.Device(place)}
@@ -218,41 +218,41 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def smallest(names: dict[str, Any], sizes: list[int]) -> None:
-    """How small pieces may be before to ask for each copy takes longer than the copy: `SMALLEST`."""
-    table(["pieces of at least", f"{_crossing.sizes().least >> 10} KiB there", "back"])
-    size, real = _crossing.sizes().least, _staging.SMALLEST
+    """Measure the size of pieces below which the call takes longer than the copy, for `SMALLEST`."""
+    table(["pieces of at least", f"{_transfer.sizes().least >> 10} KiB there", "back"])
+    size, real = _transfer.sizes().least, _pinned.SMALLEST
     part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
-    for _staging.SMALLEST in sizes:
-        table([f"{_staging.SMALLEST >> 10} KiB", timed(THERE, part), timed(BACK, part)], head=False)
-    _staging.SMALLEST = real
+    for _pinned.SMALLEST in sizes:
+        table([f"{_pinned.SMALLEST >> 10} KiB", timed(THERE, part), timed(BACK, part)], head=False)
+    _pinned.SMALLEST = real
     print()
 
 
 def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
-    """What a statement takes, with some of the sizes changed."""
-    real = _crossing.sizes
-    _crossing.__dict__["sizes"] = lambda: real()._replace(**sizes)
+    """Return the time of a statement, with some of the sizes changed."""
+    real = _transfer.sizes
+    _transfer.__dict__["sizes"] = lambda: real()._replace(**sizes)
     seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
-    _crossing.__dict__["sizes"] = real
+    _transfer.__dict__["sizes"] = real
     return f"{seconds * 1e6:.0f} us"
 
 
 def sweep(names: dict[str, Any], size: int) -> None:
-    """Which sizes and numbers of buffers pay."""
-    table(["chunk", "lanes", "host to device", "device to host"])
+    """Measure which sizes and numbers of buffers pay."""
+    table(["chunk", "buffers", "host to device", "device to host"])
     for chosen in shapes():
-        _crossing.__dict__["sizes"] = lambda chosen=chosen: chosen
-        _crossing._rings.clear()  # noqa: SLF001 -- other buffers
+        _transfer.__dict__["sizes"] = lambda chosen=chosen: chosen
+        _transfer._pools.clear()  # noqa: SLF001 -- other buffers
         times = interleave([THERE, BACK], names, rounds=3, block=0)
         rates = [f"{size / median(times[statement]) / 1e9:.1f} GB/s" for statement in (THERE, BACK)]
-        table([f"{chosen.chunk >> 20} MiB", str(chosen.lanes), *rates], head=False)
+        table([f"{chosen.chunk >> 20} MiB", str(chosen.buffers), *rates], head=False)
 
 
-def shapes() -> Iterator[_staging.Sizes]:
-    """What is tried."""
-    for lanes in (2, 4, 8, 12, 16):
+def shapes() -> Iterator[_pinned.Sizes]:
+    """Yield the sizes that are tried."""
+    for buffers in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
-            yield _staging.Sizes(chunk, lanes, _staging.LEAST)
+            yield _pinned.Sizes(chunk, buffers, _pinned.LEAST)
 
 
 def table(cells: list[str], *, head: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""The tables of support.md: what becomes of arrays between all libraries, by converting them.
+"""The tables of support.md: the results of conversions between all libraries.
 
-A cell is a conversion. Whether it shared memory NumPy says, of the memory that the two libraries show by
-their own means. A library that does not live on the host is not measured: its cells are what the source of
-its backend declares, in italics.
+A cell is a conversion. NumPy compares the memory of both arrays, which the two libraries show by their own
+means. A library without arrays on the host is not measured. Its cells are the declarations of its backend, in
+italics.
 """
 
 from typing import Any, TypeAlias
@@ -16,51 +16,55 @@ from declared import ACCELERATORS, Declared, expected
 from numpy.lib.stride_tricks import as_strided
 
 import xbridge
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES
-from xbridge._host._memory import native_dtype
-from xbridge._registry import get
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 
 Table: TypeAlias = "list[list[str]]"
 Array: TypeAlias = Any
 
-FACTS = ("readonly", "immutable", "autograd", "host_only")
+PROPERTIES = ("readonly", "assumes_immutable", "autograd", "host_only")
 NAMELESS = ("longdouble", "object", "str", "datetime64[s]")
 
 
-def tables(rooms: list[Declared]) -> dict[str, Table]:
-    """Every table by its name, the head first."""
-    facts = [[room.name, *(str(getattr(room, fact)) for fact in FACTS)] for room in rooms]
-    gaps = [[room.name, gap, *why.split(": ", 1)] for room in rooms for gap, why in room.gaps.items()]
+def tables(backends: list[Declared]) -> dict[str, Table]:
+    """Return every table by its name, the head first."""
+    info = [[backend.name, *(str(getattr(backend, fact)) for fact in PROPERTIES)] for backend in backends]
+    gaps = [
+        [backend.name, feature, gap.status, gap.reason]
+        for backend in backends
+        for feature, gap in backend.gaps.items()
+    ]
     return {
-        "pairs": pairs(rooms),
-        "dtypes": dtypes(rooms),
-        "nearest": nearest(rooms),
-        "defaults": defaults(rooms),
-        "devices": devices(rooms),
+        "pairs": pairs(backends),
+        "dtypes": dtypes(backends),
+        "nearest": nearest(backends),
+        "defaults": defaults(backends),
+        "devices": devices(backends),
         "layouts": layouts(),
-        "facts": [["backend", *FACTS], *facts],
-        "gaps": [["backend", "what", "until", "why"], *gaps],
+        "facts": [["backend", *PROPERTIES], *info],
+        "gaps": [["backend", "feature", "status", "reason"], *gaps],
     }
 
 
-# -- where arrays lie ----------------------------------------------------------------------------
+# -- the memory of arrays ------------------------------------------------------------------------
 
 
 def memory(x: Array) -> Array:
-    """The memory of an array, by the means of its own library; of Dask's that of the only chunk."""
+    """Return the memory of an array by the means of its library; of a Dask array, that of its only chunk."""
     name = xbridge.backend_of(x)
     if name == "torch":
         return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage()).numpy()
     if name == "dask":
         chunks = [getattr(value, "value", value) for value in x.dask.values()]
         return chunks[0] if len(chunks) == 1 and isinstance(chunks[0], np.ndarray) else np.empty(0)
-    return x._array if name == "array_api_strict" else np.asarray(x)  # noqa: SLF001 -- it shows no other
+    return x._array if name == "array_api_strict" else np.asarray(x)  # noqa: SLF001 -- its only way
 
 
-def crossing(x: Array, target: str, **options: Any) -> str:
-    """What one conversion did; nothing where there is no such array."""
+def conversion(x: Array, target: str, **options: Any) -> str:
+    """Return the result of one conversion in words; nothing if there is no such array."""
     if x is None:
         return ""
     try:
@@ -77,8 +81,8 @@ def crossing(x: Array, target: str, **options: Any) -> str:
 # -- the tables ----------------------------------------------------------------------------------
 
 
-def sources(rooms: list[Declared]) -> dict[str, Array]:
-    """A writable array in one piece of each library that has such, and of those that are guarded; or None."""
+def sources(backends: list[Declared]) -> dict[str, Array]:
+    """Return an array in one piece of each library, and the read-only and tracked ones; None if not here."""
     host = np.arange(24, dtype="float32").reshape(4, 6)
     frozen = host.copy()
     frozen.flags.writeable = False
@@ -91,54 +95,55 @@ def sources(rooms: list[Declared]) -> dict[str, Array]:
         "dask": da.from_array(host.copy(), chunks=-1),
         "array_api_strict": array_api_strict.asarray(host.copy()),
     }
-    return made | {room.name: None for room in rooms if room.name not in made}
+    return made | {backend.name: None for backend in backends if backend.name not in made}
 
 
 def measured(x: Array, target: str) -> str:
-    """What became of an array on its second way to a library, when the way is known."""
+    """Return the result of a second conversion, which can take the fast path."""
     xbridge.to_backend(x, target)
-    found = crossing(x, target)
+    found = conversion(x, target)
     return "computed" if found == "copied" and xbridge.backend_of(x) == "dask" else found
 
 
-def pairs(rooms: list[Declared]) -> Table:
-    """From every library to every other."""
-    by_name = {room.name: room for room in rooms}
+def pairs(backends: list[Declared]) -> Table:
+    """Return the table of conversions from every library to every other."""
+    by_name = {backend.name: backend for backend in backends}
     rows = []
-    for row, x in sources(rooms).items():
+    for row, x in sources(backends).items():
         source = by_name[row.partition(",")[0]]
-        expect = [f"*{expected(source, target, guarded=',' in row)}*" for target in rooms]
-        here = [source.is_measured and target.is_measured for target in rooms]
+        expect = [f"*{expected(source, target, guarded=',' in row)}*" for target in backends]
+        here = [source.is_measured and target.is_measured for target in backends]
         cells = [
-            measured(x, room.name) if so else cell for room, so, cell in zip(rooms, here, expect, strict=True)
+            measured(x, backend.name) if so else cell
+            for backend, so, cell in zip(backends, here, expect, strict=True)
         ]
         rows.append([row, *cells])
-    return [["from", *(f"to {room.name}" for room in rooms)], *rows]
+    return [["from", *(f"to {backend.name}" for backend in backends)], *rows]
 
 
-def dtypes(rooms: list[Declared]) -> Table:
-    """Which dtype a library has: what goes there comes back bit by bit."""
+def dtypes(backends: list[Declared]) -> Table:
+    """Return the table of the dtypes that each library keeps bit by bit."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, *NAMELESS):
-        alike.setdefault(tuple(has(room, word) for room in rooms), []).append(f"`{word}`")
+        alike.setdefault(tuple(has(backend, word) for backend in backends), []).append(f"`{word}`")
     rows = [[", ".join(words), *cells] for cells, words in alike.items()]
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def has(room: Declared, word: str) -> str:
-    """Whether a library has a dtype, and on what condition."""
-    if not room.is_measured:
+def has(backend: Declared, word: str) -> str:
+    """Return if a library has a dtype, with the condition."""
+    if not backend.is_measured:
         return "*not measured*"
-    if goes(room.name, word):
+    if goes(backend.name, word):
         return "yes"
-    if room.name == "jax":
-        with jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            return "with x64" if goes(room.name, word) else "no"
+    if backend.name == "jax":
+        with jax.enable_x64(True):  # noqa: FBT003 -- JAX's signature
+            return "with x64" if goes(backend.name, word) else "no"
     return "no"
 
 
 def goes(name: str, word: str) -> bool:
-    """Whether an array of NumPy's goes to a library and back with its dtype and its bits."""
+    """Return True if a NumPy array keeps its dtype and its bits in a library and back."""
     x = np.arange(6).astype(native_dtype(word) if word in DTYPES else word)
     try:
         y = xbridge.to_backend(x, name, copy=None if name == HOST else True)
@@ -150,53 +155,59 @@ def goes(name: str, word: str) -> bool:
     return word in DTYPES or name == HOST
 
 
-def nearest(rooms: list[Declared]) -> Table:
-    """What `dtype="nearest"` makes of what some library lacks."""
+def nearest(backends: list[Declared]) -> Table:
+    """Return the table of the results of `dtype="nearest"` for dtypes that some library lacks."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, "longdouble", "clongdouble"):
-        cells = tuple(becomes(room, word) if room.is_measured else "*not measured*" for room in rooms)
+        cells = tuple(
+            becomes(backend, word) if backend.is_measured else "*not measured*" for backend in backends
+        )
         if any(cell.startswith("`") for cell in cells):
             alike.setdefault(cells, []).append(f"`{word}`")
     rows = [[", ".join(words), *cells] for cells, words in alike.items()]
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def becomes(room: Declared, word: str) -> str:
-    """The nearest dtype that a library has, if it is another one."""
-    y = xbridge.to_backend(np.ones(2, native_dtype(word)), room.name, dtype="nearest")
+def becomes(backend: Declared, word: str) -> str:
+    """Return the nearest dtype that a library has, if it is another one."""
+    y = xbridge.to_backend(np.ones(2, native_dtype(word)), backend.name, dtype="nearest")
     found = xbridge.dtype_of(y)
     return "stays" if found == word else f"`{found}`"
 
 
-def defaults(rooms: list[Declared]) -> Table:
-    """What `dtype="default"` narrows, wherever something is narrowed."""
+def defaults(backends: list[Declared]) -> Table:
+    """Return the table of the dtypes that `dtype="default"` narrows."""
     rows = []
     for word in ("int64", "uint64", "float64", "complex128"):
         x = np.ones(2, word)
         there = [
-            xbridge.to_backend(x, room.name, dtype="default") if room.is_measured else x for room in rooms
+            xbridge.to_backend(x, backend.name, dtype="default") if backend.is_measured else x
+            for backend in backends
         ]
         cells = [str(y.dtype).rpartition(".")[2] for y in there]
         rows.append([f"`{word}`", *("stays" if cell == word else f"`{cell}`" for cell in cells)])
-    return [["dtype", *(room.name for room in rooms)], *rows]
+    return [["dtype", *(backend.name for backend in backends)], *rows]
 
 
-def devices(rooms: list[Declared]) -> Table:
-    """Where a library's arrays can be."""
-    kinds = dict.fromkeys(kind for room in rooms for kind in ACCELERATORS.get(room.name, ()))
+def devices(backends: list[Declared]) -> Table:
+    """Return the table of the devices of each library."""
+    kinds = dict.fromkeys(kind for backend in backends for kind in ACCELERATORS.get(backend.name, ()))
     strict = [device for device in get("array_api_strict").devices() if device != CPU]
     places = ["cpu", *kinds, *strict]
-    return [["backend", *places], *([room.name, *(lives(room, place) for place in places)] for room in rooms)]
+    return [
+        ["backend", *places],
+        *([backend.name, *(has_device(backend, place) for place in places)] for backend in backends),
+    ]
 
 
-def lives(room: Declared, place: str) -> str:
-    """Whether an array can be there, as it is declared of what is not here."""
-    if place in ACCELERATORS.get(room.name, ()):
+def has_device(backend: Declared, place: str) -> str:
+    """Return if a library has arrays on a device; its declaration, if this machine lacks the device."""
+    if place in ACCELERATORS.get(backend.name, ()):
         return "*yes*"
-    if not room.is_measured:
+    if not backend.is_measured:
         return "*no*"
     try:
-        y = xbridge.to_backend(np.ones(2, "float32"), room.name, device=place)
+        y = xbridge.to_backend(np.ones(2, "float32"), backend.name, device=place)
     except xbridge.DeviceError:
         return "no"
     assert xbridge.device_of(y) == place
@@ -204,7 +215,7 @@ def lives(room: Declared, place: str) -> str:
 
 
 def layouts() -> Table:
-    """How an array may lie in memory."""
+    """Return the table of conversions of arrays by their memory layout."""
     host = np.arange(24, dtype="float32").reshape(4, 6)
     frozen = host[:]
     frozen.flags.writeable = False
@@ -217,7 +228,7 @@ def layouts() -> Table:
         "every second element": (host[:, ::2], tensor[:, ::2]),
         "channels last": (None, torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last)),
         "reversed": (host[::-1], None),
-        "with strides that are no multiple of the item": (np.zeros(4, "f4,i1")["f0"], None),
+        "with strides that are not a multiple of the item size": (np.zeros(4, "f4,i1")["f0"], None),
         "not aligned": (np.frombuffer(bytearray(17), "float32", offset=1), None),
         "in foreign byte order": (host.astype(host.dtype.newbyteorder()), None),
         "read-only": (frozen, None),
@@ -228,7 +239,7 @@ def layouts() -> Table:
         "with a conjugate pending": (None, torch.ones(3, dtype=torch.complex64).conj()),
     }
     rows = [
-        [name, *map(crossing, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]
+        [name, *map(conversion, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]
         for name, (array, tensor) in samples.items()
     ]
     return [["array", "NumPy to torch", "NumPy to array_api_strict", "torch to NumPy"], *rows]

@@ -1,11 +1,11 @@
-"""The pytest plugin of `xbridge.testing`: what pytest calls, and nothing else.
+"""The hooks of the pytest plugin of `xbridge.testing`.
 
-pytest loads the plugins of all that is installed, in every run. So this module stands outside the package
-and imports neither xbridge nor an array library; whoever asks for `--xbridge`, or for a fixture, pays for
-them then. What to run with is thought out in `xbridge.testing._matrix`.
+pytest loads the plugins of all installed packages in every run. So this module is outside the package and
+imports neither xbridge nor an array library. A run imports them if it uses `--xbridge` or a fixture.
+`xbridge.testing._parametrize` chooses the backends and devices.
 """
 
-# ruff: noqa: PLC0415 -- nothing is imported before somebody asks for it
+# ruff: noqa: PLC0415 -- nothing is imported before a run uses it
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge import Device, record
-    from xbridge._policy import Rules
-    from xbridge.testing._matrix import Place
+    from xbridge._observe.policy import Rules
+    from xbridge.testing._parametrize import BackendDevice
 
 _RECORD: pytest.StashKey[record] = pytest.StashKey()
 _RULES: pytest.StashKey[Rules] = pytest.StashKey()
-"""What held before the run."""
+"""The rules before the run."""
 _WORKER = "xbridge_record"
-"""The name under which a process of pytest-xdist tells what it has converted."""
+"""The key under which a worker of pytest-xdist sends its record."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer the choice on the command line and in the configuration file."""
+    """Add the options of the command line and of the configuration file."""
     group = parser.getgroup("xbridge", "run tests with several array libraries and devices")
     group.addoption(
         "--xbridge",
         action="append",
         metavar="NAMES",
-        help="what tests that use `backend` run with: names of backends, name:device, or all, separated by "
-        "commas, such as numpy,torch:cuda; may be repeated; without it, every backend that is installed",
+        help="backends for tests that use `backend`: names, name:device, or all, separated by commas, such "
+        "as numpy,torch:cuda; may be repeated; by default every backend that is installed",
     )
     group.addoption(
         "--xbridge-record",
         action="store_true",
-        help="print what the run has converted with xbridge, by line and route",
+        help="print the conversions of the run, by line and route",
     )
     group.addoption(
         "--xbridge-policy",
         metavar="RULES",
-        help="what conversions may do in this run, such as transfers=raise,copies=warn",
+        help="the policy for conversions in this run, such as transfers=raise,copies=warn",
     )
-    parser.addini("xbridge", type="linelist", help="the same as --xbridge, which goes before it")
+    parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marks mean."""
+    """Register the marks."""
     config.addinivalue_line(
         "markers",
         "xbridge(only=, skip=, needs=): for a test that uses `backend`: run it with these backends alone, "
-        "with all but these, or skip it where one lacks what is needed: 'device', 'grad', 'float64', ...",
+        "with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', ...",
     )
     config.addinivalue_line(
         "markers",
@@ -64,17 +64,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End the run now if what was asked for by name is not there; begin to watch."""
+    """Raise if a named backend is missing; start the policy and the record."""
     config = session.config
     if _asked(config):
-        from xbridge.testing import _matrix
+        from xbridge.testing import _parametrize
 
-        _matrix.places(config)
+        _parametrize.places(config)
     if config.getoption("xbridge_policy"):
-        from xbridge import OptionError, _policy
+        from xbridge import OptionError
+        from xbridge._observe import policy as _policy
 
         try:
-            rules = _policy.rules_in(config.getoption("xbridge_policy"))
+            rules = _policy.rules_in(str(config.getoption("xbridge_policy")))
         except OptionError as error:
             raise pytest.UsageError(f"--xbridge-policy: {error}") from error
         config.stash[_RULES] = _policy.everywhere(rules)
@@ -85,99 +86,100 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Watch no longer."""
+    """End the record and the policy."""
     stash = session.config.stash
     if _RECORD in stash:
         stash[_RECORD].__exit__()
         output: dict[str, str] | None = getattr(session.config, "workeroutput", None)
-        if output is not None:  # this process is one of pytest-xdist's
+        if output is not None:  # this process is a worker of pytest-xdist
             output[_WORKER] = stash[_RECORD].to_json()
     if _RULES in stash:
-        from xbridge import _policy
+        from xbridge._observe import policy as _policy
 
         _policy.everywhere(stash[_RULES])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Add what a process of pytest-xdist has converted. One that was killed has told nothing."""
-    told = getattr(node, "workeroutput", {})
-    if _WORKER in told:
-        from xbridge import _record
+    """Merge the record of a worker of pytest-xdist. A worker that was killed sends none."""
+    sent = getattr(node, "workeroutput", {})
+    if _WORKER in sent:
+        from xbridge._observe import record as _record
 
-        _record.merge(node.config.stash[_RECORD], told[_WORKER])
+        _record.merge(node.config.stash[_RECORD], sent[_WORKER])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell what was converted."""
+    """Print the record."""
     if _RECORD in config.stash:
-        terminalreporter.section("xbridge: what was converted")
+        terminalreporter.section("xbridge: conversions")
         terminalreporter.write_line(config.stash[_RECORD].summary())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what was asked for."""
+    """Return a line on the backends of the run."""
     if not _asked(config):
         return None
-    from xbridge.testing import _matrix
+    from xbridge.testing import _parametrize
 
-    return _matrix.header(config)
+    return _parametrize.header(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the test once for every place, if it uses `backend` and the fixture is ours.
+    """Parametrize a test that uses the plugin's `backend`.
 
-    A mark on one that does not would do nothing; those of its class and module are for their other tests.
+    A mark on a test without the fixture has no effect, so it is an error. Marks of its class and module may
+    be for other tests.
     """
     if "_xbridge_place" in metafunc.fixturenames:
-        from xbridge.testing import _matrix
+        from xbridge.testing import _parametrize
 
-        params = _matrix.params(metafunc.definition)
+        params = _parametrize.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
     elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):
         pytest.fail(
-            f"{metafunc.definition.nodeid}: cannot heed its mark xbridge: it does not use the fixture "
+            f"{metafunc.definition.nodeid}: cannot follow its mark xbridge: it does not use the fixture "
             "backend of xbridge; try naming backend among its arguments",
             pytrace=False,
         )
 
 
 @pytest.fixture(scope="session")
-def _xbridge_place(request: pytest.FixtureRequest) -> Place:
-    """One library and device of the matrix."""
+def _xbridge_place(request: pytest.FixtureRequest) -> BackendDevice:
+    """Return one backend and device of the run."""
     if not hasattr(request, "param"):
         pytest.fail(
-            "cannot choose a backend: the test asks for it while it runs; "
+            "cannot choose a backend: the test requests it while it runs; "
             "try naming backend among the arguments of a test function",
             pytrace=False,
         )
-    place: Place = request.param
+    place: BackendDevice = request.param
     return place
 
 
 @pytest.fixture(scope="session")
-def backend(_xbridge_place: Place) -> str:
-    """Name of an array library: the test runs once for each that `--xbridge` asks for."""
+def backend(_xbridge_place: BackendDevice) -> str:
+    """Return the name of a backend. The test runs once for each that `--xbridge` names."""
     return _xbridge_place.backend
 
 
 @pytest.fixture(scope="session")
 def device(backend: str, request: pytest.FixtureRequest) -> Device:
-    """Where to put the arrays of `backend`: what was asked for, else one that is not its default."""
-    from xbridge.testing import _matrix
+    """Return the device for the arrays of `backend`: the named one, else one that is not its default."""
+    from xbridge.testing import _parametrize
 
     if "_xbridge_place" in request.fixturenames:
-        place: Place = request.getfixturevalue("_xbridge_place")
+        place: BackendDevice = request.getfixturevalue("_xbridge_place")
         return place.device
-    return _matrix.place(backend).device
+    return _parametrize.place(backend).device
 
 
 @pytest.fixture(scope="session")
 def xp(backend: str) -> ModuleType:
-    """The array API namespace of `backend`."""
-    from xbridge.testing import _matrix
+    """Return the array API namespace of `backend`."""
+    from xbridge.testing import _parametrize
 
-    return _matrix.namespace(backend)
+    return _parametrize.namespace(backend)
 
 
 def _asked(config: pytest.Config) -> bool:

@@ -1,20 +1,37 @@
-"""A registry for tests that add to it, and CuPy's stub for those that stand in a GPU's place."""
+"""A registry for tests that add to it, and CuPy's stub for those that stand in a GPU's place.
+
+The tests expect the CPU to be JAX's default device. Where there is a GPU, `JAX_PLATFORMS=cpu,cuda` lets JAX
+use it too.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 import stub_cupy
 
-from xbridge import _registry
-from xbridge.backends import INDEX
+from xbridge.backends import INDEX, _registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import ModuleType
 
-collect_ignore = ["kit_projects.py"]  # a plugin of some tests, which pytest wants to import as such
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out what is not a test, which tests import by a name of its own."""
+    return True if collection_path.suffix == ".py" and not collection_path.name.startswith("test_") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ between processes: tests could not be distributed over several."""
+    moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if moving:
+        raise pytest.UsageError("an address is part of the name of a test: " + ", ".join(moving))
 
 
 @pytest.fixture
@@ -23,6 +40,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_registry, "by_type", {})
     monkeypatch.setattr(_registry, "_failed", set())
     monkeypatch.setattr(_registry, "_current", set())
+    monkeypatch.setattr(_registry, "_Loaded", type("_Loaded", (), {}))
     monkeypatch.setattr(_registry, "_entries", dict(INDEX))
     monkeypatch.setattr(_registry, "_plugins", None)
     yield

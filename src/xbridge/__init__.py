@@ -6,16 +6,16 @@
 (True, 'numpy', 'float64')
 """
 
-# What this imports says `TYPE_CHECKING = False` for itself: to import `typing` would take longer than all
-# the rest. What most programs never ask for is imported when it is asked for.
+# These modules set `TYPE_CHECKING = False` themselves, because to import `typing` would take longer than all
+# other imports together. Names that most programs do not use are imported on first access.
 
 from importlib import import_module
 from os import environ
 
-from xbridge._convert import align, asarray, to_backend, to_list, to_numpy
-from xbridge._devices import Device
-from xbridge._look import array_namespace, backend_of, device_of, dtype_of, shares_memory
-from xbridge._registry import is_available, known_backends, register_backend
+from xbridge._api import align, asarray, to_backend, to_list, to_numpy, unsafe_share
+from xbridge._core.devices import Device
+from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, explain, shares_memory
+from xbridge.backends._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
     CastWarning,
     CopyError,
@@ -38,17 +38,16 @@ from xbridge.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
-    from xbridge._back import align_back, aligned
-    from xbridge._explain import explain
-    from xbridge._plan import Plan
-    from xbridge._policy import policy, unsafe_share
-    from xbridge._record import record
-    from xbridge._transfer import Transfer, prefetch, transfer
+    from xbridge._align_back import align_back, aligned
+    from xbridge._observe.policy import policy
+    from xbridge._observe.record import record
+    from xbridge._plan.steps import Plan
+    from xbridge._transfer.api import Transfer, prefetch, transfer
 else:
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for late, and once."""
-        if name == "tree":  # not listed, because whoever asks for all that is listed may have no optree
+        """Import a late name on first access, and keep it."""
+        if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -58,16 +57,14 @@ else:
 
 
 _LATE = {
-    "Plan": "xbridge._plan",
-    "Transfer": "xbridge._transfer",
-    "align_back": "xbridge._back",
-    "aligned": "xbridge._back",
-    "explain": "xbridge._explain",
-    "policy": "xbridge._policy",
-    "prefetch": "xbridge._transfer",
-    "record": "xbridge._record",
-    "transfer": "xbridge._transfer",
-    "unsafe_share": "xbridge._policy",
+    "Plan": "xbridge._plan.steps",
+    "Transfer": "xbridge._transfer.api",
+    "align_back": "xbridge._align_back",
+    "aligned": "xbridge._align_back",
+    "policy": "xbridge._observe.policy",
+    "prefetch": "xbridge._transfer.api",
+    "record": "xbridge._observe.record",
+    "transfer": "xbridge._transfer.api",
 }
 
 __all__ = [
@@ -115,10 +112,10 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What is imported late is there, too."""
+    """List all names, also those that are imported late."""
     return sorted({*globals(), *__all__})
 
 
 if environ.get("XBRIDGE_POLICY"):
-    _policy = import_module("xbridge._policy")
+    _policy = import_module("xbridge._observe.policy")
     _policy.everywhere(_policy.rules_in(environ["XBRIDGE_POLICY"]))

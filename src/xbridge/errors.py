@@ -1,8 +1,8 @@
-"""Every exception, and the one form of every message.
+"""Exceptions, and the one form of their messages.
 
-A refusal is worth as much as a conversion only if it saves the reader a search, so each message says
-what was given, what was asked, why it cannot be, and ends with the next thing to type.
-Each class also inherits the built-in that a caller would guess, so `except ValueError` works.
+A refusal must save the reader a search. So each message names the input, the request and the reason, and ends
+with the next thing to type. Each class also inherits the built-in that a caller would guess, so
+`except ValueError` works.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ FOREIGN_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, LookupError),
     *(NameError, OSError, RuntimeError, SyntaxError, SystemError, TypeError, ValueError),
 )
-"""What the code of a library may raise."""
+"""Exceptions that the code of a library may raise."""
 
 
 _LONGEST = 200
-"""Characters from which on a value does not stand in a message."""
+"""A message does not quote a value of this many characters or more."""
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the host or on a device: that passes, for who wants to try with less."""
+    """Return True if memory ran out, on the host or a device. It propagates: callers may retry with less."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def shown(x: object, write: Callable[[object], str] = repr) -> str:
-    """A value for a message: as Python writes it, or its type if that is long or fails."""
+    """Format a value for a message: as Python writes it, or its type if that is long or fails."""
     try:
         text = write(x)
     except FOREIGN_ERRORS:
@@ -61,24 +61,41 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
 
 
 class XBridgeError(Exception):
-    """The base of every error that xbridge raises."""
+    """The base of every error that xbridge raises.
 
-    which: int | None = None
-    """Of several inputs, the one at which it was raised, where that is known."""
+    Attributes
+    ----------
+    action : str
+        The operation and its input, such as ``"read dtype 'f9'"``.
+    reason : str
+        Why the operation is not possible.
+    hint : str
+        The call to type instead.
+    """
+
+    action: str = ""
+    reason: str = ""
+    hint: str = ""
+    index: int | None = None
+    """The position of the input that raised it, if there are several inputs and it is known which one did."""
 
     @classmethod
-    def because(cls, asked: str, why: str, do: str) -> Self:
-        """The one message form: what was asked of what, why not, what to type next."""
-        return cls(f"cannot {asked}: {why}; try {do}")
+    def build(cls, action: str, reason: str, hint: str) -> Self:
+        """Make an error with a message of the one form."""
+        error = cls(f"cannot {action}: {reason}; try {hint}")
+        error.action, error.reason, error.hint = action, reason, hint
+        return error
 
-    def renumber(self, places: Sequence[int]) -> None:
-        """Tell it which inputs it was raised among: those stand at these places of all."""
-        if self.which is not None:
-            self.which = places[self.which]
+    def remap_index(self, positions: Sequence[int]) -> None:
+        """Replace the index among some inputs by the position of that input among all of them."""
+        if self.index is not None:
+            self.index = positions[self.index]
 
     def at(self, place: str) -> Self:
-        """The same error, of one of several inputs."""
-        return type(self)(f"at {place}: {self}")
+        """Return the same error for one of several inputs, named by its place."""
+        error = type(self)(f"at {place}: {self}")
+        error.action, error.reason, error.hint = self.action, self.reason, self.hint
+        return error
 
 
 class UnknownBackendError(XBridgeError, LookupError):
@@ -90,32 +107,35 @@ class MissingLibraryError(XBridgeError, ImportError):
 
 
 class UnsupportedArrayError(XBridgeError, TypeError):
-    """Not an array, or an array whose memory cannot be read without losing what it means."""
+    """The input is not an array, or its memory cannot be read without a loss of meaning."""
 
 
 class DTypeError(XBridgeError, TypeError):
-    """The dtype is unknown, or the target has no such dtype, or the cast is not allowed."""
+    """The dtype is unknown, the target lacks it, or the cast is not allowed."""
 
 
 class DeviceError(XBridgeError, ValueError):
-    """The device is unknown, absent, or one where the target cannot live."""
+    """The device is unknown or absent, or the target has no arrays there."""
 
 
 class CopyError(XBridgeError, ValueError):
-    """`copy=False` was asked and memory cannot be shared."""
+    """`copy=False` was given and the memory cannot be shared."""
 
 
 class OptionError(XBridgeError, ValueError):
-    """An option has a value it cannot take, or a list is ragged."""
+    """An option has an invalid value, or a list is ragged."""
 
 
 class ValueLossError(XBridgeError, OverflowError):
-    """A value does not fit the dtype that was not asked for by name."""
+    """A value does not fit a dtype that the caller did not name."""
 
     @classmethod
     def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
-        """A value that its default dtype cannot hold; the target has both, or the narrower one alone."""
-        return cls.because(
+        """Build the error for a value that its default dtype cannot hold.
+
+        With `both`, the target has the wider dtype too, and the hint offers it.
+        """
+        return cls.build(
             f"turn {dtype} into {narrower} unasked",
             f"a value does not fit {narrower}",
             f"naming one: dtype={dtype!r} or dtype={narrower!r}"
@@ -125,15 +145,15 @@ class ValueLossError(XBridgeError, OverflowError):
 
 
 class GradientError(XBridgeError, RuntimeError):
-    """History would be lost where it was to be kept, or cannot begin here."""
+    """The graph of an array would be lost against `grad`, or cannot begin here."""
 
 
 class PolicyError(XBridgeError, RuntimeError):
-    """A conversion would do what a policy forbids."""
+    """A conversion has an operation that a policy forbids."""
 
 
-class CrossingWarning(UserWarning):
-    """A conversion does what a policy warns of."""
+class CrossingWarning(UserWarning):  # vocabulary: crossing -- a public name
+    """A conversion does something that a policy warns of."""
 
 
 class CopyWarning(CrossingWarning):
@@ -145,7 +165,7 @@ class TransferWarning(CrossingWarning):
 
 
 class DetachWarning(CrossingWarning):
-    """A conversion ends a history, under `policy(detaches="warn")`."""
+    """A conversion detaches an array from its graph, under `policy(detaches="warn")`."""
 
 
 class CastWarning(CrossingWarning):
@@ -153,35 +173,35 @@ class CastWarning(CrossingWarning):
 
 
 class Chained:
-    """Whatever anybody's code raises in the block becomes an error of ours, with theirs as its cause.
+    """A context that turns exceptions of foreign code into an `XBridgeError`, and keeps them as its cause.
 
-    Nothing is swallowed, and what does not speak of the array passes: an error of ours, an interrupt, memory
-    that ran out, a warning that somebody wants to see as an error.
+    Exceptions that are not about the array propagate unchanged: an `XBridgeError`, an interrupt, exhausted
+    memory, and a warning that a filter turns into an error.
     """
 
     def __init__(self, ours: Callable[[Exception], XBridgeError]) -> None:
         self._ours = ours
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Enter the block."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise ours from theirs."""
+        """Raise an `XBridgeError` from the exception."""
         if isinstance(error, (XBridgeError, Warning)) or (error and is_about_memory(error)):
             return
         if isinstance(error, Exception):
             raise self._ours(error) from error
 
 
-def counted(made: Iterable[T]) -> Iterator[T]:
-    """The same. An error says of which it is: how many were made before it."""
+def index_errors(made: Iterable[T]) -> Iterator[T]:
+    """Yield the items, and set `index` of an error to the number of items before it."""
     count = 0
     try:
         for one in made:
             yield one
             count += 1
     except XBridgeError as error:
-        error.which = count
+        error.index = count
         raise

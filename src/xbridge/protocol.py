@@ -1,9 +1,18 @@
-"""What a backend outside of xbridge is written with: the protocol and its values, under names that stay.
+"""The backend protocol and its types, for backends outside of xbridge.
 
-Errors and `Device` are at the top of the package; what NumPy answers just as well, a backend may ask of
-`xbridge.backends.numpy`. What each fact and verb must promise stands in `Backend`.
+`Backend` documents each name. The errors and `Device` are at the top of the package. A backend may call the
+functions of NumPy's backend, `xbridge.backends.numpy`.
 """
 
-from xbridge._protocol import Array, Backend, Exporter, Facts, HostArray, Layout, Refusal
+from xbridge._core.protocol import (
+    Array,
+    ArrayInfo,
+    Backend,
+    Exporter,
+    Gap,
+    HostArray,
+    MemoryLayout,
+    Unsupported,
+)
 
-__all__ = ["Array", "Backend", "Exporter", "Facts", "HostArray", "Layout", "Refusal"]
+__all__ = ["Array", "ArrayInfo", "Backend", "Exporter", "Gap", "HostArray", "MemoryLayout", "Unsupported"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from emulated.there import DEVICE, KIND
 
 import xbridge
 
@@ -16,7 +17,7 @@ def inputs() -> dict[str, Any]:
     return {
         "numpy": np.arange(3, dtype="f4"),
         "torch": torch.arange(3.0),
-        "there": torch.arange(3.0).to("emu"),
+        "there": torch.arange(3.0).to(KIND),
         "number": 2,
         "list": [0.0, 1.0, 2.0],
     }
@@ -27,11 +28,11 @@ def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]
     given = inputs()
     first = next(name for name in order if name in ("numpy", "torch", "there"))
     own = next(name for name in order if name in ("torch", "there"))
-    there = {"numpy": "cpu", "torch": "cpu", "there": "emu:0"}
+    there = {"numpy": "cpu", "torch": "cpu", "there": DEVICE}
     for options, backend, device in (
         ({}, "numpy" if first == "numpy" else "torch", there[first]),
         ({"backend": "torch"}, "torch", there[own]),
-        ({"like": given["there"]}, "torch", "emu:0"),
+        ({"like": given["there"]}, "torch", DEVICE),
         ({"like": given["torch"]}, "torch", "cpu"),
         ({"like": given["there"], "device": "cpu"}, "torch", "cpu"),
         ({"like": given["there"], "backend": "numpy"}, "numpy", "cpu"),
@@ -48,21 +49,19 @@ def test_the_first_array_decides_unless_a_device_is_named(order: tuple[str, ...]
 
 
 def test_a_tree_goes_there_and_back() -> None:
-    pytest.importorskip("optree")
     from xbridge import tree
 
     a = np.arange(3.0)
-    made = tree.to_backend({"a": [a, a, "s"]}, "torch", device="emu")
-    assert made["a"][0].device == torch.device("emu:0")
+    made = tree.to_backend({"a": [a, a, "s"]}, "torch", device=KIND)
+    assert made["a"][0].device == torch.device(DEVICE)
     assert made["a"][0] is made["a"][1]
     assert tree.to_numpy(made)["a"][0].tolist() == [0, 1, 2]
 
 
 def test_the_lengths_of_a_packed_sequence_stay_on_the_host() -> None:
-    pytest.importorskip("optree")
     from xbridge import tree
 
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
-    made = tree.to_backend([packed], "torch", device="emu")[0]
+    made = tree.to_backend([packed], "torch", device=KIND)[0]
     devices = [str(x.device) for x in made]
-    assert devices == ["emu:0", "cpu", "emu:0", "emu:0"]
+    assert devices == [DEVICE, "cpu", DEVICE, DEVICE]

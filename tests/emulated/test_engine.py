@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
-from xbridge.backends import torch as room
-from xbridge.backends.torch import _crossing, _staging
+from xbridge.backends import torch as backend
+from xbridge.backends._registry import get
+from xbridge.backends.torch import _pinned, _transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +55,7 @@ def numbered(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return raw.view(dtype).reshape(shape)
 
 
-DTYPES = sorted(_staging.ITEMS, key=str)
+DTYPES = sorted(_pinned.ITEMS, key=str)
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "in one piece": lambda x: x,
     "transposed": lambda x: x.transpose(0, 2),
@@ -71,7 +73,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @at_every_pace
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_crosses_bit_by_bit(dtype: torch.dtype) -> None:
+def test_every_dtype_is_moved_bit_by_bit(dtype: torch.dtype) -> None:
     x = numbered(dtype, 3, 7, 9)
 
     there = xbridge.to_backend(x, "torch", device=KIND)
@@ -84,7 +86,7 @@ def test_every_dtype_crosses_bit_by_bit(dtype: torch.dtype) -> None:
 
 @at_every_pace
 @pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout_crosses_as_torch_would_lay_it(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_every_layout_arrives_as_torch_would_lay_it_out(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = lay(numbered(torch.float32, 3, 7, 9))
     y = lay(numbered(torch.float32, 3, 7, 9).to(KIND))
 
@@ -97,7 +99,7 @@ def test_every_layout_crosses_as_torch_would_lay_it(lay: Callable[[torch.Tensor]
 
 
 @at_every_pace
-def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
+def test_a_tensor_that_was_made_in_inference_mode_is_moved_as_well() -> None:
     with torch.inference_mode():
         x = numbered(torch.int32, 50)
         there = xbridge.to_backend(x, "torch", device=KIND) + 1
@@ -107,9 +109,9 @@ def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
     assert (back == x + 1).all()
 
 
-def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
+def test_a_transferred_tensor_is_not_a_view_and_can_be_tracked() -> None:
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
-    packed = _crossing.move_all([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
+    packed = _transfer.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
     assert not there._is_view()
     assert not any(x._is_view() for x in packed)
@@ -126,23 +128,21 @@ def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
 @pytest.fixture
 def no_staging(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine without buffers."""
-    monkeypatch.setattr(_staging.Ring, "send", None)
-    monkeypatch.setattr(_staging.Ring, "fetch", None)
-    monkeypatch.setattr(_staging.Ring, "use", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "fetch", None)
+    monkeypatch.setattr(_pinned.PinnedPool, "use", None)
 
 
 @pytest.mark.usefixtures("no_staging")
 def test_what_torch_has_to_take_part_in_goes_the_plain_way(engine: ModuleType) -> None:
     leaf = torch.ones(50, requires_grad=True)
-    pending = torch.ones(50, dtype=torch.complex64).conj()
-    negative = torch.full((50,), -1.0)._neg_view()
     pinned = torch.ones(50).pin_memory()
-    for x in (leaf, pending, negative, pinned, torch.ones(0)):
-        there = engine.move(x, xbridge.Device(DEVICE))
+    for x in (leaf, pinned, torch.ones(0)):
+        there = engine.to_device(x, xbridge.Device(DEVICE))
         assert there.device == torch.device(DEVICE)
         assert there.cpu().eq(1).all()
-    for x in (leaf, pending, negative, torch.ones(0)):
-        (there,) = engine.move_all([x], xbridge.Device(DEVICE))
+    for x in (leaf, torch.ones(0)):
+        (there,) = engine.to_device_many([x], xbridge.Device(DEVICE))
         assert there.requires_grad is x.requires_grad
 
 
@@ -153,21 +153,54 @@ class Marked(torch.Tensor):
 @pytest.mark.usefixtures("no_staging")
 def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engine: ModuleType) -> None:
     marked = torch.ones(50).as_subclass(Marked)
-    mapped = torch.func.vmap(lambda x: engine.move(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
+    mapped = torch.func.vmap(lambda x: engine.to_device(x, xbridge.Device(DEVICE)))(torch.ones(2, 50))
     with Passes():  # type: ignore[no-untyped-call] # theirs
-        watched = engine.move(torch.ones(50), xbridge.Device(DEVICE))
+        watched = engine.to_device(torch.ones(50), xbridge.Device(DEVICE))
 
-    assert type(engine.move(marked, xbridge.Device(DEVICE))) is Marked
+    assert type(engine.to_device(marked, xbridge.Device(DEVICE))) is Marked
     assert mapped.shape == (2, 50)
     assert mapped.eq(1).all().item()
     assert watched.eq(1).all().item()
 
 
 @pytest.mark.usefixtures("no_staging")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("together", [False, True])
+def test_a_tangent_goes_along_with_a_large_tensor(together: bool) -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.ones(50), torch.full((50,), 2.0))  # type: ignore[no-untyped-call]
+        if together:
+            there, _ = _transfer.to_device_many([x, x], xbridge.Device(DEVICE))
+        else:
+            there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        value, tangent = forward_ad.unpack_dual(there)  # type: ignore[no-untyped-call]
+
+    assert value.cpu().tolist() == [1.0] * 50
+    assert tangent.cpu().tolist() == [2.0] * 50
+
+
+@pytest.mark.parametrize("default", ["meta", KIND])
+@pytest.mark.parametrize("n", [3, 50])
+def test_a_default_device_has_no_part_in_a_transfer(default: str, n: int) -> None:
+    xs = [torch.arange(n) + i for i in range(3)] + [torch.ones(2, n, 3).transpose(0, 2)]
+    with torch.device(default):
+        there = _transfer.to_device_many(xs, xbridge.Device(DEVICE))
+        back = _transfer.to_device_many(there, xbridge.Device("cpu"))
+        alone = [_transfer.to_device(_transfer.to_device(x, DEVICE), "cpu") for x in xs]  # type: ignore[arg-type]
+
+    for x, *others in zip(xs, there, back, alone, strict=True):
+        assert [y.device for y in others] == [torch.device(DEVICE), *[torch.device("cpu")] * 2]
+        assert all(bits(y) == bits(x) and y.stride() == x.stride() for y in others)
+
+
+@pytest.mark.usefixtures("no_staging")
 def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
     zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
 
-    for x in (engine.move(zeros, xbridge.Device(DEVICE)), *engine.move_all([zeros], xbridge.Device(DEVICE))):
+    for x in (
+        engine.to_device(zeros, xbridge.Device(DEVICE)),
+        *engine.to_device_many([zeros], xbridge.Device(DEVICE)),
+    ):
         assert x.device == torch.device(DEVICE)
         assert x.cpu().eq(0).all().item()
 
@@ -178,7 +211,7 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         one = xbridge.to_backend(given[0], "torch", device=KIND).cpu()
-        packed, _ = _crossing.move_all(given, xbridge.Device(DEVICE))
+        packed, _ = _transfer.to_device_many(given, xbridge.Device(DEVICE))
         total: torch.Tensor = (x * one * packed.cpu()).sum()
         return total
 
@@ -187,7 +220,7 @@ def test_what_a_transform_only_passes_by_goes_the_plain_way(transform: Any) -> N
 
 @pytest.mark.usefixtures("no_staging")
 def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> None:
-    (there,) = engine.move_all([torch.ones(50)], xbridge.Device("meta"))
+    (there,) = engine.to_device_many([torch.ones(50)], xbridge.Device("meta"))
 
     assert there.is_meta
 
@@ -196,8 +229,8 @@ def test_a_device_without_pinned_memory_is_left_to_torch(engine: ModuleType) -> 
 def test_within_the_host_or_the_device_nothing_is_staged(engine: ModuleType) -> None:
     x = torch.ones(50)
 
-    assert engine.move(x, xbridge.Device("cpu")) is x
-    assert len(engine.move_all([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
+    assert engine.to_device(x, xbridge.Device("cpu")) is x
+    assert len(engine.to_device_many([x.to(KIND)] * 2, xbridge.Device(DEVICE))) == 2
 
 
 # -- the buffers -----------------------------------------------------------------------------------
@@ -229,13 +262,15 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     np.arange(100.0).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     seen = []
-    send = _staging.Lane.send
+    stream_to_device = _pinned.PinnedBuffer.stream_to_device
 
-    def watched(lane: _staging.Lane, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]) -> None:
+    def watched(
+        lane: _pinned.PinnedBuffer, host: np.ndarray, there: torch.Tensor, dtype: np.dtype[Any]
+    ) -> None:
         seen.append((np.shares_memory(host, mapped), there.numel()))
-        send(lane, host, there, dtype)
+        stream_to_device(lane, host, there, dtype)
 
-    monkeypatch.setattr(_staging.Lane, "send", watched)
+    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", watched)
     there = xbridge.to_backend(mapped, "torch", device=KIND)
 
     assert there.tolist() == list(range(100))
@@ -243,10 +278,77 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(shares and size <= CHUNK for shares, size in seen)
 
 
-def test_a_memmap_is_cast_piece_by_piece(
-    engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(128, [32] * 4), (2048, [256] * 8), (16, [8, 8]), (100, [25] * 4)],
+    ids=["two for each buffer", "none larger than a buffer", "none too small", "of any size"],
+)
+def test_a_large_tensor_is_divided_among_the_buffers_each_way(
+    nbytes: int, sizes: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 14, lanes=2, least=1))
+    monkeypatch.setattr(_pinned, "SMALLEST", 8)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=256, buffers=2, least=1))
+    pieces: dict[str, list[int]] = {"stream_to_device": [], "fetch": []}
+
+    def watched(way: str) -> Callable[..., None]:
+        move = getattr(_pinned.PinnedBuffer, way)
+
+        def watching(buffer: object, host: object, there: torch.Tensor, **options: Any) -> None:
+            pieces[way].append(there.numel())
+            move(buffer, host, there, **options)
+
+        return watching
+
+    for way in pieces:
+        monkeypatch.setattr(_pinned.PinnedBuffer, way, watched(way))
+    with torch.inference_mode(inference):
+        here = torch.arange(nbytes, dtype=torch.uint8)
+        back = _transfer.to_device(_transfer.to_device(here, xbridge.Device(DEVICE)), xbridge.Device("cpu"))
+
+    assert pieces == {"stream_to_device": sizes, "fetch": sizes}
+    assert bits(back) == bits(here)
+
+
+def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=1, least=48))
+    used: list[int] = []
+    use = _pinned.PinnedPool._share_out
+
+    def watched(pool: _pinned.PinnedPool, copy: Any, host: np.ndarray, there: torch.Tensor) -> None:
+        used.append(there.numel())
+        use(pool, copy, host, there)
+
+    monkeypatch.setattr(_pinned.PinnedPool, "_share_out", watched)
+    for n in (5, 6, 7):
+        x = torch.arange(n)
+        there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        assert _transfer.streams_to_device(x.nbytes, xbridge.Device(DEVICE)) is (n > 5)
+        assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
+
+    assert used == [48, 48, 56, 56]
+
+
+def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    empty = torch.empty
+    process = 1
+
+    def watched(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            made.append(process)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", watched)
+    monkeypatch.setattr(_transfer, "getpid", lambda: process)
+    for process in (1, 2, 1, 2):  # noqa: B007 -- the functions above read it
+        xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+    assert made == [1, 1, 2, 2]
+
+
+def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -273,20 +375,20 @@ def test_threads_share_the_buffers() -> None:
 
 def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
+        patch.setattr(_pinned.PinnedBuffer, "stream_to_device", lambda *_, **__: 1 / 0)
         with pytest.raises(xbridge.DeviceError, match="ZeroDivisionError"):
             xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_who_asks_for_too_much_memory_may_try_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     error = torch.OutOfMemoryError("out of memory")
 
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(_staging.Ring, "send", fail)
+    monkeypatch.setattr(_pinned.PinnedPool, "stream_to_device", fail)
     for convert in (xbridge.to_backend, lambda *args, **at: xbridge.transfer(*args, **at).result()):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             convert(np.ones(100), "torch", device=KIND)
@@ -303,13 +405,11 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_with_too_few_threads_the_caller_does_it_all_again(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=CHUNK, lanes=3, least=1))
+def test_with_too_few_threads_the_caller_does_it_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
-    start, send = threading.Thread.start, _staging.Lane.send
+    start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
 
     def only_one(thread: threading.Thread) -> None:
         started.append(thread)
@@ -325,10 +425,10 @@ def test_with_too_few_threads_the_caller_does_it_all_again(
             failed.set()
             raise ZeroDivisionError
         assert failed.wait(60)
-        send(*args, **options)
+        stream_to_device(*args, **options)
 
     monkeypatch.setattr(threading.Thread, "start", only_one)
-    monkeypatch.setattr(_staging.Lane, "send", failing_elsewhere)
+    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", failing_elsewhere)
 
     assert xbridge.to_backend(np.arange(100), "torch", device=KIND).tolist() == list(range(100))
 
@@ -347,13 +447,13 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
 @at_every_pace
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
-    engine: ModuleType,
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1024, lanes=2, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
-    back = engine.move_all([x.clone() for x in there], xbridge.Device("cpu"))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
+    back = engine.to_device_many([x.clone() for x in there], xbridge.Device("cpu"))
 
     for x, y, z in zip(xs, there, back, strict=True):
         assert bits(x) == bits(y) == bits(z)
@@ -365,10 +465,10 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
     assert len({y.untyped_storage().data_ptr() for y in there[:4]}) == 1
 
 
-def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -379,17 +479,21 @@ def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: py
 
     monkeypatch.setattr(api.Stream, "copy", counting)
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
     assert len(copies) == 1
-    back = engine.move_all(there, xbridge.Device("cpu"))
+    back = engine.to_device_many(there, xbridge.Device("cpu"))
     assert len(copies) == 2
     assert [x.tolist() for x in back] == [x.tolist() for x in xs]
 
 
-def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=4096, lanes=1, least=1 << 20))
+def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
 
-    back = engine.move_all([torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu"))
+    back = engine.to_device_many(
+        [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
+    )
 
     assert [x.untyped_storage().nbytes() for x in back] == [12, 12]
     assert not any(x._is_view() for x in back)
@@ -397,26 +501,26 @@ def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType
         back[0].resize_(100)
 
 
-def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
+def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> None:
     xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
 
-    there = engine.move_all(xs, xbridge.Device(DEVICE))
+    there = engine.to_device_many(xs, xbridge.Device(DEVICE))
 
     assert [x.tolist() for x in there] == [x.tolist() for x in xs]
 
 
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _staging.Sizes(chunk=1 << 16, lanes=2, least=1 << 18))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
     seen = []
-    move_all = room.move_all
+    to_device_many = backend.to_device_many
 
     def watched(xs: list[torch.Tensor], device: xbridge.Device) -> list[torch.Tensor]:
         seen.append(len(xs))
-        return move_all(xs, device)
+        return to_device_many(xs, device)
 
-    monkeypatch.setattr(room, "move_all", watched)
+    monkeypatch.setattr(get("torch"), "to_device_many", watched)
     large = np.zeros(1 << 16)
     batch = [large, np.arange(4), np.arange(4.0), large + 1, np.arange(4, dtype="f2"), np.ones(3)]
 
@@ -469,16 +573,16 @@ def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
     assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
 
 
-def test_a_pack_that_fails_crosses_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(room, "move_all", failing)
+    monkeypatch.setattr(get("torch"), "to_device_many", failing)
 
     there = xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
     assert [x.tolist() for x in there] == [[1, 1], [1, 1, 1]]
-    monkeypatch.setattr(room, "move", failing)
+    monkeypatch.setattr(get("torch"), "to_device", failing)
     with pytest.raises(xbridge.DeviceError, match=r"^at tree\[0\]: .*out of memory"):
         xbridge.transfer([np.ones(2), np.ones(3)], "torch", device=KIND).result()
 
@@ -504,61 +608,103 @@ def test_a_tensor_whose_storage_was_freed_is_refused() -> None:
 
 
 @pytest.fixture
-def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _staging.Sizes]]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], _pinned.Sizes]]:
     """What a value of the setting means."""
 
-    def read(said: str) -> _staging.Sizes:
-        monkeypatch.setenv(_staging.SETTING, said)
-        _staging.sizes.cache_clear()
-        return _staging.sizes()
+    def read(said: str) -> _pinned.Sizes:
+        monkeypatch.setenv(_pinned.SETTING, said)
+        _pinned.sizes.cache_clear()
+        return _pinned.sizes()
 
     yield read
-    _staging.sizes.cache_clear()
+    _pinned.sizes.cache_clear()
 
 
 @pytest.mark.parametrize("mebibytes", [1, 3, 64, 100])
 def test_no_more_is_pinned_than_the_setting_says(
-    mebibytes: int, setting: Callable[[str], _staging.Sizes]
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
-    chunk, lanes, _ = setting(str(mebibytes))
+    chunk, buffers, _ = setting(str(mebibytes))
 
     assert chunk.bit_count() == 1
-    assert mebibytes / 2 < chunk * lanes / 2**20 <= mebibytes
+    assert mebibytes / 2 < chunk * buffers / 2**20 <= mebibytes
 
 
 def test_at_zero_nothing_is_staged(
-    setting: Callable[[str], _staging.Sizes], monkeypatch: pytest.MonkeyPatch
+    setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = setting("0")
-    monkeypatch.setattr(_crossing, "Ring", None)
+    use_sizes(monkeypatch, off)
+    monkeypatch.setattr(_transfer, "PinnedPool", None)
 
     assert off.least > 1 << 60
-    there = _crossing.move_all([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
+    there = _transfer.to_device_many([torch.ones(3), torch.ones(2)], xbridge.Device(DEVICE))
     assert [x.tolist() for x in there] == [[1, 1, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("said", ["", " ", " 64 "])
 def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
-    said: str, setting: Callable[[str], _staging.Sizes]
+    said: str, setting: Callable[[str], _pinned.Sizes]
 ) -> None:
     assert setting(said) == setting("64")
 
 
 @pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
 def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
-    mebibytes: int, setting: Callable[[str], _staging.Sizes], engine: ModuleType
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enormous = setting(str(mebibytes))._replace(least=1)
-    engine.__dict__["sizes"] = lambda: enormous
+    use_sizes(monkeypatch, enormous)
 
     with pytest.raises(xbridge.DeviceError, match="XBRIDGE_PINNED_MIB=0"):
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
 
+def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.empty
+
+    def failing(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            message = "no memory is left\nto pin\nat all"
+            raise RuntimeError(message)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", failing)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=3 << 20, buffers=5, least=1))
+    with pytest.raises(xbridge.DeviceError) as failure:
+        _transfer.to_device(torch.ones(3), xbridge.Device(DEVICE))
+
+    assert str(failure.value) == (
+        f"cannot pin 5 buffers of 3 MiB for {DEVICE}: no memory is left; "
+        "try a smaller XBRIDGE_PINNED_MIB, or XBRIDGE_PINNED_MIB=0"
+    )
+
+
+@pytest.mark.parametrize(("processors", "buffers"), [(None, 1), (1, 1), (6, 6), (8, 8), (100, 8)])
+def test_every_processor_has_a_buffer_up_to_eight(
+    processors: int | None,
+    buffers: int,
+    setting: Callable[[str], _pinned.Sizes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    found = setting("64")
+
+    assert found.buffers == buffers
+    assert 32 << 20 < found.chunk * buffers <= 64 << 20
+
+
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])
-def test_a_setting_that_is_no_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
-    with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
+def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
+    with pytest.raises(xbridge.OptionError) as failure:
         setting(said)
+
+    assert str(failure.value) == (
+        f"cannot read XBRIDGE_PINNED_MIB={said!r}: it is a whole number of MiB for each device; "
+        "try XBRIDGE_PINNED_MIB=64"
+    )
 
 
 def test_what_arrives_belongs_to_no_stream_but_the_current_one() -> None:

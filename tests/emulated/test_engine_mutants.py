@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
 
 import xbridge
-from xbridge.backends.torch import _staging
+from xbridge.backends.torch import _pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +54,19 @@ def check_what_is_fetched(engine: ModuleType) -> None:
 
 def check_packs(engine: ModuleType) -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
-    engine.__dict__["sizes"] = lambda: _staging.Sizes(chunk=1024, lanes=1, least=1 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        use_sizes(patch, _pinned.Sizes(chunk=1024, buffers=1, least=1 << 20), engine)
+        packs_arrive(engine)
+
+
+def packs_arrive(engine: ModuleType) -> None:
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
-        there = engine.move_all(xs, xbridge.Device(DEVICE))
-        more = engine.move_all([x + 1 for x in xs], xbridge.Device(DEVICE))
-        back = engine.move_all([x + 2 for x in there], xbridge.Device("cpu"))  # not what the buffer holds
+        there = engine.to_device_many(xs, xbridge.Device(DEVICE))
+        more = engine.to_device_many([x + 1 for x in xs], xbridge.Device(DEVICE))
+        back = engine.to_device_many(
+            [x + 2 for x in there], xbridge.Device("cpu")
+        )  # not what the buffer holds
         with api.stream(api.Stream()):
             for x, y, z, more_of_it in zip(xs, there, back, more, strict=True):
                 assert torch.equal(y.cpu(), x)
@@ -140,24 +147,20 @@ STAGING = {
         "        self.stream.synchronize()  # the copy into the buffer\n",
         "",
     ),
-    "no wait for what the current stream does": ("                lane.stream.wait_event(asked)\n", ""),
+    "no wait for what the current stream does": ("                pinned.stream.wait_event(asked)\n", ""),
     "a lane is given back with work under way": (
-        "                lane.stream.synchronize()\n",
+        "                pinned.stream.synchronize()\n",
         "                pass\n",
     ),
     "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
 }
 CROSSING = {
-    "a pack is read before it is there": (
-        "        lane.stream.synchronize()  # the copy into the buffer\n",
-        "",
-    ),
     "a pack in which all begin at the same place": (
         "start, done = start + pitch * len(part), done",
         "done = done",
     ),
 }
-ASIDE = {
+THREADED = {
     "no wait for what the thread has asked for": ("asked.synchronize()", "pass"),
     "unfinished data is handed out": ("side.synchronize()", "pass"),
     "the allocator does not hear of the consumer": ("y.record_stream(mine[y.device])", "pass"),
@@ -191,7 +194,7 @@ def test_the_engine_is_right(
 MISTAKES = {
     **{what: {"staging": right, "instead": wrong} for what, (right, wrong) in STAGING.items()},
     **{what: {"crossing": right, "instead": wrong} for what, (right, wrong) in CROSSING.items()},
-    **{what: {"aside": right, "instead": wrong} for what, (right, wrong) in ASIDE.items()},
+    **{what: {"threaded": right, "instead": wrong} for what, (right, wrong) in THREADED.items()},
 }
 
 

@@ -14,8 +14,8 @@ from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
-from xbridge.backends import torch as room
-from xbridge.backends.torch import _staging
+from xbridge.backends._registry import get
+from xbridge.backends.torch import _pinned, _threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,32 +124,35 @@ class Foreign:
         self.values = values
 
 
-def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
+def test_the_target_has_its_own_stream_on_the_device_of_another_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-    aside = room.aside
+    asked, backend = [], get("torch")
+    threaded = backend.threaded
 
     def watched(fn: Callable[..., list[object]], place: xbridge.Device) -> Callable[..., list[object]]:
         asked.append(place)
-        return aside(fn, place)
+        assert threaded is not None
+        return threaded(fn, place)
 
     class Theirs:
         """Its library, as far as it is asked."""
 
         host_only = False
-        describe = staticmethod(lambda x: room.describe(x.values))
+        array_info = staticmethod(lambda x: backend.array_info(x.values))
 
-    monkeypatch.setattr(room, "aside", watched)
-    monkeypatch.setattr("xbridge._apart.backend_for", lambda cls: Theirs if cls is Foreign else None)
-    from xbridge._apart import ends
+    monkeypatch.setattr(backend, "threaded", watched)
+    monkeypatch.setattr(
+        "xbridge._transfer.threads.backend_for", lambda cls: Theirs if cls is Foreign else None
+    )
+    from xbridge._transfer.threads import ends
 
-    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], room))
+    found = list(ends([Foreign(torch.ones(2, device=KIND)), Foreign(torch.ones(2))], backend))
 
-    assert found == [(Theirs, DEVICE), (room, DEVICE), (Theirs, "cpu")]
+    assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 
 
-def test_a_transfer_from_the_host_waits_for_nobody_elses_computation() -> None:
+def test_a_transfer_from_the_host_does_not_wait_for_other_computations() -> None:
     if KIND == "cuda":
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     computed = threading.Event()
@@ -182,31 +185,44 @@ def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pyte
         lambda: xbridge.transfer(np.ones(2), "torch", device=KIND).result(),
         lambda: next(xbridge.prefetch([np.ones(2)], "torch", device=KIND)),
     ):
-        with pytest.raises(xbridge.DeviceError, match="a graph is being captured"):
+        with pytest.raises(xbridge.DeviceError) as failure:
             call()  # type: ignore[no-untyped-call] # of several kinds
+        assert str(failure.value) == (
+            f"cannot convert arrays to or from {DEVICE} in another thread: a graph is being captured, "
+            "and follows this one alone; try xbridge.tree.to_backend"
+        )
 
 
-def test_while_a_graph_is_captured_what_crosses_goes_the_plain_way(
+@pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
+def test_only_a_kind_of_device_with_streams_is_asked_for_them(kind: str) -> None:
+    api = _threads.streams_of(torch.device(kind))
+
+    assert hasattr(api, "Stream") is (api is not None)
+    assert api is None or kind not in ("cpu", "meta")
+    assert api is not None or kind != KIND
+
+
+def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured(monkeypatch)
-    monkeypatch.setitem(engine.__dict__, "Ring", None)
+    monkeypatch.setitem(engine.__dict__, "PinnedPool", None)
 
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
-    assert len(engine.move_all([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
+    assert len(engine.to_device_many([torch.ones(2)] * 3, xbridge.Device(DEVICE))) == 3
 
 
 def test_two_first_uses_at_once_make_one_ring(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     rings = []
     both = threading.Barrier(2, timeout=0.2)
 
-    def slow(*args: object) -> _staging.Ring:
+    def slow(*args: object) -> _pinned.PinnedPool:
         rings.append(args)
         with suppress(threading.BrokenBarrierError):
             both.wait()  # for the other one, that is not to come
-        return _staging.Ring(*args)  # type: ignore[arg-type]
+        return _pinned.PinnedPool(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(engine.__dict__, "Ring", slow)
+    monkeypatch.setitem(engine.__dict__, "PinnedPool", slow)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: xbridge.to_backend(np.ones(100), "torch", device=KIND), range(2)))
 

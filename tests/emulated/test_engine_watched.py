@@ -11,7 +11,7 @@ from emulated.there import DEVICE, KIND
 
 import xbridge
 from xbridge import explain, policy, record
-from xbridge.backends import torch as room
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,14 +41,14 @@ def test_every_array_of_a_pack_is_counted_with_its_bytes() -> None:
     }
 
 
-def test_what_is_counted_is_what_was_foretold() -> None:
+def test_a_record_counts_the_bytes_of_the_plan() -> None:
     foretold = [explain(x, "torch", device=KIND) for x in BATCH]
     with record() as seen:
         xbridge.transfer(BATCH, "torch", device=KIND).result()
     assert sum(row.moved for row in seen.rows) == sum(step.nbytes or 0 for p in foretold for step in p.steps)
 
 
-def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_moved_together_with_and_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
     packs = watch_packs(monkeypatch)
     xbridge.transfer(BATCH, "torch", device=KIND).result()
     with record():
@@ -59,8 +59,8 @@ def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pyte
 
 def test_nothing_is_sent_where_a_policy_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(room, "move_all", lambda *args: sent.append(args))
-    monkeypatch.setattr(room, "move", lambda *args: sent.append(args))
+    monkeypatch.setattr(get("torch"), "to_device_many", lambda *args: sent.append(args))
+    monkeypatch.setattr(get("torch"), "to_device", lambda *args: sent.append(args))
 
     with policy(transfers="raise"):
         under_way = xbridge.transfer(BATCH, "torch", device=KIND)

@@ -13,9 +13,9 @@ import pytest
 from emulated.there import KIND
 
 if KIND == "cuda":
-    pytest.skip("tests/test_idioms.py itself runs them", allow_module_level=True)
+    pytest.skip("tests/project/test_idioms.py itself runs them", allow_module_level=True)
 
-TESTS = Path(__file__).parent.parent / "test_idioms.py"
+TESTS = Path(__file__).parents[1] / "project" / "test_idioms.py"
 EXCHANGED = {
     "cuda": "emu",
     'read_text("utf-8")': 'read_text("utf-8").replace("cuda", "emu")',

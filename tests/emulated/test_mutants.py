@@ -9,7 +9,7 @@ import torch
 from emulated import test_transfers as transfers
 from emulated.there import RUSHED, api, paced
 
-from xbridge.backends import torch as room
+from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def broken(promise: Callable[[Any], None], way: object) -> bool:
 def test_a_wrong_way_breaks_a_promise(
     move: Move, pace: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "move", lambda x, device: move(x, str(device)))
+    monkeypatch.setattr(get("torch"), "to_device", lambda x, device: move(x, str(device)))
 
     with paced(pace):
         assert any(broken(promise, way) for promise, way in PROMISES)

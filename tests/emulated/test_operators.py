@@ -44,7 +44,7 @@ ON_REALS = {
     "stack": lambda x: torch.stack([x, x]),
     "clone": lambda x: x.T.clone(),
     "contiguous": lambda x: x.T.contiguous(),
-    "cast": lambda x: x.to(torch.float64),
+    "astype": lambda x: x.to(torch.float64),
     "cast to bfloat16": lambda x: x.to(torch.bfloat16),
     "index with a list": lambda x: x[[1, 0]],
     "index with a host tensor": lambda x: torch.ops.aten.index(x, [torch.tensor([1, 1])]),
@@ -85,7 +85,7 @@ ON_COMPLEX = {
     "real": lambda z: z.real,
     "resolve_neg": lambda z: z.conj().imag.resolve_neg(),
     "clone": lambda z: z.conj().clone(),
-    "cast": lambda z: z.conj().to(torch.complex128),
+    "astype": lambda z: z.conj().to(torch.complex128),
 }
 
 

@@ -130,7 +130,7 @@ def test_without_a_word_a_tensor_stays_where_it_is() -> None:
     assert xbridge.device_of(xbridge.asarray([1, 2], like=x)) == DEVICE
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_an_unknown_device_raises() -> None:
     with pytest.raises(xbridge.DeviceError, match=f"no device {KIND}:99"):
         xbridge.to_backend(np.ones(2), "torch", device=f"{KIND}:99")
 
@@ -155,7 +155,7 @@ def test_memory_on_the_device_is_shared_with_its_views_alone() -> None:
     assert not xbridge.shares_memory(x, x.cpu())
 
 
-def test_arrays_meet_on_the_device_of_the_first_one() -> None:
+def test_arrays_are_aligned_to_the_device_of_the_first_one() -> None:
     on_device, on_host, weak = xbridge.align(torch.ones(3, device=KIND), np.full(3, 2.0), 5)
     there, here = xbridge.align(np.ones(3), torch.full((3,), 2.0, device=KIND), device="cpu")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_modes import Passes
 
 import xbridge
-from xbridge._dtypes import DTYPES, category
-from xbridge.backends import torch as room
-from xbridge.backends.torch import _staging, agrees
+from xbridge._core.dtypes import DTYPES, category
+from xbridge.backends import torch as backend
+from xbridge.backends.torch import _pinned, cast_matches_numpy
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.strategies import host_arrays
 
@@ -55,7 +55,7 @@ class Crossings(TorchDispatchMode):
 
 def crossing(x: object, target: str, **options: Any) -> tuple[Any, int]:
     """The result of a conversion and the bytes that crossed, as torch was asked and as the plan told."""
-    told = [step.nbytes for step in xbridge.explain(x, target, **options).steps if step.verb == "move"]
+    told = [step.nbytes for step in xbridge.explain(x, target, **options).steps if step.op == "to_device"]
     with Crossings() as seen:
         made = xbridge.to_backend(x, target, **options)
     assert seen.nbytes == told
@@ -123,7 +123,7 @@ def test_the_fewest_bytes_leave_the_device_within_torch(given: str, wanted: str)
 
 
 @given(host_arrays(dtypes=st.sampled_from(NAMES)), st.sampled_from(NAMES))
-def test_the_fewest_bytes_cross_however_the_memory_lies(array: Host, wanted: str) -> None:
+def test_the_fewest_bytes_are_moved_for_any_layout(array: Host, wanted: str) -> None:
     given = array.dtype.name
     assume((given, wanted) in PAIRS and not numpy_alone(given, wanted))
     before = bits(array)
@@ -164,7 +164,10 @@ def test_a_memmap_goes_to_the_device_as_it_is_and_widens_there(tmp_path: Path) -
     plan = xbridge.explain(pixels, "torch", device=KIND, dtype="float32")
     there, crossed = crossing(pixels, "torch", device=KIND, dtype="float32")
 
-    assert [(step.verb, step.nbytes) for step in plan.steps if step.nbytes] == [("move", 6), ("cast", 24)]
+    assert [(step.op, step.nbytes) for step in plan.steps if step.nbytes] == [
+        ("to_device", 6),
+        ("astype", 24),
+    ]
     assert crossed == 6
     assert there.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -197,7 +200,9 @@ def test_a_cast_before_or_behind_pinned_buffers_takes_whole_values(
 
 # -- large arrays, which the host casts piece by piece ---------------------------------------------
 
-SENT = sorted(pair for pair in room.host_casts if host_dtype(pair[0]).itemsize > host_dtype(pair[1]).itemsize)
+SENT = sorted(
+    pair for pair in backend.host_casts if host_dtype(pair[0]).itemsize > host_dtype(pair[1]).itemsize
+)
 
 
 @pytest.fixture
@@ -217,7 +222,11 @@ def sent(array: Host, wanted: str, **options: Any) -> None:
     _, step = xbridge.explain(array, "torch", device=KIND, **options).steps
     there = xbridge.to_backend(array, "torch", device=KIND, **options)
 
-    assert (step.verb, step.args, step.nbytes) == ("send", (DEVICE, *options.values()), expected.nbytes)
+    assert (step.op, step.args, step.nbytes) == (
+        "stream_to_device",
+        (DEVICE, *options.values()),
+        expected.nbytes,
+    )
     assert same_values(xbridge.to_numpy(there), expected)
     assert xbridge.device_of(there) == DEVICE
     if 1 not in array.shape:
@@ -231,7 +240,7 @@ TABLE = np.arange(77.0).reshape(7, 11)
 @all_large
 @given(st.sampled_from(SENT), st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_large_array_is_cast_on_its_way_however_its_memory_lies(
+def test_a_large_array_of_any_layout_is_cast_during_its_transfer(
     pair: tuple[str, str], data: st.DataObject
 ) -> None:
     given, wanted = pair
@@ -279,7 +288,7 @@ def test_a_value_that_is_lost_is_seen_before_a_large_array_is_sent() -> None:
     numbers = np.array([1.0, 1e300])
 
     plan = xbridge.explain(numbers, "torch", device=KIND, dtype="default")
-    assert [step.verb for step in plan.steps] == ["to_host", "check", "send"]
+    assert [step.op for step in plan.steps] == ["to_numpy", "check_cast", "stream_to_device"]
     with pytest.raises(xbridge.ValueLossError):
         xbridge.to_backend(numbers, "torch", device=KIND, dtype="default")
     named = xbridge.asarray(numbers, backend="torch", device=KIND, dtype="float32", requires_grad=True)
@@ -307,16 +316,18 @@ def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -
 def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers(
     setting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(_staging.SETTING, str(setting))
-    monkeypatch.setattr(_staging, "LEAST", 4096)
-    engine = use_small_buffers(monkeypatch)
-    engine.__dict__.update(sizes=_staging.sizes.__wrapped__)
+    monkeypatch.setenv(_pinned.SETTING, str(setting))
+    monkeypatch.setattr(_pinned, "LEAST", 4096)
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, _pinned.sizes.__wrapped__())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):
-        verbs = [step.verb for step in xbridge.explain(array, "torch", device=KIND, dtype="float32").steps]
+        verbs = [step.op for step in xbridge.explain(array, "torch", device=KIND, dtype="float32").steps]
         there = xbridge.to_backend(array, "torch", device=KIND, dtype="float32")
-        assert verbs == (["to_host", "send"] if through else ["to_host", "cast", "from_host", "move"])
+        assert verbs == (
+            ["to_numpy", "stream_to_device"] if through else ["to_numpy", "astype", "from_numpy", "to_device"]
+        )
         assert there.tolist() == array.tolist()
 
 
@@ -326,7 +337,7 @@ def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> No
         plan = xbridge.explain(TABLE, "torch", device=KIND, dtype="float32")
         there = xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
 
-    assert [step.verb for step in plan.steps] == ["to_host", "cast", "from_host", "move"]
+    assert [step.op for step in plan.steps] == ["to_numpy", "astype", "from_numpy", "to_device"]
     assert there.tolist() == TABLE.tolist()
 
 
@@ -334,9 +345,10 @@ def test_an_array_is_cast_first_where_torch_has_to_take_part_in_the_move() -> No
 def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_staging.Lane, "send", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(_pinned.PinnedBuffer, "stream_to_device", lambda *_, **__: 1 / 0)
 
-    with pytest.raises(xbridge.DeviceError, match=f"send {DEVICE} float32 failed with ZeroDivisionError"):
+    failed = f"stream_to_device {DEVICE} float32 failed with ZeroDivisionError"
+    with pytest.raises(xbridge.DeviceError, match=failed):
         xbridge.to_backend(TABLE, "torch", device=KIND, dtype="float32")
 
 
@@ -345,7 +357,8 @@ def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
 def test_a_policy_is_the_same_whatever_the_size(
     options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_small_buffers(monkeypatch).__dict__.update(sizes=lambda: _staging.Sizes(CHUNK, 2, least=1 << 10))
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, _pinned.Sizes(CHUNK, 2, least=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
     word = "casts" if options else "copies"
 
@@ -379,7 +392,7 @@ def test_a_tracked_tensor_leaves_its_graph_before_it_is_cast_for_numpy() -> None
 
     plan = xbridge.explain(w, "numpy", dtype="float32")
 
-    assert [step.verb for step in plan.steps] == ["detach", "cast", "move", "to_host", "from_host"]
+    assert [step.op for step in plan.steps] == ["detach", "astype", "to_device", "to_numpy", "from_numpy"]
     assert plan.cuts_graph
     assert crossing(w * 2, "numpy", dtype="float32")[0].tolist() == [2, 2, 2]
 
@@ -391,7 +404,7 @@ def test_a_default_dtype_is_checked_and_cast_before_it_leaves_the_device(value: 
 
     with jax.enable_x64(False):
         plan = xbridge.explain(x, "jax", device="cpu", dtype="default")
-        assert [step.verb for step in plan.steps[:3]] == ["check", "cast", "move"]
+        assert [step.op for step in plan.steps[:3]] == ["check_cast", "astype", "to_device"]
         if value > 1:
             with pytest.raises(xbridge.ValueLossError):
                 xbridge.to_backend(x, "jax", device="cpu", dtype="default")
@@ -414,8 +427,8 @@ def test_a_cast_that_jax_does_its_own_way_is_left_to_jax() -> None:
 
 
 def test_what_mps_makes_of_large_numbers_is_left_to_the_host() -> None:
-    assert agrees("int64", "int32", xbridge.Device("cuda:0"))
-    assert not agrees("int64", "int32", xbridge.Device("mps:0"))
+    assert cast_matches_numpy("int64", "int32", xbridge.Device("cuda:0"))
+    assert not cast_matches_numpy("int64", "int32", xbridge.Device("mps:0"))
 
 
 def test_copy_false_names_the_first_of_what_would_be_new_memory() -> None:

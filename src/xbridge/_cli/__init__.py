@@ -1,8 +1,8 @@
 """The command line: `python -m xbridge`, or `xbridge-array`.
 
-A subcommand is a module with a line of help, its arguments, and `run`. Nothing is imported before a
-subcommand or a file needs it, so that help comes at once. What goes wrong is one line on stderr and the exit
-status 2, as with other tools for files.
+A subcommand is a module with a line of help, its arguments, and `run`. Modules are imported when a subcommand
+or a file needs them, so that help appears at once. An error is one line on stderr and the exit status 2, as
+with other tools for files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli._refused import one_line
+from xbridge._cli.errors import one_line
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Move arrays between libraries and files, exactly."""
 EXAMPLES = """\
 examples:
   xbridge-array info                                  what is installed, where, and on which devices
-  xbridge-array matrix dtypes                         which dtypes cross, and whether memory is shared
+  xbridge-array matrix dtypes                         which dtypes convert, and whether memory is shared
   xbridge-array explain model.npy --to torch          what a conversion would do
   xbridge-array convert model.pt model.safetensors    a file in another format
 
@@ -38,13 +38,13 @@ The exit status is 0, or 2 with one line on stderr that says why and what to typ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; the exit status comes back."""
+    """Run one subcommand, and return the exit status."""
     asked = _parser().parse_args(argv)
     try:
         status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough. What Python would still flush at exit goes nowhere.
+        # The reader of the pipe has closed it. Python's flush at exit must not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (XBridgeError, OSError, MemoryError, KeyboardInterrupt) as error:
@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def script() -> None:
-    """What the shell calls. A request to end is an interrupt, so that nothing is left behind.
+    """Run as a script. A signal to end is an interrupt, so that no partial file is left.
 
-    A signal that the shell had ignored, as `nohup` does, stays ignored. What is closed is written to nobody,
-    and what an encoding has not is escaped: a file that is written is no failure.
+    A signal that the shell ignores, as `nohup` does, stays ignored. Output to a closed stream is dropped, and
+    characters that an encoding lacks are escaped: neither must fail a command that has written its file.
     """
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # not every system has it
@@ -79,7 +79,7 @@ def _parser() -> ArgumentParser:
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module = import_module(f"xbridge._cli._{name}")
+        module = import_module(f"xbridge._cli.{name}")
         sub = subparsers.add_parser(
             name,
             help=module.HELP,

@@ -1,34 +1,45 @@
-"""Host memory: what is done where all libraries meet, in NumPy.
+"""Operations on host memory, in NumPy.
 
-NumPy allocates and copies on the host for everybody: it asks the system for huge pages, so a large copy
-into its fresh memory is several times faster than elsewhere. Nothing here knows another library.
-Imported when the first conversion needs it, never by `import xbridge`.
+NumPy allocates and copies on the host for all backends: it asks the system for huge pages, so a large copy
+into its fresh memory is several times faster than elsewhere. No module here names another array library. The
+first conversion that needs the package imports it; `import xbridge` does not.
 """
 
-from xbridge._host._dlpack import ElsewhereError
-from xbridge._host._exporters import admit
-from xbridge._host._fill import ALIGNMENT, fill
-from xbridge._host._memory import cast, check, copy, dtype_of_code, freeze, overlap, thaw
-from xbridge._host._sequences import Nest, is_literal, literal, nest, promote, sample
+from xbridge._host.dlpack import NotOnHostError
+from xbridge._host.importers import import_array
+from xbridge._host.memory import (
+    ALIGNMENT,
+    as_readonly,
+    as_writable,
+    astype,
+    check_cast,
+    copy,
+    dtype_of_code,
+    extremes,
+    fill,
+    overlap,
+)
+from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
 
 name = "numpy"
 
 __all__ = [
     "ALIGNMENT",
-    "ElsewhereError",
     "Nest",
-    "admit",
-    "cast",
-    "check",
+    "NotOnHostError",
+    "as_readonly",
+    "as_writable",
+    "astype",
+    "check_cast",
     "copy",
     "dtype_of_code",
+    "extremes",
     "fill",
-    "freeze",
+    "import_array",
     "is_literal",
     "literal",
     "nest",
     "overlap",
     "promote",
     "sample",
-    "thaw",
 ]

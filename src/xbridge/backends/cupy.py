@@ -1,10 +1,10 @@
-"""CuPy: NumPy's arrays in the memory of a GPU, and nowhere else; none is read-only, and none has gradients.
+"""CuPy: arrays in the memory of a GPU only. None is read-only, and none has gradients.
 
-On the host an array of CuPy's would be NumPy's, so there NumPy's stands for it until it has moved. CuPy
-computes on the device that is current, on its current stream, so each step makes the array's own device
-current. What moves has arrived when the call returns: CuPy itself would not wait for what it sends.
+On the host, NumPy's arrays are used in place of CuPy's. CuPy computes on the current device and its current
+stream, so each step makes the device of the array current. A transfer is complete when the call returns; CuPy
+itself would not wait.
 
-It can be installed where there is no GPU, and is not available there.
+CuPy can be installed on a machine without a GPU. The backend is not available there.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import cupy
 import numpy as np
 
 from xbridge import _host
-from xbridge._devices import CPU, device_named
-from xbridge._dtypes import DTYPES, instead
-from xbridge._exchange import Shown
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends import numpy as _numpy
-from xbridge.errors import DeviceError, DTypeError, GradientError, MissingLibraryError, UnsupportedArrayError
+from xbridge._core.devices import CPU, device_named
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
+from xbridge._host.memory import native_dtype
+from xbridge.backends._exporter import Shown
+from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayFn, Exporter, HostArray
 
-    Work = Callable[[list[object]], list[object]]
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
@@ -38,71 +36,145 @@ try:
 except RuntimeError as _error:
     _count, _why = 0, f"CuPy is installed, and cannot use a GPU here: {_error}"
 if not _count:
-    raise MissingLibraryError.because("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
+    raise MissingLibraryError.build("use backend 'cupy'", _why, "nvidia-smi, to see what is wrong")
 
 _KIND = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
 _DEVICES = {device_named(f"{_KIND}:{index}"): index for index in range(_count)}
 _EXTENDED = ("bfloat16",) if int(cupy.__version__.partition(".")[0]) >= 14 else ()
 _NATIVE = frozenset(word for word in DTYPES if hasattr(np, word) or word in _EXTENDED)
-_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+
+_widen = cupy.ElementwiseKernel(
+    "float32 x",
+    "float64 y",
+    """
+    unsigned int bits = __float_as_uint(x), size = bits & 0x7fffffffu;
+    y = size >> 23 ? (double)x : copysign(size * 1.401298464324817e-45, bits >> 31 ? -1.0 : 1.0)
+    """,
+    "xbridge_widen",
+)
+_narrow = cupy.ElementwiseKernel(
+    "float64 x",
+    "float32 y",
+    """
+    unsigned int sign = signbit(x) ? 0x80000000u : 0u;
+    double steps = fabs(x) * 7.1362384635298e+44;
+    y = steps < 8388608.0 ? __uint_as_float(sign | (unsigned int)rint(steps)) : (float)x
+    """,
+    "xbridge_narrow",
+)
+_EXACT = {
+    "f": ("d", _widen, "dD?"),
+    "F": ("D", _widen, "D?"),
+    "d": ("f", _narrow, "fFE"),
+    "D": ("F", _narrow, "F"),
+}
+"""By the dtype of an array: to which one a kernel casts it, the kernel, and the casts that begin with it.
+
+CuPy's own kernels take subnormal numbers of 32 bits for zero. These count them in steps of the least. `E` is
+bfloat16, whose exponents are those of float32.
+"""
 
 name = "cupy"
-plain: tuple[type, ...] = (cupy.ndarray,)
-scalars: tuple[type, ...] = ()
-readonly = False
-immutable = False
-autograd = False
-host_only = False
+array_types: tuple[type, ...] = (cupy.ndarray,)
+gaps: dict[str, Gap] = {
+    "host": Gap("never", "CuPy arrays are on a GPU"),
+    "autograd": Gap("never", "CuPy does not differentiate"),
+    "readonly": Gap("never", "CuPy has no read-only arrays"),
+}
+imports_dlpack = True
+samples = "xbridge.testing.samples.cupy"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *(("float64", "float32"), ("complex128", "complex64")),
         *((wide, narrow) for wide in ("int64", "uint64") for narrow in ("int32", "uint32")),
     }
 )
-"""What rounds once or not at all, and of what fewer bytes are sent then."""
-gaps: dict[str, str] = {
-    "host": "never: CuPy arrays live on a GPU",
-    "history": "never: CuPy does not differentiate",
-    "readonly": "never: CuPy has no read-only arrays",
-}
-samples = "xbridge.testing.samples.cupy"
+"""Casts that round at most once, and after which fewer bytes are sent."""
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, cupy.ndarray)
+def to_numpy(x: HostArray, /) -> HostArray:
+    return x
 
 
-def describe(x: Array, /) -> Facts:
-    return Facts(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
+def from_numpy(host: HostArray, /) -> HostArray:
+    return host
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def array_info(x: Array, /) -> ArrayInfo:
+    return ArrayInfo(_name(x.dtype), device_named(f"{_KIND}:{x.device.id}"), x.shape)
+
+
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if type(x) is not cupy.ndarray:
-        why = f"a {type(x).__name__} may mean more than its numbers"
-        return Refusal(UnsupportedArrayError, why, "x.view(type=cupy.ndarray)")
+        reason = f"a {type(x).__name__} may mean more than its numbers"
+        return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
     if _name(x.dtype) in DTYPES:
         return None
-    return Refusal(DTypeError, f"{x.dtype} is no numeric dtype", "one field, such as x['name']")
+    return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", "one field, such as x['name']")
 
 
-def layout(x: Array, /) -> Layout:
+def memory_layout(x: Array, /) -> MemoryLayout:
     address, size = x.data.ptr if x.size else 0, x.itemsize
-    aligned = all(place % size == 0 for place in (address, *x.strides))
-    return Layout(address, x.shape, x.strides, size, aligned=aligned)
+    return MemoryLayout(address, x.shape, x.strides, size, aligned=is_aligned(address, x.strides, size))
 
 
-def dtype_name(dtype: object, /) -> str | None:
-    return _numpy.dtype_name(dtype)
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    return info.native_byteorder and layout.aligned
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
-    return None if dtype in _NATIVE else Refusal(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+def namespace(x: Array, /) -> ModuleType:
+    from array_api_compat import cupy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
 
 
-def default_dtype(category: str, device: Device, /) -> str:
-    return _DEFAULTS[category]
+def copy(x: Array, /) -> Array:
+    with x.device:
+        return x.copy(order="K")
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with arrays[0].device:
+        return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
+
+
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
+    return None if dtype in _NATIVE else Unsupported(DTypeError, f"CuPy has no {dtype}", instead(dtype))
+
+
+def astype(x: Array, dtype: str, /) -> Array:
+    native = native_dtype(dtype)
+    with x.device:
+        if x.dtype.name == "bfloat16" and native.char in "dD?":
+            x = x.astype("float32")
+        between, kernel, goals = _EXACT.get(x.dtype.char, ("", None, ""))
+        if kernel is None or native.char not in goals:
+            return x.astype(native)
+        made = cupy.empty_like(x, dtype=between)
+        for part, goal in ((x.real, made.real), (x.imag, made.imag)) if between in "FD" else ((x, made),):
+            kernel(part, goal)
+        return made.astype(native, copy=False)
+
+
+def check_cast(x: Array, dtype: str, /) -> Array:
+    if x.size:
+        with x.device:
+            wide = x if x.dtype.kind in "biufc" else x.astype("float32")
+            _host.check_cast(_host.extremes(cupy, wide).get(), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(_DEVICES)
+
+
+def to_device(x: Array, device: Device, /) -> Array:
+    # CuPy would send an array that is in neither C nor Fortran order in C order. So its axes are sorted
+    # first.
+    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
 
 
 def device_name(device: object, /) -> Device | None:
@@ -114,137 +186,54 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return device
     if device in ("gpu", _KIND):
         return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
-    raise DeviceError.because(
+    raise DeviceError.build(
         f"put a CuPy array on {device!r}", f"its devices are {', '.join(_DEVICES)}", "device='gpu'"
     )
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(_DEVICES)
-
-
-def namespace(x: Array, /) -> ModuleType:
-    from array_api_compat import cupy as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
-
-    return compat
-
-
-def tracing() -> bool:
-    return False
-
-
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
-
-
-def recording() -> bool:
-    return False
-
-
-def peek(x: Array, /) -> HostArray | None:
-    return None
-
-
-def adopt(host: HostArray, /) -> Array | None:
-    return None
-
-
-def detach(x: Array, /) -> Array:
-    return x
-
-
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
-        "make a CuPy array require grad", gaps["history"].partition(": ")[2], "backend='torch'"
-    )
-
-
-def settle(x: Array, /) -> Array:
-    return x
-
-
-def check(x: Array, dtype: str, /) -> Array:
-    if x.size:
-        with x.device:
-            _host.check(_ends(x).get(), dtype)
-    return x
-
-
-def cast(x: Array, dtype: str, /) -> Array:
-    with x.device:
-        return x.astype(native_dtype(dtype))
-
-
-def copy(x: Array, /) -> Array:
-    with x.device:
-        return x.copy(order="K")
-
-
-def move(x: Array, device: Device, /) -> Array:
-    # CuPy would send what is neither C nor Fortran in C order; what lies row by row goes as it lies.
-    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-    return _sent(x.transpose(axes), device).transpose([axes.index(axis) for axis in range(x.ndim)])
-
-
-def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    with arrays[0].device:
-        return cupy.stack(arrays).reshape((*shape, *arrays[0].shape))
-
-
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native and layout.aligned
-
-
-def to_host(x: HostArray, /) -> HostArray:
-    return x
-
-
-def from_host(host: HostArray, /) -> HostArray:
-    return host
-
-
-def export(x: Array, /) -> Exporter:
+def to_dlpack(x: Array, /) -> Exporter:
     return Shown(x, x.device)
 
 
-def import_(shown: Exporter, /) -> Array:
+def from_dlpack(shown: Exporter, /) -> Array:
     return cupy.from_dlpack(shown) if hasattr(shown, "__dlpack__") else cupy.asarray(shown)
 
 
-def aside(fn: Work, device: Device, /) -> Work:
-    # On the stream of this thread: what CuPy frees goes back to the stream for which it was made.
+def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
+    # The call uses the stream of this thread, because CuPy frees memory on the stream that allocated it.
     with cupy.cuda.Device(_DEVICES.get(device)) as current:
         stream = cupy.cuda.get_current_stream()
 
-    def apart(xs: list[object]) -> list[object]:
+    def in_thread(xs: list[object]) -> list[object]:
         with cupy.cuda.Device(current.id), stream:
-            stream.synchronize()  # whoever converts may ask another stream
+            stream.synchronize()  # `fn` may use another stream
             made = fn(xs)
             stream.synchronize()
         return made
 
-    return apart
+    return in_thread
 
 
-def here() -> Callable[[], None]:
+def thread_context() -> Callable[[], None]:
     device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
 
-    def there() -> None:
+    def apply() -> None:
         device.use()
         stream.use()
 
-    return there
+    return apply
 
 
 def _sent(x: Array, device: Device) -> Array:
-    """The array elsewhere, row by row; NumPy's, if either end is the host."""
+    """Copy an array to another device in C order. On the host, the array is NumPy's."""
     if device == CPU:
         with x.device:
             return x.get()
     there = cupy.cuda.Device(_DEVICES[device])
     if isinstance(x, np.ndarray):
         with there:
-            return cupy.asarray(x, order="C", blocking=True)
+            # Of an array without axes CuPy would take one number, and -0.0 for 0.0.
+            return cupy.asarray(x.reshape(x.shape or 1), order="C", blocking=True).reshape(x.shape)
     with x.device:
         dense = cupy.ascontiguousarray(x)
         cupy.cuda.get_current_stream().synchronize()
@@ -255,15 +244,5 @@ def _sent(x: Array, device: Device) -> Array:
 
 
 def _name(dtype: np.dtype[np.generic]) -> str:
-    """The canonical name; NumPy's own word where there is none."""
+    """Return the canonical name, or NumPy's own word if there is none."""
     return dtype.name if dtype.name in DTYPES else str(dtype)
-
-
-def _ends(x: Array) -> Array:
-    """The few numbers that say whether a cast loses one, found where the array is."""
-    if x.dtype.kind in "biu":
-        return cupy.stack([x.min(), x.max()])
-    wide = x.astype("float32") if x.dtype.kind not in "fc" else x
-    parts = [wide.real, wide.imag] if wide.dtype.kind == "c" else [wide]
-    finite = [cupy.where(cupy.isfinite(part), part, part.dtype.type(0)) for part in parts]
-    return cupy.stack([end for part in finite for end in (part.min(), part.max())])

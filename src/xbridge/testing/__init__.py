@@ -1,15 +1,15 @@
-"""The test kit: what array code is tested with, for every library and device at once.
+"""The test kit: tools to test array code with every library and device.
 
-Strategies draw arrays that break things, assertions compare across libraries, the conformance suite holds
-a backend to its promises. Nothing is imported before it is asked for, so that no test run pays for a part
-that it does not use. But the read-only backend is known by name from here on, whoever asks for it first.
+Strategies draw arrays with edge cases, assertions compare across libraries, and the conformance suite tests
+backends. Each part is imported on first use, so that a test run does not pay for the others. The import of
+this package registers the read-only backend.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from xbridge._registry import register_backend
+from xbridge.backends._registry import register_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xb
 
 
 def __getattr__(name: str) -> object:
-    """Import a part when it is first asked for."""
+    """Import the assertions on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("xbridge.testing.assertions"), name)

@@ -1,11 +1,10 @@
 """Read-only NumPy, a backend for tests: code that writes in place fails on it, as it would with JAX.
 
-It is NumPy with the numbers that everybody has, and no array of it can be written. So it borrows what
-NumPy's backend says, and freezes what that makes. NumPy's memory is looked at, not copied, so it may still
-change on the other side.
+The backend has the canonical dtypes, and its arrays cannot be written. It calls NumPy's backend, and makes
+the results read-only. Its arrays share the memory of NumPy arrays, which can still change through these.
 """
 
-# ruff: noqa: ARG001 -- what each verb takes and does is said once for all of them, in _protocol.py
+# ruff: noqa: ARG001 -- the protocol documents each verb and its arguments
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._dtypes import DTYPES, instead
-from xbridge._protocol import Refusal
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import Unsupported
 from xbridge.backends import numpy as host
 from xbridge.errors import DTypeError
 from xbridge.testing import _readonly
@@ -23,101 +22,32 @@ from xbridge.testing._readonly import ReadOnlyArray
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Facts, HostArray, Layout
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import HostArray
 
 name = "numpy_readonly"
-plain: tuple[type, ...] = (ReadOnlyArray,)
-scalars: tuple[type, ...] = ()
-readonly = True
-immutable = False
-autograd = False
-host_only = True
-host_casts = host.host_casts
+array_types: tuple[type, ...] = (ReadOnlyArray,)
 gaps = host.gaps
 samples = "xbridge.testing.samples.numpy_readonly"
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, ReadOnlyArray)
+def to_numpy(x: ReadOnlyArray, /) -> HostArray:
+    return x.view(np.ndarray)
 
 
-describe = host.describe
-
-
-def refusal(x: ReadOnlyArray, /, *, leaving: bool) -> Refusal | None:
-    return host.refusal(to_host(x), leaving=leaving)
-
-
-layout = host.layout
-dtype_name = host.dtype_name
-
-
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
-    if dtype not in DTYPES:
-        return Refusal(DTypeError, f"{name} has no {dtype}", instead(dtype))
-    return host.lacks(dtype, device)
-
-
-default_dtype = host.default_dtype
-device_name = host.device_name
-resolve_device = host.resolve_device
-devices = host.devices
+def from_numpy(array: HostArray, /) -> ReadOnlyArray:
+    return ReadOnlyArray(array)
 
 
 def namespace(x: ReadOnlyArray, /) -> ModuleType:
     return _readonly.namespace()
 
 
-tracing = host.tracing
-outside = host.outside
-recording = host.recording
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
+    if dtype not in DTYPES:
+        return Unsupported(DTypeError, f"{name} has no {dtype}", instead(dtype))
+    return host.unsupported_dtype(dtype, device)
 
 
-def peek(x: ReadOnlyArray, /) -> HostArray | None:
-    return None
-
-
-def adopt(array: HostArray, /) -> ReadOnlyArray | None:
-    return None
-
-
-detach = host.detach
-track = host.track
-settle = host.settle
-
-
-def check(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
-    host.check(to_host(x), dtype)
-    return x
-
-
-def cast(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
-    return from_host(host.cast(to_host(x), dtype))
-
-
-def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
-    return from_host(host.copy(to_host(x)))
-
-
-move = host.move
-
-
-def stack(arrays: list[ReadOnlyArray], shape: tuple[int, ...], /) -> ReadOnlyArray:
-    return from_host(host.stack([to_host(x) for x in arrays], shape))
-
-
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    return facts.native
-
-
-def to_host(x: ReadOnlyArray, /) -> HostArray:
-    return x.view(np.ndarray)
-
-
-def from_host(array: HostArray, /) -> ReadOnlyArray:
-    return ReadOnlyArray(array)
-
-
-export = host.export
-import_ = host.import_
+def astype(x: ReadOnlyArray, dtype: str, /) -> ReadOnlyArray:
+    return from_numpy(host.astype(to_numpy(x), dtype))

@@ -1,8 +1,8 @@
-"""An array that nobody writes: not it, and nothing that is made from it.
+"""A NumPy array that is read-only, as are all arrays that are computed from it.
 
-Libraries such as JAX have no other arrays, so code that writes into what it was given, or into what a
-function returned, fails there. Here it fails on every machine. Each function, method and operator runs on
-plain read-only views, and what comes out is frozen; whatever NumPy does in between, it does as always.
+Libraries such as JAX have only such arrays, so code that writes into an argument or a result fails there.
+With this class it fails on every machine. Each function, method and operator runs on plain read-only views,
+and its results are made read-only. NumPy's own computation is unchanged.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge._host import freeze
+from xbridge._host import as_readonly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
 _SPECIAL = ("__copy__", "__deepcopy__", "__getitem__")
-"""Methods with special names that give arrays; operators come in as ufuncs."""
+"""Special methods that return arrays; operators are ufuncs."""
 
 _AS_THEY_ARE = ("item", "setflags", "tolist", "view")
-"""Methods that give no array, or one over the same memory, of the type that was asked for."""
+"""Methods that return no array, or a view of a given type."""
 
 
 class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
     """A NumPy array that cannot be written, and makes no array that can.
 
-    What NumPy gives as a scalar is an array without axes here, as the array API has it.
+    A result that NumPy returns as a scalar is a 0-d array here, as in the array API.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
 
     Notes
     -----
-    `xbridge.array_namespace(x)` gives a namespace whose every function makes such arrays.
-    ``array_api_compat.array_namespace(x)`` gives the one of NumPy, which does not know of them: what it makes
-    of `x` is read-only as a rule, what it creates is not. And ``numpy.array(x)`` is a writable copy, as ever.
+    Every function of `xbridge.array_namespace(x)` returns such arrays. The functions of
+    ``array_api_compat.array_namespace(x)`` are NumPy's: results that are computed from `x` are mostly
+    read-only, and new arrays are not. ``numpy.array(x)`` is a writable copy.
 
     Examples
     --------
@@ -55,17 +55,17 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
     """
 
     def __new__(cls, values: object) -> Self:
-        """Look at an array's memory, or at new memory."""
+        """Make a read-only view of an array, or of new memory."""
         host = np.asarray(values)
-        return (host if host.dtype.hasobject else freeze(host)).view(cls)
+        return (host if host.dtype.hasobject else as_readonly(host)).view(cls)
 
     def __array_finalize__(self, source: object) -> None:
-        """Freeze every view; what is no view is memory that NumPy has just made, and is about to fill."""
+        """Make every view read-only; an array without a base is new memory that NumPy still fills."""
         if self.base is not None:
             np.ndarray.setflags(self, write=False)
 
     def setflags(self, *flags: bool | None, **named: bool | None) -> None:
-        """Refuse to make it writable; `x.flags.writeable = True` comes here as well."""
+        """Refuse to make the array writable; `x.flags.writeable = True` calls this too."""
         if named.get("write", flags[:1] == (True,)):
             raise ValueError("cannot make a read-only array writable; try numpy.array(x, copy=True)")
         super().setflags(*flags, **named)
@@ -90,8 +90,8 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
         return type(self), (np.asarray(self),)
 
 
-def _frozen_method(name: str) -> Callable[..., Any]:
-    """NumPy's method of that name, with frozen results."""
+def _readonly_method(name: str) -> Callable[..., Any]:
+    """Return NumPy's method of that name, with read-only results."""
     plain = getattr(np.ndarray, name)
 
     @wraps(plain, assigned=("__name__",))  # the examples in its docstring are NumPy's to test
@@ -104,23 +104,23 @@ def _frozen_method(name: str) -> Callable[..., Any]:
 for _name in dir(np.ndarray):
     _public = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
     if (_public and _name not in _AS_THEY_ARE) or _name in _SPECIAL:
-        setattr(ReadOnlyArray, _name, _frozen_method(_name))
+        setattr(ReadOnlyArray, _name, _readonly_method(_name))
 
 
 class _ReadOnlyNamespace(ModuleType):
-    """A module whose functions give read-only arrays, whatever they are given."""
+    """A module whose functions return read-only arrays for any arguments."""
 
     def __init__(self, module: ModuleType) -> None:
         super().__init__(f"xbridge.testing.readonly.{module.__name__}", module.__doc__)
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        """Look a name up once."""
+        """Look up a name, and store the result."""
         found = getattr(self._module, name)
         if isinstance(found, ModuleType):
             found = _ReadOnlyNamespace(found)
         elif callable(found) and not isinstance(found, type):
-            found = _frozen_function(found)
+            found = _readonly_function(found)
         setattr(self, name, found)
         return found
 
@@ -128,8 +128,8 @@ class _ReadOnlyNamespace(ModuleType):
         return dir(self._module)
 
 
-def _frozen_function(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with frozen results."""
+def _readonly_function(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with read-only results."""
 
     @wraps(plain)
     def function(*args: Any, **options: Any) -> Any:
@@ -140,21 +140,21 @@ def _frozen_function(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def namespace() -> ModuleType:
-    """The array API namespace of read-only arrays: array-api-compat's of NumPy, with frozen results."""
+    """Return the array API namespace of read-only arrays: that of array-api-compat for NumPy, wrapped."""
     from array_api_compat import numpy as compat  # noqa: PLC0415 -- 14 ms, and not every test needs it
 
     return _ReadOnlyNamespace(compat)
 
 
 def _run(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]) -> Any:
-    """Call a function with plain views, and freeze what it gives, but for arrays that it was to fill."""
+    """Call a function with plain views, and make its results read-only, except for `out` arrays."""
     out = options.get("out")
     filled = out if isinstance(out, tuple) else (out,)
-    return _frozen(fn(*_plain(list(args)), **_plain(dict(options))), filled)
+    return _as_readonly(fn(*_plain(list(args)), **_plain(dict(options))), filled)
 
 
 def _plain(x: Any) -> Any:
-    """What NumPy may work with: read-only views in the place of read-only arrays, however nested."""
+    """Replace read-only arrays by plain read-only views, at any depth."""
     if isinstance(x, ReadOnlyArray):
         return x.view(np.ndarray)
     if isinstance(x, (tuple, list)):
@@ -164,11 +164,11 @@ def _plain(x: Any) -> Any:
     return x
 
 
-def _frozen(x: Any, filled: tuple[Any, ...]) -> Any:
-    """Results as read-only arrays, however nested; of a subclass with a meaning of its own, as they are."""
+def _as_readonly(x: Any, filled: tuple[Any, ...]) -> Any:
+    """Make results read-only, at any depth; arrays of other subclasses stay unchanged."""
     if type(x) is np.ndarray or isinstance(x, np.generic):
         return x if any(x is one for one in filled) else ReadOnlyArray(x)
     if isinstance(x, (tuple, list)):
-        parts = [_frozen(part, filled) for part in x]
+        parts = [_as_readonly(part, filled) for part in x]
         return getattr(x, "_make", type(x))(parts)
     return x

@@ -1,27 +1,27 @@
 """Assertions about arrays of any library: the same, close, in the same memory or not, unchanged.
 
-None of them converts an array to find out, so that a mistake in a conversion cannot hide itself. Values are
-read by the means of their own libraries, and memory is compared by address. Each returns None or raises an
-`AssertionError` that says what is different and where, whatever Python's options are.
+None of them converts an array, so that a fault in a conversion cannot hide itself. Values are read by the
+library's own means, and memory is compared by address. Each returns None or raises an `AssertionError` with
+the differences and their positions, under ``python -O`` too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbridge._convert import to_backend
-from xbridge._registry import get
-from xbridge.testing._numbers import Near, same_bits, same_numbers
-from xbridge.testing._places import overlap, places
-from xbridge.testing._report import differences, fail_if, look
-from xbridge.testing._unchanged import Unchanged
+from xbridge._api import to_backend
+from xbridge.backends._registry import get
+from xbridge.testing._addresses import overlap, places
+from xbridge.testing._compare_values import Near, same_bits, same_numbers
+from xbridge.testing._diff import differences, fail_if, look
+from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from xbridge._convert import Grad
-    from xbridge._protocol import Array
-    from xbridge.testing._report import Look
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Array
+    from xbridge.testing._diff import Look
 
 
 def assert_same(
@@ -35,31 +35,31 @@ def assert_same(
     check_shape: bool = True,
     check_grad: bool = False,
 ) -> None:
-    """Assert that two arrays are the same, bit by bit, whatever their libraries.
+    """Assert that two arrays of any libraries are the same, bit by bit.
 
     Parameters
     ----------
     actual, expected : array
         Arrays of any registered library, any shape, dtype, device and memory layout, or NumPy scalars. Both
-        may be tracked by autograd. Nothing is converted or changed.
+        may require grad. Nothing is converted or changed.
     check_backend : bool
         Whether they must come from one library.
     check_dtype : bool
         Whether they must have one dtype and hold the same bits: NaNs with another payload are different,
         and so are zeros with another sign. False compares them as numbers: exactly, so that 2**53 + 1 is
-        no float64, but any NaN equals any other, and a zero has no sign. Byte order never counts.
+        not a float64, but any NaN equals any other, and zeros of both signs are equal. Byte order is ignored.
     check_device : bool, optional
-        Whether they must be on one device. None asks for that if they come from one library.
+        Whether they must be on one device. By default they must be if they come from one library.
     check_shape : bool
         Whether they must have one shape. False lets them broadcast.
     check_grad : bool
-        Whether autograd must track both or neither.
+        Whether both or neither must require grad.
 
     Raises
     ------
     AssertionError
-        They are different. It says in what, and shows the first few values; where these print the same,
-        their bits.
+        They are different. The message has the differences and the first few values, or their bits if
+        they print the same.
     UnsupportedArrayError, DTypeError
         One of them is a Python number, a list, or an array that xbridge refuses to read.
 
@@ -79,9 +79,9 @@ def assert_same(
     """
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
-    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
-    facts += ["grad"] if check_grad else []
-    fail_if(differences(a, b, facts, same_bits if check_dtype else same_numbers))
+    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=check_shape)
+    info += ["grad"] if check_grad else []
+    fail_if(differences(a, b, info, same_bits if check_dtype else same_numbers))
 
 
 def assert_close(
@@ -96,7 +96,7 @@ def assert_close(
     check_dtype: bool = True,
     check_device: bool | None = None,
 ) -> None:
-    """Assert that two arrays have one shape and close values, whatever their libraries.
+    """Assert that two arrays of any libraries have one shape and close values.
 
     A value is close if it is the expected one, such as an infinity of the same sign, or if both are finite
     and ``abs(actual - expected) <= atol + rtol * abs(expected)``: in float64, but of integers exactly.
@@ -106,7 +106,7 @@ def assert_close(
     actual, expected : array
         As for `assert_same`.
     rtol, atol : float, optional
-        None takes those of `torch.testing.assert_close`: 1e-7 and 1e-7 for float64, 1.3e-6 and 1e-5 for
+        By default those of `torch.testing.assert_close`: 1e-7 and 1e-7 for float64, 1.3e-6 and 1e-5 for
         float32, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16, for a complex dtype those of its
         parts; for the float8 kinds one step from value to value. Integers, truth values and
         float8_e8m0fnu must be equal. Of two dtypes, the coarser decides.
@@ -118,9 +118,9 @@ def assert_close(
     Raises
     ------
     AssertionError
-        They are not close. It shows the first few values that are not, and the largest errors.
+        They are not close. The message has the first few wrong values and the largest errors.
     OptionError
-        A tolerance is no number from 0 up.
+        A tolerance is not a number from 0 up.
     UnsupportedArrayError, DTypeError
         As for `assert_same`.
 
@@ -142,12 +142,12 @@ def assert_close(
     __tracebackhide__ = True
     a, b = look(actual), look(expected)
     near = Near.of(a.dtype, b.dtype, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    facts = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
-    fail_if(differences(a, b, facts, near.agree, tell=near.tell))
+    info = _asked(a, b, backend=check_backend, dtype=check_dtype, device=check_device, shape=True)
+    fail_if(differences(a, b, info, near.agree, explain=near.explain))
 
 
 def assert_shares_memory(a: Array, b: Array, /) -> None:
-    """Assert that two arrays have a byte of memory in common, whatever their libraries.
+    """Assert that two arrays of any libraries have a byte of memory in common.
 
     Parameters
     ----------
@@ -158,9 +158,9 @@ def assert_shares_memory(a: Array, b: Array, /) -> None:
     Raises
     ------
     AssertionError
-        There is no byte that both lie in. Empty arrays and scalars lie nowhere.
+        They have no byte in common. Empty arrays and scalars have no address.
     UnsupportedArrayError, DTypeError
-        One of them is no array, or one that xbridge refuses to read.
+        One of them is not an array, or xbridge refuses to read it.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def assert_shares_memory(a: Array, b: Array, /) -> None:
 
 
 def assert_independent(a: Array, b: Array, /) -> None:
-    """Assert that two arrays have no byte of memory in common, whatever their libraries.
+    """Assert that two arrays of any libraries have no byte of memory in common.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def assert_independent(a: Array, b: Array, /) -> None:
     Raises
     ------
     AssertionError
-        There is a byte that both lie in.
+        They have a byte in common.
     UnsupportedArrayError, DTypeError
         As for `assert_shares_memory`.
 
@@ -193,7 +193,7 @@ def assert_independent(a: Array, b: Array, /) -> None:
     >>> import numpy as np
     >>> a = np.zeros(6)
     >>> assert_independent(a, a.copy())
-    >>> assert_independent(a[::2], a[1::2])  # between each other, but apart
+    >>> assert_independent(a[::2], a[1::2])  # interleaved, without a common byte
     """
     __tracebackhide__ = True
     if overlap(a, b):
@@ -205,7 +205,7 @@ def assert_roundtrip(
 ) -> None:
     """Assert that an array is the same after a conversion to another library and back.
 
-    Both ways must keep bits, dtype and shape, and the device where the library has devices.
+    Both conversions must keep bits, dtype and shape, and the device if the library has devices.
 
     Parameters
     ----------
@@ -214,16 +214,16 @@ def assert_roundtrip(
     backend : str
         The name of the other library.
     device
-        Where it goes, as for `to_backend`. It comes back to where it was.
+        The device of the target, as for `to_backend`. The way back goes to the original device.
     copy, grad
-        As for `to_backend`, both ways.
+        As for `to_backend`, in both conversions.
 
     Raises
     ------
     AssertionError
-        Something was lost. It says on which way, and shows what.
+        A conversion changed the array. The message has the conversion and the differences.
     XBridgeError
-        As for `to_backend`, if a conversion is refused.
+        As for `to_backend`, if a conversion raises.
 
     Examples
     --------
@@ -240,10 +240,10 @@ def assert_roundtrip(
 
 
 def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None]:
-    """Assert that arrays are after a block of code what they were before it.
+    """Assert that a block of code does not change arrays.
 
-    Compared are the bits of the values, dtype, byte order, shape, address, strides, flags and device, and
-    what autograd knows: whether it tracks the array, the step that made it, the count of its changes.
+    It compares the bits of the values, dtype, byte order, shape, address, strides, flags and device. Of
+    autograd it compares `requires_grad`, the step that made the array and the count of its changes.
 
     Parameters
     ----------
@@ -253,13 +253,13 @@ def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None
     Returns
     -------
     context manager
-        It gives nothing. If the block raises, its exception goes on as it is, with the report as a note:
-        so what is expected to raise belongs inside, ``with assert_unchanged(x): with raises(...): ...``.
+        Its value is None. If the block raises, the exception passes with the report as a note. So a call
+        that is expected to raise belongs inside, ``with assert_unchanged(x): with raises(...): ...``.
 
     Raises
     ------
     AssertionError
-        One of the arrays was changed. It says which, in what, and shows the first few values.
+        An array was changed. The message has its number, the differences and the first few values.
     UnsupportedArrayError, DTypeError
         As for `assert_same`, when the block begins.
 
@@ -284,14 +284,14 @@ def assert_unchanged(x: Array, /, *others: Array) -> AbstractContextManager[None
 
 
 def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
-    """One way of a round trip."""
+    """Assert that one conversion of a round trip kept the array."""
     __tracebackhide__ = True
-    facts, names = ["backend", "dtype", "shape", *also], ("arrived", "wanted")
-    fail_if(differences(look(arrived), wanted, facts, same_bits, names=names), where)
+    info, names = ["backend", "dtype", "shape", *also], ("arrived", "wanted")
+    fail_if(differences(look(arrived), wanted, info, same_bits, names=names), where)
 
 
-def _asked(a: Look, b: Look, **facts: bool | None) -> list[str]:
-    """The facts that must be equal; without a word on them, the devices of one library."""
-    if facts["device"] is None:
-        facts["device"] = a.backend == b.backend
-    return [fact for fact, asked in facts.items() if asked]
+def _asked(a: Look, b: Look, **info: bool | None) -> list[str]:
+    """List the facts that must be equal; by default the devices, if both are of one library."""
+    if info["device"] is None:
+        info["device"] = a.backend == b.backend
+    return [fact for fact, asked in info.items() if asked]

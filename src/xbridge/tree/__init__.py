@@ -1,7 +1,7 @@
-"""Whole batches: convert every array in a tree of containers, and leave everything else as it is.
+"""Trees of containers: convert every array in them, and leave everything else as it is.
 
-A tree is taken apart once, its arrays are converted type by type through the table that `xbridge.to_backend`
-reads, and a tree of the same form is put together of the results. Needs optree, the extra `tree`.
+A tree is flattened once, its arrays are converted together, and a tree of the same form is built from the
+results.
 
 >>> import numpy as np
 >>> from xbridge import tree
@@ -9,15 +9,6 @@ reads, and a tree of the same form is put together of the results. Needs optree,
 {'x': np.float64(3.0), 'y': [np.float64(2.0)], 'name': 'digits'}
 """
 
-from xbridge.errors import MissingLibraryError
-
-try:
-    import optree as _optree  # noqa: F401 -- to say here what is missing
-except ImportError as _error:
-    raise MissingLibraryError.because(
-        "convert trees", "optree is not installed", "pip install 'xbridge-array[tree]'"
-    ) from _error
-
-from xbridge.tree._convert import align, map, to_backend, to_numpy  # noqa: A004 -- what others call it too
+from xbridge.tree.verbs import align, map, to_backend, to_numpy  # noqa: A004 -- other libraries have this name too
 
 __all__ = ["align", "map", "to_backend", "to_numpy"]

@@ -52,7 +52,7 @@ assert type(x) is sys.modules["sparse"].COO
 """)
 
 
-def test_it_is_found_by_an_array_that_somebody_else_made() -> None:
+def test_the_backend_is_found_by_an_array_of_its_library() -> None:
     run("""
 import sys, sparse, xbridge
 x = sparse.eye(3)
@@ -138,9 +138,11 @@ def test_what_stays_within_the_library_stays_sparse() -> None:
         assert made.nnz in (2, 4)
 
 
-def test_what_nobody_could_lay_out_is_refused_in_our_words() -> None:
+def test_an_array_too_large_to_materialize_is_refused_with_our_error() -> None:
     nothing = np.zeros((2, 0), int), np.zeros(0)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"the step settle failed .* in sparse itself"):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match=r"the step materialize failed .* in sparse itself"
+    ):
         xbridge.to_numpy(sparse.COO(*nothing, (1 << 31, 1 << 31)))
 
 
@@ -148,12 +150,12 @@ def test_a_value_that_would_be_lost_is_noticed_stored_or_not() -> None:
     numbers = sparse.COO(np.array([[0, 1]]), np.array([1, 2]), (3,), fill_value=1 << 40)
     full = sparse.COO(np.array([[0, 1, 2]]), np.array([1, 2, 3]), (3,), fill_value=1 << 40)
     like = xbridge.asarray([1], backend="sparse", dtype="int32")
-    room = sys.modules["xbridge_sparse"]
+    backend = sys.modules["xbridge_sparse"]
     with pytest.raises(xbridge.ValueLossError):
-        room.check(numbers, "int32")
-    assert room.check(full, "int32") is full
-    assert room.check(like, "int32") is like
-    assert room.check(huge("int64"), "int32").nnz == 2
+        backend.check_cast(numbers, "int32")
+    assert backend.check_cast(full, "int32") is full
+    assert backend.check_cast(like, "int32") is like
+    assert backend.check_cast(huge("int64"), "int32").nnz == 2
 
 
 # -- refused -------------------------------------------------------------------------------------

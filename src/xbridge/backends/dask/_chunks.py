@@ -1,4 +1,4 @@
-"""From chunks to one array and back: computed, laid side by side, and looked at without a copy."""
+"""Chunks of Dask arrays: compute them, join them into one array, and cut an array into views."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import numpy as np
 from dask.array.core import slices_from_chunks
 
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Refusal
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import ArrayInfo, Unsupported
+from xbridge._host.memory import native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
 
 class Gathered(da.Array):  # type: ignore[misc] # Dask has no types
-    """An array of one chunk, which is here: what others settle into."""
+    """A materialized array: one chunk, in host memory."""
 
     memory: HostArray
 
 
 class _Chunks:
-    """An array, as a collection of its own: what it computes to is a nested list of chunks, unjoined."""
+    """An array as a collection that computes to a nested list of chunks, which are not joined."""
 
     def __init__(self, x: Array) -> None:
         self._array = x
@@ -47,29 +47,34 @@ class _Chunks:
 
 
 def computed(xs: list[Array]) -> list[list[Any]]:
-    """The chunks of each, computed together. Nobody says of a task that fails whose it is."""
+    """Compute the chunks of several arrays together. Dask does not name the array of a failed task."""
     one = len(xs) == 1
-    whose = _asked(xs[0]) if one else f"compute {len(xs)} Dask arrays together"
-    do = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
+    action = _action(xs[0]) if one else f"compute {len(xs)} Dask arrays together"
+    hint = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
     try:
-        with Chained(lambda error: UnsupportedArrayError.because(whose, f"a task failed with {error!r}", do)):
+        with Chained(
+            lambda error: UnsupportedArrayError.build(action, f"a task failed with {error!r}", hint)
+        ):
             return list(dask.compute(*map(_Chunks, xs)))
     except XBridgeError as error:
-        error.which = 0 if one else None  # whatever it was of several in the task
+        error.index = 0 if one else None  # an index that the task itself had set is not ours
         raise
 
 
 def joined(x: Array, chunks: Any) -> HostArray:
-    """Lay the chunks of an array side by side in new memory."""
-    facts, lengths = facts_of(x), tuple(_lengths(x, chunks))
-    fresh = np.empty([*map(sum, lengths)], native_dtype(facts.dtype))
+    """Copy the chunks of an array into new memory, as one array."""
+    info, lengths = array_info(x), tuple(_lengths(x, chunks))
+    fresh = np.empty([*map(sum, lengths)], native_dtype(info.dtype))
     for where, at in zip(slices_from_chunks(lengths), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
-        if strange(chunk) or (_numpy.describe(chunk).dtype, chunk.shape) != (facts.dtype, part.shape):
+        if unsupported_chunk(chunk) or (_numpy.array_info(chunk).dtype, chunk.shape) != (
+            info.dtype,
+            part.shape,
+        ):
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
-            raise UnsupportedArrayError.because(
-                _asked(x),
-                f"a chunk that was announced as numpy.ndarray {facts.dtype} of shape {part.shape} came as "
+            raise UnsupportedArrayError.build(
+                _action(x),
+                f"a chunk that was announced as numpy.ndarray {info.dtype} of shape {part.shape} came as "
                 f"{_kind(chunk)}{shape}",
                 "map_blocks with the dtype=, chunks= and meta= of what its function returns",
             )
@@ -78,7 +83,7 @@ def joined(x: Array, chunks: Any) -> HostArray:
 
 
 def _lengths(x: Array, chunks: Any) -> Iterator[tuple[int, ...]]:
-    """The lengths of the chunks along each axis. One that was not known is that of the first chunk there."""
+    """Return the lengths of the chunks along each axis. The first chunk gives a length that was not known."""
     for axis, known in enumerate(x.chunks):
         firsts = ([0] * axis + [i] + [0] * (x.ndim - axis - 1) for i in range(len(known)))
         shapes = [getattr(reduce(getitem, at, chunks), "shape", ()) for at in firsts]
@@ -86,14 +91,14 @@ def _lengths(x: Array, chunks: Any) -> Iterator[tuple[int, ...]]:
         yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
 
-def _asked(x: Array) -> str:
-    facts = facts_of(x)
-    return f"compute a Dask array of {facts.dtype} and shape {facts.shape}"
+def _action(x: Array) -> str:
+    info = array_info(x)
+    return f"compute a Dask array of {info.dtype} and shape {info.shape}"
 
 
 def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array]) -> Array:
-    """A graph of nothing but views of host memory, which nobody can write through it."""
-    shown = _host.freeze(host) if host.flags.writeable else host
+    """Return an array whose chunks are read-only views of host memory."""
+    shown = _host.as_readonly(host) if host.flags.writeable else host
     label = f"xbridge-{uuid4().hex}"
     keys = product((label,), *(range(len(sizes)) for sizes in chunks))
     parts = [shown[(..., *where)] for where in slices_from_chunks(chunks)]
@@ -106,16 +111,18 @@ def gathered(host: HostArray) -> Array:
     return done
 
 
-def strange(chunk: object) -> Refusal | None:
-    """Why chunks like this one cannot leave."""
+def unsupported_chunk(chunk: object) -> Unsupported | None:
+    """Return why an array with chunks like this one cannot be converted; None if it can."""
     if not isinstance(chunk, (np.ndarray, np.generic)):
-        why, do = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
-        return Refusal(UnsupportedArrayError, why, do)
-    refused = _numpy.refusal(np.asanyarray(chunk), leaving=True)
+        reason, hint = f"its chunks are {_kind(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
+        return Unsupported(UnsupportedArrayError, reason, hint)
+    refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
         return refused
     masked = isinstance(chunk, np.ma.MaskedArray)
-    return refused._replace(do="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)")
+    return refused._replace(
+        hint="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)"
+    )
 
 
 def _kind(chunk: object) -> str:
@@ -123,8 +130,8 @@ def _kind(chunk: object) -> str:
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
-def facts_of(x: Array) -> Facts:
-    """What `describe` says."""
+def array_info(x: Array, /) -> ArrayInfo:
+    """Return the properties of an array, computed or not."""
     if isinstance(x.dtype, np.dtype):
-        return _numpy.describe(np.empty(0, x.dtype))._replace(shape=x.shape)
-    return Facts(str(x.dtype).rpartition(".")[2], CPU, x.shape)
+        return _numpy.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
+    return ArrayInfo(str(x.dtype).rpartition(".")[2], CPU, x.shape)

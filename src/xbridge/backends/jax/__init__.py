@@ -1,37 +1,36 @@
-"""JAX: its arrays never change, so it reads memory when it likes; 64 bits only on demand; tracers.
+"""JAX: immutable arrays, 64 bits only if its option is set, and tracers.
 
-What others can change is copied before JAX sees it, and nobody else holds the copy. What is concrete is
-computed at once, also while JAX traces the caller; a tracer passes through JAX's own operations alone.
+JAX reads memory after the call too. So memory that other code can change is copied first, and only JAX holds
+the copy. Concrete arrays are computed at once, also while JAX traces the caller. A tracer passes only through
+JAX's own operations.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.lib import xla_client  # type: ignore[attr-defined] # it does not say that it is there
+from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs lack it
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, instead, is_inexact
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.jax._aside import aside as aside
-from xbridge.backends.jax._aside import here as here
-from xbridge.backends.jax._losses import ends
-from xbridge.backends.jax._places import default, host_device, in_rows, named, place_of, places, rows, suits
-from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
+from xbridge.backends.jax._threads import thread_context as thread_context
+from xbridge.backends.jax._threads import threaded as threaded
+from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
     from types import ModuleType
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -47,15 +46,18 @@ _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
 _put = getattr(xla_client, "batched_device_put", None)
-"""What all of JAX's ways from the host come down to; it takes over memory that begins as JAX wants it."""
+"""The last function of every conversion of JAX from the host. It shares memory that is aligned for JAX."""
 
 name = "jax"
-plain: tuple[type, ...] = (_Array,)
-scalars: tuple[type, ...] = ()
-readonly = True
-immutable = True
-autograd = False
-host_only = False
+array_types: tuple[type, ...] = (jax.Array, _Tracer)
+fast_types: tuple[type, ...] = (_Array,)
+gaps: dict[str, Gap] = {
+    "autograd": Gap("never", "JAX differentiates functions, not arrays"),
+    "sharing": Gap("never", "JAX reads memory later than the call, so what can change is copied"),
+    "axis_order": Gap("never", "JAX arrays are in row-major order"),
+}
+assumes_immutable = True
+samples = "xbridge.testing.samples.jax"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *((whole, to) for whole in _NATIVE if category(whole) in ("bool", "int") for to in _NATIVE),
@@ -63,53 +65,82 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((small, "float32") for small in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")),
     }
 )
-"""JAX takes subnormal numbers for zero, and its own way with what does not fit an integer."""
-gaps: dict[str, str] = {
-    "history": "never: JAX differentiates functions, not arrays",
-    "sharing": "never: JAX reads memory later than the call, so what can change is copied",
-    "order": "never: JAX arrays lie row by row",
-}
-samples = "xbridge.testing.samples.jax"
+"""JAX flushes subnormal numbers to zero, and casts values that do not fit an integer in its own way."""
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, (jax.Array, _Tracer))
+def to_numpy(x: Array, /) -> HostArray:
+    return np.asarray(x)
 
 
-def describe(x: Array, /) -> Facts:
+def from_numpy(host: HostArray, /) -> Array:
+    taken = _taken(host)
+    if taken is None:
+        with _eager(host), jax.default_device(host_device()):
+            return jax.device_put(host)
+    return taken
+
+
+def array_info(x: Array, /) -> ArrayInfo:
     dtype = _NAMES.get(x.dtype) or str(x.dtype)
     if isinstance(x, _Tracer):
-        return Facts(dtype, default(), x.shape, history=is_inexact(dtype))
-    return Facts(dtype, place_of(x.sharding), x.shape)
+        return ArrayInfo(dtype, default(), x.shape, requires_grad=is_inexact(dtype))
+    return ArrayInfo(dtype, place_of(x.sharding), x.shape)
 
 
-def refusal(x: Array, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if isinstance(x, _Tracer):
-        why, do = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
+        reason, hint = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
-        why, do = f"{x.dtype} is no numeric dtype", "jax.random.key_data(x)"
+        reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():
-        why, do = "its memory was deleted or donated", "a copy made before that, with x.copy()"
+        reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
     elif not x.is_fully_addressable:
-        why, do = "other processes hold parts of it", "jax.experimental.multihost_utils.process_allgather(x)"
+        reason, hint = (
+            "other processes hold parts of it",
+            "jax.experimental.multihost_utils.process_allgather(x)",
+        )
     elif x.dtype not in _NAMES:
-        return Refusal(
+        return Unsupported(
             DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8') or x.astype('float32')"
         )
     else:
         return None
-    return Refusal(UnsupportedArrayError, why, do)
+    return Unsupported(UnsupportedArrayError, reason, hint)
 
 
-def layout(x: Array, /) -> Layout:
-    refused = refusal(x, leaving=True)
+def memory_layout(x: Array, /) -> MemoryLayout:
+    refused = unsupported(x, leaving=True)
     if refused:
-        raise refused.error.because("look at the memory of a JAX array", refused.why, refused.do)
+        raise refused.error.build("look at the memory of a JAX array", refused.reason, refused.hint)
     part, size = x.addressable_data(0), x.dtype.itemsize
-    address, strides = part.unsafe_buffer_pointer(), rows(part.shape, size)
-    return Layout(address, part.shape, strides, size, writable=False, settled=in_rows(part))
+    address, strides = part.unsafe_buffer_pointer(), c_strides(part.shape, size)
+    return MemoryLayout(address, part.shape, strides, size, writable=False, materialized=in_rows(part))
+
+
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    in_rows = layout.strides == c_strides(layout.shape, layout.itemsize)
+    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
+
+
+def namespace(x: Array, /) -> ModuleType:
+    return jnp  # random keys have no `__array_namespace__`
+
+
+def copy(x: Array, /) -> Array:
+    with _eager(x):
+        return x.copy()
+
+
+def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+    with _eager(*arrays) as traced:
+        dtype = arrays[0].dtype
+        # JAX stacks some dtypes through another format, which loses bits of NaN. Bits have no gradient,
+        # though.
+        bits = dtype if traced else _BITS.get(dtype, dtype)
+        stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
+        return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
 
 
 def dtype_name(dtype: object, /) -> str | None:
@@ -117,19 +148,59 @@ def dtype_name(dtype: object, /) -> str | None:
     return _NAMES.get(native) if isinstance(native, np.dtype) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        do = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
-        return Refusal(DTypeError, f"JAX has no {dtype}", do)
+        hint = instead(dtype if _has_wide() else _WIDEST.get(dtype, dtype))
+        return Unsupported(DTypeError, f"JAX has no {dtype}", hint)
     if dtype in _WIDE and not _has_wide():
-        do = "jax.config.update('jax_enable_x64', True)"
-        return Refusal(DTypeError, f"JAX has no {dtype} while its x64 mode is off", do)
+        hint = "jax.config.update('jax_enable_x64', True)"
+        return Unsupported(DTypeError, f"JAX has no {dtype} while its x64 mode is off", hint)
     return None
 
 
 def default_dtype(category: str, device: Device, /) -> str:
     wide = {"int": "int64", "float": "float64", "complex": "complex128"}.get(category, category)
     return wide if _has_wide() else _WIDE.get(wide, wide)
+
+
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
+    except (KeyError, ValueError):  # a dtype without a canonical name, or without a common dtype
+        return None
+
+
+def astype(x: Array, dtype: str, /) -> Array:
+    with _eager(x):
+        return x.astype(_NATIVE[dtype])
+
+
+def check_cast(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, _Tracer):
+        raise DTypeError.build(
+            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
+        )
+    if x.size:
+        with _eager(x):
+            near = array_info(x).device == CPU
+            few = x if near else jax.device_put(_host.extremes(jnp, x), host_device())
+            _host.check_cast(to_numpy(few), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return tuple(places())
+
+
+def to_device(x: Array, device: Device, /) -> Array:
+    with _eager(x):
+        if isinstance(x, _Array) and x.is_fully_replicated:
+            x = x.addressable_data(0)  # otherwise JAX would return the array itself
+        if isinstance(x, _Array) and not in_rows(x):
+            x = materialize(x)  # otherwise JAX would compute with other numbers than the ones that arrived
+        place = host_device() if device == CPU else places()[device]
+        moved = jax.device_put(x, place, may_alias=False)
+        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
 
 
 def device_name(device: object, /) -> Device | None:
@@ -141,158 +212,72 @@ def device_name(device: object, /) -> Device | None:
 def resolve_device(device: Device, near: Device, /) -> Device:
     if device == near:
         return device
-    here = devices()
-    if device in here:
+    present = devices()
+    if device in present:
         return device
-    alike = [place for place in (near, default(), *here) if place in here and suits(place, device)]
+    alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
     if alike:
         return alike[0]
-    raise DeviceError.because(
-        f"put a JAX array on {device!r}", f"its devices are {', '.join(here)}", f"device={here[0]!r}"
+    raise DeviceError.build(
+        f"put a JAX array on {device!r}", f"its devices are {', '.join(present)}", f"device={present[0]!r}"
     )
 
 
-def devices() -> tuple[Device, ...]:
-    return tuple(places())
+def to_dlpack(x: Array, /) -> Exporter:
+    part: Exporter = x.addressable_data(0)
+    return part
 
 
-def namespace(x: Array, /) -> ModuleType:
-    return jnp
-
-
-def tracing() -> bool:
-    # JAX traces what is done to tracers. It neither follows the code nor touches what is concrete.
-    return False
-
-
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    return fn
-
-
-def recording() -> bool:
-    return True
-
-
-def peek(x: Array, /) -> HostArray | None:
-    try:
-        (device,) = x.sharding._device_assignment
-        if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
-            return None
-        host = np.asarray(x)
-    except (RuntimeError, ValueError):  # it was deleted, or lies on several devices
-        return None
-    return None if host.flags.owndata else host
-
-
-def adopt(host: HostArray, /) -> Array | None:
-    dtype = host.dtype
-    if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
-        return _taken(_host.copy(host, "C"))
-    return None
+def from_dlpack(shown: Exporter, /) -> Array:
+    with _eager():
+        return jax.dlpack.from_dlpack(shown)
 
 
 def detach(x: Array, /) -> Array:
     return jax.lax.stop_gradient(x) if isinstance(x, _Tracer) else x
 
 
-def track(x: Array, /) -> Array:
-    raise GradientError.because(
-        "make a JAX array require grad", gaps["history"].partition(": ")[2], "jax.grad(function)"
-    )
+def is_grad_enabled() -> bool:
+    return True
 
 
-def settle(x: Array, /) -> Array:
-    if describe(x).device.kind != "cpu":
+def materialize(x: Array, /) -> Array:
+    if array_info(x).device.kind != "cpu":
         return copy(x)
-    # What JAX moves comes out in rows, but marked as columns: NumPy reads it right, JAX's own copy does not.
+    # JAX moves an array in C order and marks it as Fortran order. NumPy reads it right, JAX's own copy does
+    # not.
     with _eager(x):
-        settled = from_host(_host.copy(np.asarray(x.addressable_data(0)), "C"))
-        return jax.device_put(settled, x.sharding)
+        materialized = from_numpy(_host.copy(np.asarray(x.addressable_data(0)), "C"))
+        return jax.device_put(materialized, x.sharding)
 
 
-def check(x: Array, dtype: str, /) -> Array:
-    if isinstance(x, _Tracer):
-        raise DTypeError.because(
-            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
-        )
-    if x.size:
-        with _eager(x), jax.enable_x64(True):  # noqa: FBT003 -- theirs
-            _host.check(to_host(x if describe(x).device == CPU else ends(x)), dtype)
-    return x
-
-
-def cast(x: Array, dtype: str, /) -> Array:
-    with _eager(x):
-        return x.astype(_NATIVE[dtype])
-
-
-def copy(x: Array, /) -> Array:
-    with _eager(x):
-        return x.copy()
-
-
-def move(x: Array, device: Device, /) -> Array:
-    with _eager(x):
-        if isinstance(x, _Array) and x.is_fully_replicated:
-            x = x.addressable_data(0)  # or JAX would hand it out as it is
-        if isinstance(x, _Array) and not in_rows(x):
-            x = settle(x)  # or JAX would compute with other numbers than those that arrived
-        place = host_device() if device == CPU else places()[device]
-        moved = jax.device_put(x, place, may_alias=False)
-        return moved if isinstance(x, _Tracer) else moved.block_until_ready()
-
-
-def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
-    with _eager(*arrays) as traced:
-        dtype = arrays[0].dtype
-        # What JAX computes in another format on its way loses bits of NaN; no gradient flows through bits.
-        bits = dtype if traced else _BITS.get(dtype, dtype)
-        stacked = jnp.stack([x if bits == dtype else x.view(bits) for x in arrays])
-        return (stacked if bits == dtype else stacked.view(dtype)).reshape((*shape, *arrays[0].shape))
-
-
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    in_rows = layout.strides == rows(layout.shape, layout.itemsize)
-    return facts.native and in_rows and layout.address % _host.ALIGNMENT == 0
-
-
-def to_host(x: Array, /) -> HostArray:
-    return np.asarray(x)
-
-
-def from_host(host: HostArray, /) -> Array:
-    taken = _taken(host)
-    if taken is None:
-        with _eager(), jax.default_device(host_device()):
-            return jax.device_put(host)
-    return taken
-
-
-def export(x: Array, /) -> Exporter:
-    part: Exporter = x.addressable_data(0)
-    return part
-
-
-def import_(shown: Exporter, /) -> Array:
-    with _eager():
-        return jax.dlpack.from_dlpack(shown)
-
-
-def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+def fast_to_numpy(x: Array, /) -> HostArray | None:
     try:
-        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
-    except (KeyError, ValueError):  # a dtype without a canonical name, or JAX promotes these to none
+        (device,) = x.sharding._device_assignment
+        if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
+            return None
+        host = np.asarray(x)
+    except (RuntimeError, ValueError):  # it was deleted, or is on several devices
         return None
+    flags = host.flags
+    return host if host.size and flags.c_contiguous and not flags.owndata else None
+
+
+def fast_from_numpy(host: HostArray, /) -> Array | None:
+    dtype = host.dtype
+    if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
+        return _taken(_host.copy(host, "C"))
+    return None
 
 
 def _has_wide() -> bool:
-    """Whether 64 bits are on, for this thread and now."""
-    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # it comes while JAX is imported
+    """Return True if 64 bits are enabled in this thread now."""
+    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # set while JAX is imported
     return wide
 
 
 def _taken(host: HostArray) -> Array | None:
-    """An array over host memory the short way, which none of JAX's traces sees; None if it is barred."""
+    """Return an array over host memory, made outside of JAX's traces; None if that is not possible."""
     try:
         device = host_device()
         aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
@@ -301,7 +286,21 @@ def _taken(host: HostArray) -> Array | None:
         return None
 
 
-def _eager(*arrays: Array) -> AbstractContextManager[Any]:
-    """Compute at once, also while JAX traces the caller; it gives true where an array itself is traced."""
-    traced = any(isinstance(x, _Tracer) for x in arrays)
-    return nullcontext(True) if traced else jax.core.eval_context()  # noqa: FBT003 -- what `with` gives
+@contextmanager
+def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
+    """Compute at once, where the arrays are and in all of their bits. The context is True if one is traced.
+
+    Without this, JAX would add the computation to the trace of the caller, move arrays that are committed to
+    no device to the default one, and make 32 bits of 64 in a move between platforms.
+    """
+    if any(isinstance(x, _Tracer) for x in arrays):
+        yield True
+        return
+    with ExitStack() as context:
+        context.enter_context(jax.core.eval_context())
+        if any(x.dtype not in _NARROW for x in arrays):
+            context.enter_context(jax.enable_x64(True))  # noqa: FBT003 -- theirs
+        free = [x for x in arrays if isinstance(x, _Array) and not x.committed]
+        for x in free[:1]:
+            context.enter_context(jax.default_device(next(iter(x.devices()))))
+        yield False

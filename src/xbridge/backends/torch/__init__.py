@@ -1,12 +1,13 @@
-"""PyTorch: devices, pending conjugates and gradients are all real; a read-only tensor does not exist.
+"""PyTorch: tensors on devices, with pending conjugates and gradients, and never read-only.
 
-A tensor may be many things that only look like memory (`_refusals.py`), so the hot path asks a few cheap
-questions of each, and answers None unless every one is settled.
+Some tensors have no memory of their own (`_unsupported.py`). So the fast path makes a few cheap checks of
+each tensor, and returns None if one of them fails.
 """
 
 from __future__ import annotations
 
 from functools import reduce, wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -15,31 +16,38 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
 from xbridge import _host
-from xbridge._devices import CPU, Device, device_named
-from xbridge._dtypes import DTYPES, instead
-from xbridge._exchange import Shown
-from xbridge._host._memory import native_dtype
-from xbridge._protocol import Facts, Layout, Refusal
-from xbridge.backends.torch import _crossing
-from xbridge.backends.torch._aside import aside as aside
-from xbridge.backends.torch._aside import here as here
-from xbridge.backends.torch._bulk import adopt_all as adopt_all
-from xbridge.backends.torch._bulk import stack_all as stack_all
-from xbridge.backends.torch._crossing import move_all as move_all
-from xbridge.backends.torch._crossing import send as send
-from xbridge.backends.torch._crossing import sends as sends
-from xbridge.backends.torch._losses import agrees as agrees
-from xbridge.backends.torch._losses import loses
-from xbridge.backends.torch._places import accelerators, count, current, named, take
-from xbridge.backends.torch._refusals import covers, has_history, not_memory, not_values, readable, shape_of
-from xbridge.backends.torch._refusals import is_leaf as is_leaf
+from xbridge._core.devices import CPU, Device, device_named
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._host.memory import native_dtype
+from xbridge.backends._exporter import Shown
+from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
+from xbridge.backends.torch._casts import loses
+from xbridge.backends.torch._devices import accelerators, count, current, named
+from xbridge.backends.torch._devices import from_dlpack as from_dlpack
+from xbridge.backends.torch._threads import thread_context as thread_context
+from xbridge.backends.torch._threads import threaded as threaded
+from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
+from xbridge.backends.torch._transfer import streams_to_device as streams_to_device
+from xbridge.backends.torch._transfer import to_device as to_device
+from xbridge.backends.torch._transfer import to_device_many as to_device_many
+from xbridge.backends.torch._unsupported import (
+    covers,
+    may_require_grad,
+    not_memory,
+    not_values,
+    readable,
+    shape_of,
+    without_pending,
+)
+from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._protocol import Array, Exporter, HostArray
+    from xbridge._core.protocol import Array, Exporter, HostArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,21 +59,26 @@ _BITS = {
     for word, dtype in _NATIVE.items()
     if word.startswith(("bfloat", "float8"))
 }
-# NumPy's flags of a dense view of somebody else's memory, and the one it has for memory of its own: that is
-# what comes where a tensor had no memory to show.
+# NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
+# of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _OWNED = 0x4
+_is_dense = attrgetter("flags.carray")
+"""True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
+
+_dtype = attrgetter("dtype")
+_offset = torch.Tensor.storage_offset
+_storage = torch.Tensor.untyped_storage
 _is_traced = torch.compiler.is_dynamo_compiling
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
-"""What compiles the functions that run now; it makes read-only arrays writable."""
+"""Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
 
 name = "torch"
-plain: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
-scalars: tuple[type, ...] = ()
-readonly = False
-immutable = False
-autograd = True
-host_only = False
+array_types: tuple[type, ...] = (torch.Tensor,)
+fast_types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+gaps: dict[str, Gap] = {"readonly": Gap("never", "torch has no read-only tensors")}
+imports_dlpack = True
+samples = "xbridge.testing.samples.torch"
 host_casts: frozenset[tuple[str, str]] = frozenset(
     {
         *(("float64", "float32"), ("float32", "float64"), ("complex128", "complex64")),
@@ -73,66 +86,121 @@ host_casts: frozenset[tuple[str, str]] = frozenset(
         *((whole, "float32") for whole in ("int64", "int32", "uint8")),
     }
 )
-gaps: dict[str, str] = {"readonly": "never: torch has no read-only tensors"}
-samples = "xbridge.testing.samples.torch"
 
 
 def _past_the_class(
     fn: Callable[Concatenate[torch.Tensor, P], R],
 ) -> Callable[Concatenate[torch.Tensor, P], R]:
-    """`fn` without a call of `__torch_function__`: a subclass may raise there, or count its calls."""
+    """Return `fn` without calls of `__torch_function__`: a subclass may raise there, or count its calls."""
 
     @wraps(fn)
-    def look(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
-        if type(x) in plain:
+    def plain(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
+        if type(x) in fast_types:
             return fn(x, *args, **options)
         with torch._C.DisableTorchFunctionSubclass():
             return fn(x, *args, **options)
 
-    return look
+    return plain
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, torch.Tensor)
+def to_numpy(x: torch.Tensor, /) -> HostArray:
+    bits = _BITS.get(x.dtype)
+    if bits is None:
+        return x.numpy()
+    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
+
+
+def from_numpy(host: HostArray, /) -> torch.Tensor:
+    raw = host if host.flags.writeable else _host.as_writable(host)
+    if host.dtype.type.__module__ == "ml_dtypes":
+        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
+    return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
 
 
 @_past_the_class
-def describe(x: torch.Tensor, /) -> Facts:
-    return Facts(_name(x.dtype), named(x.device), shape_of(x), has_history(x))
+def array_info(x: torch.Tensor, /) -> ArrayInfo:
+    return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
+
+
+def is_text(x: torch.Tensor, /) -> bool:
+    return False
 
 
 @_past_the_class
-def refusal(x: torch.Tensor, /, *, leaving: bool) -> Refusal | None:
+def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     found = not_memory(x) or not_values(x)
-    return Refusal(UnsupportedArrayError, *found) if found else None
+    return Unsupported(UnsupportedArrayError, *found) if found else None
 
 
 @_past_the_class
-def layout(x: torch.Tensor, /) -> Layout:
-    refused = refusal(x, leaving=True)
+def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
+    refused = unsupported(x, leaving=True)
     if refused:
-        raise refused.error.because("look at the memory of a torch tensor", refused.why, refused.do)
+        raise refused.error.build("look at the memory of a torch tensor", refused.reason, refused.hint)
     size = x.itemsize
-    return Layout(
+    return MemoryLayout(
         x.data_ptr(),
         tuple(x.shape),
         tuple(stride * size for stride in x.stride()),
         size,
-        settled=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
+        materialized=not (x.is_conj() or x.is_neg() or x._is_zerotensor()),
     )
+
+
+def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
+    return info.native_byteorder and layout.aligned and dense_items
+
+
+def namespace(x: torch.Tensor, /) -> ModuleType:
+    from array_api_compat import torch as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
+
+    return compat
+
+
+def copy(x: torch.Tensor, /) -> torch.Tensor:
+    made = without_pending(readable(x))
+    return x.clone() if made is x else made
+
+
+def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
+    if any(x.is_quantized for x in arrays):
+        raise UnsupportedArrayError.build(
+            "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
+        )
+    stacked = torch.stack([without_pending(readable(x)) for x in arrays])
+    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
+
+
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
+    # A check of each tensor would take as long as its conversion, so all are checked at once. Without these
+    # checks, torch would promote dtypes and read freed storage, without an error.
+    if _is_traced() or xs[0].is_quantized:
+        return None
+    if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
+        return None
+    if len(set(map(_dtype, xs))) > 1 or any(map(_offset, xs)):
+        return None
+    try:
+        dense = all(map(torch.Tensor.is_contiguous, xs))
+        if not dense or set(map(len, map(_storage, xs))) != {xs[0].nbytes}:
+            return None
+        return torch.stack(xs)
+    except (RuntimeError, TypeError):
+        return None
 
 
 def dtype_name(dtype: object, /) -> str | None:
     return _name(dtype) if isinstance(dtype, torch.dtype) else None
 
 
-def lacks(dtype: str, device: Device, /) -> Refusal | None:
+def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in _NATIVE:
-        return Refusal(DTypeError, f"torch has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"torch has no {dtype}", instead(dtype))
     if device.kind == "mps" and dtype in ("float64", "complex128"):
-        return Refusal(DTypeError, f"MPS has no {dtype}", instead(dtype))
+        return Unsupported(DTypeError, f"MPS has no {dtype}", instead(dtype))
     return None
 
 
@@ -145,6 +213,30 @@ def default_dtype(category: str, device: Device, /) -> str:
     return "int64" if category == "int" else "bool"
 
 
+def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    try:
+        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
+        for number in numbers:
+            dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
+    except (KeyError, RuntimeError):  # a dtype without a canonical name, or without a common dtype
+        return None
+    return _NAMES.get(dtype)
+
+
+def astype(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    return readable(x).to(getattr(torch, dtype))
+
+
+def check_cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
+    if x.numel() and loses(readable(x).detach(), dtype):
+        raise ValueLossError.narrowing(_name(x.dtype), dtype)
+    return x
+
+
+def devices() -> tuple[Device, ...]:
+    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+
+
 def device_name(device: object, /) -> Device | None:
     return named(device) if isinstance(device, torch.device) else None
 
@@ -154,17 +246,17 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     if kind == "gpu":
         kind = next(filter(count, accelerators()), "")
         if not kind:
-            raise DeviceError.because(
+            raise DeviceError.build(
                 f"put a torch tensor on {device!r}",
                 f"torch has no device {device} here, only {', '.join(devices())}",
                 "device='cpu'",
             )
     if device == CPU and near.kind == "cpu":
-        return CPU  # another library may have several, and an array may lie on the second
+        return CPU  # another library may have several, and its array may be on the second
     if kind == near.kind and (index in (None, near.index) or kind == "meta"):
         return near
     if near.kind == "meta":
-        raise DeviceError.because(
+        raise DeviceError.build(
             f"move a torch tensor from 'meta' to {device!r}",
             "meta holds no data",
             f"torch.empty_like(x, device={device!r})",
@@ -174,35 +266,29 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     return device_named(kind if index is None else f"{kind}:{index}")
 
 
-def devices() -> tuple[Device, ...]:
-    return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
+def to_dlpack(x: torch.Tensor, /) -> Exporter:
+    return Shown(x, current(x.device))
 
 
-def namespace(x: torch.Tensor, /) -> ModuleType:
-    from array_api_compat import torch as compat  # noqa: PLC0415 -- 14 ms, and only this verb needs it
-
-    return compat
+def detach(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach()
 
 
-def tracing() -> bool:
-    return _is_traced() or bool(_compiler())
+def require_grad(x: torch.Tensor, /) -> torch.Tensor:
+    return x.detach().requires_grad_()
 
 
-def outside(fn: Callable[..., Array], /) -> Callable[..., Array]:
-    def apart(*args: object) -> Array:
-        with torch._C.DisableTorchFunctionSubclass():
-            return fn(*args)
-
-    if tracing():
-        return torch.compiler.disable(apart)  # type: ignore[no-any-return, no-untyped-call] # theirs
-    return torch.inference_mode(mode=False)(apart) if torch.is_inference_mode_enabled() else apart
-
-
-def recording() -> bool:
+def is_grad_enabled() -> bool:
     return torch.is_grad_enabled()
 
 
-def peek(x: torch.Tensor, /) -> HostArray | None:
+def materialize(x: torch.Tensor, /) -> torch.Tensor:
+    if x._is_zerotensor():
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    return without_pending(x)
+
+
+def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
@@ -222,7 +308,7 @@ def peek(x: torch.Tensor, /) -> HostArray | None:
     return None
 
 
-def adopt(host: HostArray, /) -> torch.Tensor | None:
+def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     flags = host.flags
     if not flags.forc or _is_traced() or torch.is_inference_mode_enabled():
         return None
@@ -232,88 +318,29 @@ def adopt(host: HostArray, /) -> torch.Tensor | None:
         return None
 
 
-def detach(x: torch.Tensor, /) -> torch.Tensor:
-    return x.detach()
-
-
-def track(x: torch.Tensor, /) -> torch.Tensor:
-    return x.detach().requires_grad_()
-
-
-def settle(x: torch.Tensor, /) -> torch.Tensor:
-    if x._is_zerotensor():
-        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return x.resolve_conj().resolve_neg()
-
-
-def check(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    if x.numel() and loses(readable(x).detach(), dtype):
-        raise ValueLossError.narrowing(_name(x.dtype), dtype)
-    return x
-
-
-def cast(x: torch.Tensor, dtype: str, /) -> torch.Tensor:
-    return readable(x).to(getattr(torch, dtype))
-
-
-def copy(x: torch.Tensor, /) -> torch.Tensor:
-    return readable(x).clone()
-
-
-def move(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return _crossing.move(x, device)
-
-
-def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor:
-    if any(x.is_quantized for x in arrays):
-        raise UnsupportedArrayError.because(
-            "stack quantized tensors", "each may have a scale of its own", "x.dequantize()"
-        )
-    stacked = torch.stack([readable(x) for x in arrays])
-    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
-
-
-def holds(facts: Facts, layout: Layout, /) -> bool:
-    dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
-    return facts.native and layout.aligned and dense_items
-
-
-def to_host(x: torch.Tensor, /) -> HostArray:
-    bits = _BITS.get(x.dtype)
-    if bits is None:
-        return x.numpy()
-    return x.view(bits).numpy().view(native_dtype(_NAMES[x.dtype]))
-
-
-def from_host(host: HostArray, /) -> torch.Tensor:
-    raw = host if host.flags.writeable else _host.thaw(host)
-    if host.dtype.type.__module__ == "ml_dtypes":
-        return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
-    return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
-
-
-def export(x: torch.Tensor, /) -> Exporter:
-    return Shown(x, current(x.device))
-
-
-def import_(shown: Exporter, /) -> torch.Tensor:
-    return take(shown)
-
-
-def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
-    try:
-        dtype = reduce(torch.promote_types, (_NATIVE[word] for word in dtypes))
-        for number in numbers:
-            dtype = torch.result_type(torch.empty((), dtype=dtype, device="meta"), number)
-    except (KeyError, RuntimeError):  # a dtype without a canonical name, or torch promotes these to none
+def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
+    if torch.is_inference_mode_enabled() or not all(map(_is_dense, hosts)):
         return None
-    return _NAMES.get(dtype)
+    try:
+        return list(map(torch.from_numpy, hosts))
+    except (TypeError, ValueError):
+        return None
 
 
-def is_text(x: torch.Tensor, /) -> bool:
-    return False
+def is_tracing() -> bool:
+    return _is_traced() or bool(_compiler())
+
+
+def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
+    def plain(*args: object) -> Array:
+        with torch._C.DisableTorchFunctionSubclass():
+            return fn(*args)
+
+    if is_tracing():
+        return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
+    return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
 def _name(dtype: torch.dtype) -> str:
-    """The canonical name; torch's own word where there is none."""
+    """Return the canonical name, or torch's own word if there is none."""
     return _NAMES.get(dtype) or str(dtype).removeprefix("torch.")

@@ -1,8 +1,8 @@
-"""What every backend promises, as plain test functions over the fixture `backend`.
+"""The promises of every backend, as plain test functions over the fixture `backend`.
 
 ``pytest --pyargs xbridge.testing.conformance --xbridge=NAME`` runs them, and so does a test file that says
-``from xbridge.testing.conformance import *``. A check never asks the verb that it checks: values are known
-before an array is made of them, and memory is looked at where it lies.
+``from xbridge.testing.conformance import *``. A check takes another route than the function that it checks:
+values are known before an array is made of them, and memory is read at its address.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pkgutil import iter_modules
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
     import pytest  # noqa: F401 -- likewise
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "run the conformance suite", f"{_error.name} is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 

@@ -1,7 +1,7 @@
-"""A cast is the library's own, and NumPy's where all libraries agree; one that nobody named loses nothing.
+"""Casts: the library's own, or NumPy's if both agree; a cast to an unnamed dtype keeps every value.
 
-Libraries agree on what a value becomes that fits: it is exact, or rounded to the nearest, or cut off towards
-zero on the way to an integer. They differ where it does not fit, so nothing of that is tried here.
+Libraries agree on the result for a value that fits: it is exact, or rounded to the nearest, or truncated
+towards zero to an integer. They differ for values that do not fit, so these tests do not cast any.
 """
 
 from __future__ import annotations
@@ -11,24 +11,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
-from xbridge._host._memory import native_dtype
-from xbridge._look import dtype_of
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DTypeError, ValueLossError
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, plain, telling, variants
-from xbridge.testing.conformance._memory import apart, read, refusal_of, same_bits, spot
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    for_own_arrays,
+    make_sample,
+    plain_array,
+    swept_dtypes,
+    variants,
+)
+from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._devices import Device
-    from xbridge._protocol import HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import HostArray
+    from xbridge.testing.samples.model import Sample
 
 _WHOLE_NUMBERS = (*range(-5, 6), 100, -100, 127, 255)
 _LARGE_NUMBERS = (2**24 + 1, 2**53 + 1, 2**62 + 1)
@@ -47,8 +56,8 @@ _TIES = (1 + 2**-9, 1 + 3 * 2**-9, 1 + 2**-11, 1 + 3 * 2**-12, 1 + 2**-24, 1 + 3
 _ENDS = (float("inf"), float("-inf"), float("nan"))
 
 
-def agreed(dtype: str, other: str) -> tuple[HostArray, HostArray]:
-    """Values of a dtype that fit another one, and what they are there."""
+def representable(dtype: str, other: str) -> tuple[HostArray, HostArray]:
+    """Return values of a dtype that fit another one, and the same values cast by NumPy."""
     source, target = native_dtype(dtype), native_dtype(other)
     numbers: list[complex] = [
         n for n in (*_WHOLE_NUMBERS, *_LARGE_NUMBERS, *_ENDS_OF_INTEGERS) if _fits(n, dtype)
@@ -68,7 +77,7 @@ def agreed(dtype: str, other: str) -> tuple[HostArray, HostArray]:
 
 
 def _fits(n: complex, dtype: str) -> bool:
-    """Whether a number lies between the ends of a dtype."""
+    """Return True if a number is within the range of a dtype."""
     if category(dtype) == "int":
         low, high = exact_integers(dtype)
         return isinstance(n, (int, float)) and low <= n <= high
@@ -78,21 +87,21 @@ def _fits(n: complex, dtype: str) -> bool:
 
 
 def _rounds_twice(dtype: str, other: str) -> bool:
-    """Whether libraries go there in two steps, or go their own ways."""
+    """Return True if libraries cast in two steps, or differ in their rounding."""
     return "float8" in dtype + other or (DTYPES[dtype].bits > 32 and DTYPES[other].bits < 32)
 
 
 def casts(backend: str) -> Iterator[tuple[str, str, HostArray, HostArray]]:
-    """Every pair of dtypes between which there is a cast, with values on either side."""
-    for dtype in held(backend):
-        for other in held(backend):
+    """Yield every pair of dtypes with a cast, with the values before and after it."""
+    for dtype in swept_dtypes(backend):
+        for other in swept_dtypes(backend):
             drops = category(dtype) == "complex" and category(other) not in ("complex", "bool")
             if not drops and not ("float8" in dtype and "float8" in other):
-                yield dtype, other, *agreed(dtype, other)
+                yield dtype, other, *representable(dtype, other)
 
 
 def same_values(found: HostArray, values: HostArray) -> bool:
-    """Whether two arrays have one dtype and the same bits, but for those of NaN, of which there are many."""
+    """Return True if two arrays have one dtype and the same bits, except for the payloads of NaNs."""
     if found.dtype != values.dtype or found.shape != values.shape:
         return False
     parts = [(np.real(x), np.imag(x)) if x.dtype.kind == "c" else (x,) for x in (found, values)]
@@ -102,97 +111,99 @@ def same_values(found: HostArray, values: HostArray) -> bool:
     return True
 
 
-# -- that were asked for -------------------------------------------------------------------------
+# -- to a named dtype ----------------------------------------------------------------------------
 
 
-def test_a_cast_within_the_library_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+def test_a_cast_within_the_library_rounds_like_numpy(backend: str) -> None:
     for dtype, other, values, there in casts(backend):
-        x = plain(backend, values)
-        for cast in (to_backend(x, backend, dtype=other), get(backend).cast(x, other)):
+        x = plain_array(backend, values)
+        for cast in (to_backend(x, backend, dtype=other), get(backend).astype(x, other)):
             assert dtype_of(cast) == other
             assert same_values(read(backend, cast), there), f"{dtype} to {other}"
         assert same_bits(read(backend, x), values), "the source was changed"
 
 
-def test_a_cast_from_the_host_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+def test_a_cast_from_the_host_rounds_like_numpy(backend: str) -> None:
     for dtype, other, values, there in casts(backend):
         cast = to_backend(values.copy(), backend, dtype=other)
         assert dtype_of(cast) == other
         assert same_values(read(backend, cast), there), f"{dtype} to {other}"
 
 
-def test_a_cast_to_the_host_is_exact_or_rounds_as_everybody_does(backend: str) -> None:
+def test_a_cast_to_the_host_rounds_like_numpy(backend: str) -> None:
     for dtype, other, values, there in casts(backend):
-        assert same_values(to_numpy(plain(backend, values), dtype=other), there), f"{dtype} to {other}"
+        assert same_values(to_numpy(plain_array(backend, values), dtype=other), there), f"{dtype} to {other}"
 
 
-def test_every_way_of_lying_is_cast_alike(backend: str) -> None:
-    known = samples_of(backend).ways
+def test_every_layout_is_cast_to_the_same_values(backend: str) -> None:
+    cases = samples_of(backend).cases
     for dtype, other in (("float32", "float64"), ("complex64", "complex128"), ("int32", "int64")):
-        if {dtype, other} <= set(held(backend)):
-            values = np.arange(-6, 6).reshape(WHOLE).astype(dtype) * native_dtype(dtype).type(
+        if {dtype, other} <= set(common_dtypes(backend)):
+            values = np.arange(-6, 6).reshape(FULL_SHAPE).astype(dtype) * native_dtype(dtype).type(
                 1 if "i" in dtype else 1j if "c" in dtype else 0.5
             )
-            for way in (way for way in known if known[way].takes(dtype, WHOLE)):
-                x, laid, *_ = lay(backend, way, values)
+            for layout in (name for name, case in cases.items() if case.takes(dtype, FULL_SHAPE)):
+                x, laid, *_ = make_sample(backend, layout, values)
                 there = laid.astype(other)
-                assert same_bits(read(backend, to_backend(x, backend, dtype=other)), there), way
-                assert same_bits(to_numpy(x, dtype=other), there), way
+                assert same_bits(read(backend, to_backend(x, backend, dtype=other)), there), layout
+                assert same_bits(to_numpy(x, dtype=other), there), layout
 
 
-@of_its_own
+@for_own_arrays
 def test_a_cast_to_its_own_dtype_changes_nothing(backend: str, sample: Sample) -> None:
     word = sample.values.dtype.name
     assert same_bits(read(backend, to_backend(sample.array, backend, dtype=word)), sample.values)
     assert same_bits(read(HOST, to_numpy(sample.array, dtype=word)), sample.values)
 
 
-def test_a_cast_that_the_host_may_do_has_the_bits_of_the_librarys_own(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
-        for dtype, other in _alike(backend, device):
+def test_declared_host_casts_match_numpy_bit_for_bit(backend: str) -> None:
+    module = get(backend)
+    for device in module.devices():
+        for dtype, other in _host_casts(backend, device):
             with np.errstate(all="ignore"):
-                small = telling(other if category(other) == category(dtype) else dtype, (40,)).astype(dtype)
+                small = edge_values(other if category(other) == category(dtype) else dtype, (40,)).astype(
+                    dtype
+                )
                 close = np.array([tie + end for tie in _TIES for end in (2**-40, 0, -(2**-40))]).astype(dtype)
-                for values in (small, close, *(telling(dtype, (40,), turn) for turn in range(4))):
-                    x = plain(backend, values)
-                    x = x if room.describe(x).device == device else room.move(x, device)
-                    own = read(backend, room.cast(x, other))
+                for values in (small, close, *(edge_values(dtype, (40,), turn) for turn in range(4))):
+                    x = plain_array(backend, values)
+                    x = x if module.array_info(x).device == device else module.to_device(x, device)
+                    own = read(backend, module.astype(x, other))
                     assert same_values(own, values.astype(other)), f"{dtype} to {other} on {device}"
 
 
-def _alike(backend: str, device: Device) -> Iterator[tuple[str, str]]:
-    """Casts on a device of which the library says that they give the host's numbers."""
-    room = get(backend)
-    agrees = getattr(room, "agrees", None)
-    for dtype, other in permutations(held(backend), 2):
-        said = (dtype, other) in room.host_casts or (agrees and agrees(dtype, other, device))
-        if said and not (room.lacks(dtype, device) or room.lacks(other, device)):
+def _host_casts(backend: str, device: Device) -> Iterator[tuple[str, str]]:
+    """Yield the casts on a device that the backend declares to match NumPy."""
+    module = get(backend)
+    for dtype, other in permutations(swept_dtypes(backend), 2):
+        own = not module.host_only and module.cast_matches_numpy(dtype, other, device)
+        said = own or (dtype, other) in module.host_casts
+        if said and not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device)):
             yield dtype, other
 
 
-def test_a_cast_that_drops_imaginary_parts_is_refused(backend: str) -> None:
-    for dtype in (word for word in held(backend) if category(word) == "complex"):
-        for other in (word for word in held(backend) if category(word) in ("int", "float")):
-            x = plain(backend, telling(dtype, WHOLE))
-            assert isinstance(refusal_of(to_backend, x, backend, dtype=other), DTypeError)
-            assert isinstance(refusal_of(to_numpy, x, dtype=other), DTypeError)
+def test_a_cast_that_drops_imaginary_parts_raises(backend: str) -> None:
+    for dtype in (word for word in common_dtypes(backend) if category(word) == "complex"):
+        for other in (word for word in common_dtypes(backend) if category(word) in ("int", "float")):
+            x = plain_array(backend, edge_values(dtype, FULL_SHAPE))
+            assert isinstance(error_of(to_backend, x, backend, dtype=other), DTypeError)
+            assert isinstance(error_of(to_numpy, x, dtype=other), DTypeError)
 
 
-# -- that nobody named ---------------------------------------------------------------------------
+# -- to an unnamed dtype -------------------------------------------------------------------------
 
 
 def narrowings(backend: str) -> Iterator[tuple[str, str]]:
-    """Dtypes that become narrower ones, if the defaults of the library are such."""
-    for dtype in held(backend):
-        for other in held(backend):
+    """Yield each dtype with each narrower dtype of its kind."""
+    for dtype in swept_dtypes(backend):
+        for other in common_dtypes(backend):
             alike = DTYPES[dtype].kind == DTYPES[other].kind and "float8" not in dtype + other
             if alike and DTYPES[other].bits < DTYPES[dtype].bits:
                 yield dtype, other
 
 
-def _kept_and_lost(dtype: str, other: str) -> tuple[list[complex], list[list[complex]]]:
-    """Values that survive in a narrower dtype, and lists of values of which one does not."""
+def _exact_and_lossy(dtype: str, other: str) -> tuple[list[complex], list[list[complex]]]:
+    """Return values that fit a narrower dtype, and lists with one value that does not."""
     if category(dtype) == "int":
         low, high = exact_integers(other)
         least = exact_integers(dtype)[0]
@@ -210,82 +221,82 @@ def _kept_and_lost(dtype: str, other: str) -> tuple[list[complex], list[list[com
     return [*kept], [*lost, [complex(0, -large), 0j]] if category(dtype) == "complex" else lost
 
 
-def _behind_many(number: complex) -> list[complex]:
-    """The number behind more zeros than anybody looks at one by one."""
+def _after_zeros(number: complex) -> list[complex]:
+    """Put a number behind 4096 zeros."""
     return [*[0] * (1 << 12), number]
 
 
 def _one_of_each_kind(backend: str, device: Device) -> Iterator[tuple[str, str]]:
-    """For each kind of dtype that is there, a narrowing in which something can be lost."""
-    room, found = get(backend), {}
+    """Yield one narrowing that can lose a value for each kind of dtype on the device."""
+    module, found = get(backend), {}
     for dtype, other in narrowings(backend):
-        there = not (room.lacks(dtype, device) or room.lacks(other, device))
-        if there and _kept_and_lost(dtype, other)[1]:
+        there = not (module.unsupported_dtype(dtype, device) or module.unsupported_dtype(other, device))
+        if there and _exact_and_lossy(dtype, other)[1]:
             found[DTYPES[dtype].kind] = dtype, other
     yield from found.values()
 
 
-def _in_every_way(backend: str, device: Device, *several: HostArray) -> Iterator[Sample]:
-    """Arrays on a device that hold one or the other of some values, in each way of lying that takes them."""
+def _in_every_layout(backend: str, device: Device, *several: HostArray) -> Iterator[Sample]:
+    """Yield arrays on a device that hold each of some values, in every layout that takes them."""
     for values in several:
-        for way, known in samples_of(backend).ways.items():
-            if known.takes(values.dtype.name, values.shape):
-                yield from variants(backend, way, values, device)
+        for layout, case in samples_of(backend).cases.items():
+            if case.takes(values.dtype.name, values.shape):
+                yield from variants(backend, layout, values, device)
 
 
-def test_a_value_that_would_be_lost_unasked_is_noticed(backend: str) -> None:
-    room = get(backend)
+def test_check_cast_raises_if_a_value_would_be_lost(backend: str) -> None:
+    module = get(backend)
     for dtype, other in narrowings(backend):
         kind = native_dtype(dtype)
-        kept, lost = _kept_and_lost(dtype, other)
+        kept, lost = _exact_and_lossy(dtype, other)
         for numbers in (kept, [], *kept):
-            x = room.settle(plain(backend, np.array(numbers, kind)))
-            assert room.check(x, other) is x, f"nothing is lost between {dtype} and {other}"
+            x = module.materialize(plain_array(backend, np.array(numbers, kind)))
+            assert module.check_cast(x, other) is x, f"every value fits from {dtype} to {other}"
         alone = [numbers[0] for numbers in lost[:1]]
-        for numbers in (*lost, *alone, *map(_behind_many, alone)):
-            x = room.settle(plain(backend, np.array(numbers, kind)))
-            refused = refusal_of(room.check, x, other)
+        for numbers in (*lost, *alone, *map(_after_zeros, alone)):
+            x = module.materialize(plain_array(backend, np.array(numbers, kind)))
+            refused = error_of(module.check_cast, x, other)
             assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, unasked to {other}"
 
 
-def test_a_loss_is_noticed_however_an_array_lies_and_wherever_it_is(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
+def test_check_cast_detects_loss_in_every_layout_and_on_every_device(backend: str) -> None:
+    module = get(backend)
+    for device in module.devices():
         for dtype, other in _one_of_each_kind(backend, device):
-            whole = np.zeros(WHOLE, native_dtype(dtype))
-            whole[:, -1] = _kept_and_lost(dtype, other)[1][0][0]  # repeating elements keeps some of these
-            for sample in _in_every_way(backend, device, whole, whole[0, -1, ...].copy()):
-                nowhere = room.layout(sample.array).is_nowhere()
-                x = room.settle(sample.array) if nowhere else sample.array
-                refused = refusal_of(room.check, x, other)
-                assert isinstance(refused, ValueLossError), (sample.way, sample.values, device)
+            whole = np.zeros(FULL_SHAPE, native_dtype(dtype))
+            whole[:, -1] = _exact_and_lossy(dtype, other)[1][0][0]  # repeating elements keeps some of these
+            for sample in _in_every_layout(backend, device, whole, whole[0, -1, ...].copy()):
+                nowhere = module.memory_layout(sample.array).is_unallocated()
+                x = module.materialize(sample.array) if nowhere else sample.array
+                refused = error_of(module.check_cast, x, other)
+                assert isinstance(refused, ValueLossError), (sample.layout, sample.values, device)
 
 
-def test_default_is_no_wider_than_the_librarys_own_and_loses_nothing(backend: str) -> None:
-    room = get(backend)
-    for dtype in held(backend):
-        narrow = no_wider(dtype, room.default_dtype(category(dtype), CPU))
+def test_dtype_default_narrows_without_loss(backend: str) -> None:
+    module = get(backend)
+    for dtype in common_dtypes(backend):
+        narrow = no_wider(dtype, module.default_dtype(category(dtype), CPU))
         values = np.array([0, 1, 100]).astype(native_dtype(dtype))
-        for x in (plain(backend, values), values.copy()):
+        for x in (plain_array(backend, values), values.copy()):
             cast = to_backend(x, backend, dtype="default")
             assert dtype_of(cast) == narrow
             assert same_bits(read(backend, cast), values.astype(native_dtype(narrow)))
         if narrow != dtype and category(dtype) in ("float", "complex"):
             large = np.array([1e300, 1.0]).astype(native_dtype(dtype))
-            for x in (plain(backend, large), large.copy()):
-                refused = refusal_of(to_backend, x, backend, dtype="default")
+            for x in (plain_array(backend, large), large.copy()):
+                refused = error_of(to_backend, x, backend, dtype="default")
                 assert isinstance(refused, ValueLossError)
 
 
-def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend: str) -> None:
-    room = get(backend)
-    for device in room.devices():
-        there = [word for word in DTYPES if room.lacks(word, device) is None]
-        for dtype in held(HOST):
+def test_dtype_nearest_keeps_supported_dtypes_and_the_kind_of_others(backend: str) -> None:
+    module = get(backend)
+    for device in module.devices():
+        there = [word for word in DTYPES if module.unsupported_dtype(word, device) is None]
+        for dtype in swept_dtypes(HOST):
             alike = [word for word in there if category(word) == category(dtype)]
             values = np.array([1, 1, 1]).astype(native_dtype(dtype))
             if not alike:
-                refused = refusal_of(to_backend, values, backend, device=device, dtype="nearest")
+                refused = error_of(to_backend, values, backend, device=device, dtype="nearest")
                 assert isinstance(refused, DTypeError), f"{dtype} on {device}"
                 continue
             found = to_backend(values, backend, device=device, dtype="nearest")
@@ -295,26 +306,28 @@ def test_nearest_keeps_a_dtype_that_is_there_and_else_stays_in_its_kind(backend:
             if holds_every(dtype, near):
                 continue
             assert not any(holds_every(dtype, word) for word in alike), f"{dtype} on {device} became {near}"
-            for numbers in _kept_and_lost(dtype, near)[1]:
+            for numbers in _exact_and_lossy(dtype, near)[1]:
                 lost = np.array(numbers).astype(native_dtype(dtype))
-                refused = refusal_of(to_backend, lost, backend, device=device, dtype="nearest")
+                refused = error_of(to_backend, lost, backend, device=device, dtype="nearest")
                 assert isinstance(refused, ValueLossError), f"{numbers} in {dtype}, which became {near}"
 
 
-def test_a_cast_of_no_elements_is_new_memory_too(backend: str) -> None:
-    for dtype in held(backend):
-        x = plain(backend, np.zeros((0, 2), native_dtype(dtype)))
-        for other in (word for word in held(backend) if word != dtype and category(word) == category(dtype)):
-            refused = refusal_of(to_backend, x, backend, dtype=other, copy=False)
+def test_a_cast_of_an_empty_array_makes_new_memory(backend: str) -> None:
+    for dtype in swept_dtypes(backend):
+        x = plain_array(backend, np.zeros((0, 2), native_dtype(dtype)))
+        for other in (
+            word for word in common_dtypes(backend) if word != dtype and category(word) == category(dtype)
+        ):
+            refused = error_of(to_backend, x, backend, dtype=other, copy=False)
             assert isinstance(refused, CopyError), f"{dtype} to {other}"
         assert to_backend(x, backend, dtype=dtype, copy=False) is x
 
 
-@of_its_own
+@for_own_arrays
 def test_a_cast_makes_new_memory(backend: str, sample: Sample) -> None:
-    room, word = get(backend), sample.values.dtype.name
+    module, word = get(backend), sample.values.dtype.name
     wider = {"float32": "float64", "complex64": "complex128", "int32": "int64"}.get(word)
-    if wider in held(backend):
-        for x in (room.cast(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
-            assert apart(spot(backend, x), spot(backend, sample.array))
+    if wider in common_dtypes(backend):
+        for x in (module.astype(sample.array, wider), to_backend(sample.array, backend, dtype=wider)):
+            assert disjoint(memory_of(backend, x), memory_of(backend, sample.array))
         assert same_bits(read(backend, sample.array), sample.values)

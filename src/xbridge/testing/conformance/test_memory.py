@@ -1,7 +1,7 @@
-"""Memory is shared where that is safe, and nowhere else; `copy` means what it says.
+"""Memory: it is shared only if that is safe, and `copy` is followed.
 
-What must be shared follows from how an array lies and from the facts of the library. Whether it is shared is
-seen by addresses, and by a write on one side that shows on the other, or does not.
+The layout of the array and the flags of the backend decide if memory must be shared. The tests
+compare addresses, and write on one side and read on the other.
 """
 
 from __future__ import annotations
@@ -13,133 +13,148 @@ import numpy as np
 import pytest
 
 from xbridge import _host
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._look import shares_memory
-from xbridge._protocol import Facts
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import ArrayInfo
+from xbridge._inspect import shares_memory
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import CopyError
-from xbridge.testing._promises import promise
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, of_its_own, of_the_host, plain, sweep, telling
-from xbridge.testing.conformance._memory import (
-    apart,
-    home,
+from xbridge.testing._gaps import promise
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    for_host_arrays,
+    for_own_arrays,
+    plain_array,
+    sweep,
+    swept_dtypes,
+)
+from xbridge.testing.conformance._probes import (
+    always_copies,
+    default_device,
+    disjoint,
+    error_of,
+    flip_bits,
+    host_memory_of,
     is_aligned,
-    poke,
+    memory_of,
     read,
-    reads_in,
-    refusal_of,
     refused_write,
     same_bits,
-    spot,
-    together,
-    within_reach,
+    same_memory,
 )
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge._protocol import Array, HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge._core.protocol import Array, HostArray
+    from xbridge.testing.samples.model import Sample
 
 
-def _host_facts(host: HostArray) -> Facts:
-    return Facts(host.dtype.newbyteorder("=").name, CPU, host.shape, native=host.dtype.isnative)
+def _host_info(host: HostArray) -> ArrayInfo:
+    return ArrayInfo(host.dtype.newbyteorder("=").name, CPU, host.shape, native_byteorder=host.dtype.isnative)
 
 
-def _is_taken(backend: str, host: HostArray) -> bool:
-    """Whether the library is to look at memory of the host as it is."""
-    room, layout = get(backend), get(HOST).layout(host)
-    if backend == HOST or reads_in(room):
+def _is_shared(backend: str, host: HostArray) -> bool:
+    """Return True if the library must share this host memory."""
+    module, layout = get(backend), get(HOST).memory_layout(host)
+    if backend == HOST or always_copies(module):
         return backend == HOST
-    guarded = not host.flags.writeable or layout.repeats()
-    return room.holds(_host_facts(host), layout) and not room.immutable and (room.readonly or not guarded)
+    guarded = not host.flags.writeable or layout.may_overlap_itself()
+    return (
+        module.accepts_layout(_host_info(host), layout)
+        and not module.assumes_immutable
+        and (module.readonly or not guarded)
+    )
 
 
 # -- sharing -------------------------------------------------------------------------------------
 
 
-@of_its_own
-def test_nothing_to_change_gives_the_array_itself(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_an_array_that_already_fits_is_returned_itself(backend: str, sample: Sample) -> None:
     x = sample.array
     assert to_backend(x, backend) is x
-    assert to_backend(x, backend, device=home(backend), copy=False) is x
-    if get(backend).describe(x).native:
+    assert to_backend(x, backend, device=default_device(backend), copy=False) is x
+    if get(backend).array_info(x).native_byteorder:
         assert to_backend(x, backend, dtype=sample.values.dtype.name) is x
 
 
 @promise("host")
-@of_its_own
-def test_numpy_looks_at_the_memory_unless_something_is_pending_on_it(backend: str, sample: Sample) -> None:
-    settled = get(backend).layout(sample.array).settled
+@for_own_arrays
+def test_to_numpy_shares_materialized_memory(backend: str, sample: Sample) -> None:
+    materialized = get(backend).memory_layout(sample.array).materialized
     host = to_numpy(sample.array)
-    if settled:
-        assert together(spot(HOST, host), spot(backend, sample.array))
-        assert together(spot(HOST, to_numpy(sample.array, copy=False)), spot(backend, sample.array))
+    if materialized:
+        assert same_memory(memory_of(HOST, host), memory_of(backend, sample.array))
+        assert same_memory(
+            memory_of(HOST, to_numpy(sample.array, copy=False)), memory_of(backend, sample.array)
+        )
         return
-    assert apart(spot(HOST, host), spot(backend, sample.array))
+    assert disjoint(memory_of(HOST, host), memory_of(backend, sample.array))
     if sample.values.size:
-        assert isinstance(refusal_of(to_numpy, sample.array, copy=False), CopyError)
+        assert isinstance(error_of(to_numpy, sample.array, copy=False), CopyError)
 
 
 @promise("host")
-@of_the_host
-def test_the_library_looks_at_memory_of_the_host_where_that_is_safe(backend: str, sample: Sample) -> None:
-    taken = _is_taken(backend, sample.array)
+@for_host_arrays
+def test_from_numpy_shares_memory_if_that_is_safe(backend: str, sample: Sample) -> None:
+    taken = _is_shared(backend, sample.array)
     x = to_backend(sample.array, backend)
     if taken:
-        assert together(spot(backend, x), spot(HOST, sample.array))
-        assert together(
-            spot(backend, to_backend(sample.array, backend, copy=False)), spot(HOST, sample.array)
+        assert same_memory(memory_of(backend, x), memory_of(HOST, sample.array))
+        assert same_memory(
+            memory_of(backend, to_backend(sample.array, backend, copy=False)), memory_of(HOST, sample.array)
         )
     else:
-        assert apart(spot(backend, x), spot(HOST, sample.array))
+        assert disjoint(memory_of(backend, x), memory_of(HOST, sample.array))
         if sample.values.size:
-            assert isinstance(refusal_of(to_backend, sample.array, backend, copy=False), CopyError)
+            assert isinstance(error_of(to_backend, sample.array, backend, copy=False), CopyError)
 
 
-@of_its_own
+@for_own_arrays
 def test_a_write_to_shared_memory_shows_on_the_other_side(backend: str, sample: Sample) -> None:
     host = to_numpy(sample.array)
-    if get(backend).layout(sample.array).settled:
-        poke(within_reach(backend, sample.array), sample.values.dtype.name)
+    if get(backend).memory_layout(sample.array).materialized:
+        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(HOST, host), read(backend, sample.array))
         assert same_bits(read(HOST, host), sample.values) == (sample.values.size == 0)
 
 
 @promise("sharing")
-def test_dense_memory_of_the_host_is_taken_as_it_is(backend: str) -> None:
-    room = get(backend)
-    for dtype in held(backend):
-        for shape in (WHOLE, (), (5,)):
-            host = telling(dtype, shape)
-            assert room.holds(_host_facts(host), get(HOST).layout(host))
-            assert together(spot(backend, room.from_host(host)), spot(HOST, host))
+def test_dense_host_memory_is_shared(backend: str) -> None:
+    module = get(backend)
+    for dtype in swept_dtypes(backend):
+        for shape in (FULL_SHAPE, (), (5,)):
+            host = edge_values(dtype, shape)
+            assert module.accepts_layout(_host_info(host), get(HOST).memory_layout(host))
+            assert same_memory(memory_of(backend, module.from_numpy(host)), memory_of(HOST, host))
 
 
 @promise("host")
-@of_the_host
-def test_what_it_says_that_it_holds_it_holds(backend: str, sample: Sample) -> None:
-    room, host = get(backend), sample.array
-    assert "host" not in room.gaps, "its arrays are nowhere in host memory"
-    if room.holds(_host_facts(host), get(HOST).layout(host)):
-        x = room.from_host(host.view(np.ndarray))
+@for_host_arrays
+def test_accepted_layouts_keep_every_bit(backend: str, sample: Sample) -> None:
+    module, host = get(backend), sample.array
+    assert "host" not in module.gaps, "its arrays are never in host memory"
+    if module.accepts_layout(_host_info(host), get(HOST).memory_layout(host)):
+        x = module.from_numpy(host.view(np.ndarray))
         assert same_bits(read(backend, x), sample.values)
-        layout = room.layout(x)
-        assert together(layout, spot(HOST, host)) or layout.is_nowhere() or reads_in(room)
-        assert room.describe(x).dtype == sample.values.dtype.name
+        layout = module.memory_layout(x)
+        assert same_memory(layout, memory_of(HOST, host)) or layout.is_unallocated() or always_copies(module)
+        assert module.array_info(x).dtype == sample.values.dtype.name
         assert layout.aligned is is_aligned(layout, host.dtype.alignment) or not host.size
 
 
 @promise("host")
-@of_its_own
-def test_a_view_on_the_host_is_a_view(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    x = room.detach(sample.array) if sample.tracked else sample.array
-    if room.layout(x).settled:
-        host = room.to_host(x)
+@for_own_arrays
+def test_to_numpy_of_the_backend_returns_a_view(backend: str, sample: Sample) -> None:
+    module = get(backend)
+    x = module.detach(sample.array) if sample.tracked else sample.array
+    if module.memory_layout(x).materialized:
+        host = module.to_numpy(x)
         assert type(host) is np.ndarray
-        assert together(spot(HOST, host), spot(backend, sample.array))
+        assert same_memory(memory_of(HOST, host), memory_of(backend, sample.array))
         assert same_bits(read(HOST, host), sample.values)
 
 
@@ -147,40 +162,40 @@ def test_a_view_on_the_host_is_a_view(backend: str, sample: Sample) -> None:
 
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
-    """Everything that must be new memory."""
-    room, name = get(backend), get(backend).describe(x).dtype
+    """Return every result that must be new memory."""
+    module, name = get(backend), get(backend).array_info(x).dtype
     made = [(backend, to_backend(x, backend, copy=True)), (HOST, to_numpy(x, copy=True))]
-    made += [(backend, room.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
+    made += [(backend, module.copy(x)), (HOST, to_numpy(x, copy=True, dtype=name))]
     wider = "complex128" if name.startswith("complex") else "float64"
-    if wider in held(backend) and wider != name:
-        made += [(backend, room.cast(x, wider)), (HOST, to_numpy(x, dtype=wider))]
+    if wider in common_dtypes(backend) and wider != name:
+        made += [(backend, module.astype(x, wider)), (HOST, to_numpy(x, dtype=wider))]
     return made
 
 
-@of_its_own
-def test_a_copy_shares_no_memory_and_no_fate(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_a_copy_shares_no_memory(backend: str, sample: Sample) -> None:
     for name, copied in _copies(backend, sample.array):
-        assert apart(spot(name, copied), spot(backend, sample.array))
+        assert disjoint(memory_of(name, copied), memory_of(backend, sample.array))
         before = read(name, copied)
-        poke(within_reach(backend, sample.array), sample.values.dtype.name)
+        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
         assert same_bits(read(name, copied), before)
-        poke(within_reach(backend, sample.array), sample.values.dtype.name)
-        poke(within_reach(name, copied), get(name).describe(copied).dtype)
+        flip_bits(host_memory_of(backend, sample.array), sample.values.dtype.name)
+        flip_bits(host_memory_of(name, copied), get(name).array_info(copied).dtype)
         assert same_bits(read(backend, sample.array), sample.values)
 
 
-@of_the_host
-def test_a_copy_from_the_host_shares_no_memory_and_no_fate(backend: str, sample: Sample) -> None:
+@for_host_arrays
+def test_a_copy_of_a_host_array_shares_no_memory(backend: str, sample: Sample) -> None:
     copied = to_backend(sample.array, backend, copy=True)
-    assert apart(spot(backend, copied), spot(HOST, sample.array))
-    poke(spot(HOST, sample.array), sample.values.dtype.name)
+    assert disjoint(memory_of(backend, copied), memory_of(HOST, sample.array))
+    flip_bits(memory_of(HOST, sample.array), sample.values.dtype.name)
     assert same_bits(read(backend, copied), sample.values)
-    if any(way.writable for way in samples_of(backend).ways.values()):
-        assert not refused_write(backend, copied), "it is the caller's own"
+    if any(case.writable for case in samples_of(backend).cases.values()):
+        assert not refused_write(backend, copied), "a copy is writable"
 
 
-@of_its_own
-def test_a_copy_on_the_host_is_the_callers_own(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_a_copy_on_the_host_is_writable(backend: str, sample: Sample) -> None:
     host = to_numpy(sample.array, copy=True)
     assert host.flags.writeable
     assert host.flags.owndata or host.base is not None
@@ -189,41 +204,41 @@ def test_a_copy_on_the_host_is_the_callers_own(backend: str, sample: Sample) -> 
 
 
 def _order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
-    """The axes along which there is somewhere to go, the longest way first."""
+    """Return the axes with more than one element, the longest stride first."""
     axes = [axis for axis, n in enumerate(shape) if n > 1]
     return sorted(axes, key=lambda axis: -abs(strides[axis]))
 
 
-@promise("order")
+@promise("axis_order")
 def test_a_copy_is_dense_and_keeps_the_order_of_the_axes(backend: str) -> None:
     for name in dict.fromkeys((backend, HOST)):
-        for sample in sweep(name, held(backend)):
-            source = get(name).layout(sample.array)
-            if source.repeats() or not sample.values.size:
+        for sample in sweep(name, swept_dtypes(backend)):
+            source = get(name).memory_layout(sample.array)
+            if source.may_overlap_itself() or not sample.values.size:
                 continue
             copies = [(target, to_backend(sample.array, target, copy=True)) for target in (backend, HOST)]
             for target, copied in [*copies, (name, get(name).copy(sample.array))]:
-                layout = spot(target, copied)
-                if layout.is_nowhere():
+                layout = memory_of(target, copied)
+                if layout.is_unallocated():
                     continue
                 low, high = layout.span()
                 assert high - low == sample.values.nbytes, "the copy has holes"
                 order = _order(source.strides, source.shape)
-                assert _order(layout.strides, layout.shape) == order, sample.way
+                assert _order(layout.strides, layout.shape) == order, sample.layout
 
 
-# -- leave to write ------------------------------------------------------------------------------
+# -- permission to write -------------------------------------------------------------------------
 
 
 @promise("host")
-@of_its_own
-def test_numpy_may_write_what_the_library_writes_and_nobody_follows(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_a_shared_host_array_is_writable_only_if_its_source_is(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    room, host = get(backend), to_numpy(sample.array)
-    layout = room.layout(sample.array)
-    shut = sample.tracked or layout.repeats() or not layout.writable
-    if layout.settled:
+    module, host = get(backend), to_numpy(sample.array)
+    layout = module.memory_layout(sample.array)
+    shut = sample.tracked or layout.may_overlap_itself() or not layout.writable
+    if layout.materialized:
         assert host.flags.writeable is not shut
     if not host.flags.writeable and sample.values.size:
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -233,41 +248,48 @@ def test_numpy_may_write_what_the_library_writes_and_nobody_follows(backend: str
         assert same_bits(read(backend, sample.array), sample.values)
 
 
-@of_the_host
-def test_what_may_not_be_written_is_not_written_through_the_library(backend: str, sample: Sample) -> None:
+@for_host_arrays
+def test_read_only_memory_is_never_written_through_the_library(backend: str, sample: Sample) -> None:
     if backend == HOST:
         return
-    x, layout = to_backend(sample.array, backend), get(HOST).layout(sample.array)
-    if layout.repeats() or not layout.writable:
-        assert apart(spot(backend, x), spot(HOST, sample.array)) or not spot(backend, x).writable
+    x, layout = to_backend(sample.array, backend), get(HOST).memory_layout(sample.array)
+    if layout.may_overlap_itself() or not layout.writable:
+        assert (
+            disjoint(memory_of(backend, x), memory_of(HOST, sample.array))
+            or not memory_of(backend, x).writable
+        )
         refused_write(backend, x)
         assert same_bits(read(HOST, sample.array), sample.values)
 
 
 @promise("readonly")
-def test_memory_that_may_not_be_written_is_looked_at_read_only(backend: str) -> None:
-    dtype = "float32" if "float32" in held(backend) else held(backend)[0]
-    room, host = get(backend), _host.copy(telling(dtype, (1 << 16,)), "C")  # where everybody takes it over
+def test_read_only_host_memory_gives_a_read_only_array(backend: str) -> None:
+    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
+    module, host = (
+        get(backend),
+        _host.copy(edge_values(dtype, (1 << 16,)), "C"),
+    )  # dense and aligned, so that every library shares it
     values = host.copy()
     host.flags.writeable = False
-    assert room.readonly
-    x = room.from_host(host) if room.immutable else to_backend(host, backend, copy=False)
-    assert together(spot(backend, x), spot(HOST, host))
-    assert not room.layout(x).writable
+    x = module.from_numpy(host)
+    assert module.owns(type(x)), "from_numpy returned an array of another library"
+    layout = module.memory_layout(x)
+    assert layout.is_unallocated() or same_memory(layout, memory_of(HOST, host))
+    assert not layout.writable
     assert refused_write(backend, x)
     assert same_bits(read(HOST, host), values)
 
 
-# -- who holds it --------------------------------------------------------------------------------
+# -- lifetime ------------------------------------------------------------------------------------
 
 
-def test_an_array_keeps_the_memory_of_the_host_that_it_looks_at(backend: str) -> None:
-    dtype = "float32" if "float32" in held(backend) else held(backend)[0]
-    values = telling(dtype, (64,))
+def test_an_array_keeps_shared_host_memory_alive(backend: str) -> None:
+    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
+    values = edge_values(dtype, (64,))
     owner = bytearray(values.tobytes())
     host = np.frombuffer(owner, values.dtype)
     x = to_backend(host, backend)
-    shares = together(spot(backend, x), spot(HOST, host))
+    shares = same_memory(memory_of(backend, x), memory_of(HOST, host))
     del host
     gc.collect()
     if shares:
@@ -279,10 +301,10 @@ def test_an_array_keeps_the_memory_of_the_host_that_it_looks_at(backend: str) ->
     owner.append(0)
 
 
-def test_the_host_keeps_the_memory_of_an_array_that_it_looks_at(backend: str) -> None:
-    dtype = "float32" if "float32" in held(backend) else held(backend)[0]
-    values = telling(dtype, (1 << 14,))
-    views = [to_numpy(plain(backend, values)), get(backend).to_host(plain(backend, values))]
+def test_a_host_array_keeps_shared_memory_alive(backend: str) -> None:
+    dtype = "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0]
+    values = edge_values(dtype, (1 << 14,))
+    views = [to_numpy(plain_array(backend, values)), get(backend).to_numpy(plain_array(backend, values))]
     gc.collect()
     others = [np.full_like(values, 1) for _ in range(8)]
     assert all(same_bits(view, values) for view in views)
@@ -290,11 +312,11 @@ def test_the_host_keeps_the_memory_of_an_array_that_it_looks_at(backend: str) ->
 
 
 @promise("host")
-@of_its_own
-def test_shared_memory_is_told_from_memory_apart(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_shares_memory_is_true_for_views_and_false_for_copies(backend: str, sample: Sample) -> None:
     if sample.values.size:
-        layout = get(backend).layout(sample.array)
-        assert shares_memory(sample.array, sample.array) is not layout.is_nowhere()
-        assert shares_memory(sample.array, to_numpy(sample.array)) is layout.settled
+        layout = get(backend).memory_layout(sample.array)
+        assert shares_memory(sample.array, sample.array) is not layout.is_unallocated()
+        assert shares_memory(sample.array, to_numpy(sample.array)) is layout.materialized
         assert not shares_memory(to_backend(sample.array, backend, copy=True), sample.array)
-    assert not shares_memory(sample.array, plain(backend, sample.values))
+    assert not shares_memory(sample.array, plain_array(backend, sample.values))

@@ -1,4 +1,4 @@
-"""A backend is a module: its facts are of the right kinds, and its verbs take what the core gives them."""
+"""The module: its types are its own, and its functions take the arguments of the protocol."""
 
 from __future__ import annotations
 
@@ -10,35 +10,40 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._convert import to_numpy
-from xbridge._devices import CPU, Device
-from xbridge._dtypes import DTYPES
-from xbridge._look import array_namespace, backend_of, dtype_of
-from xbridge._protocol import FACTS, VERBS, Backend
-from xbridge._registry import backend_for, get, known_backends
+from xbridge._api import to_numpy
+from xbridge._core.devices import CPU, Device
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import VERBS, Backend
+from xbridge._inspect import array_namespace, backend_of, dtype_of
 from xbridge.backends import HOST
-from xbridge.testing._promises import EXCUSES, PROMISES, promise
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import SHAPES, WHOLE, held, of_its_own, plain, telling
-from xbridge.testing.conformance._memory import read
+from xbridge.backends._registry import backend_for, get, known_backends
+from xbridge.testing._gaps import promise
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    SHAPES,
+    common_dtypes,
+    edge_values,
+    for_own_arrays,
+    plain_array,
+)
+from xbridge.testing.conformance._probes import read
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge.testing._samples import Sample
+    from xbridge.testing.samples.model import Sample
 
 
-class Stranger:
-    """A type that no library knows."""
+class UnknownType:
+    """A type of no registered library."""
 
 
-def test_the_module_has_every_fact_and_verb(backend: str) -> None:
-    room = get(backend)
-    assert room.name == backend
+def test_the_backend_is_registered_by_its_name(backend: str) -> None:
+    assert get(backend).name == backend
     assert backend in known_backends()
-    assert [word for word in (*FACTS, *VERBS) if not hasattr(room, word)] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_takes_what_the_protocol_says(backend: str, verb: str) -> None:
+def test_a_verb_accepts_the_arguments_of_the_protocol(backend: str, verb: str) -> None:
     asked = list(inspect.signature(getattr(Backend, verb)).parameters.values())[1:]
     args = [None for each in asked if each.kind is each.POSITIONAL_ONLY]
     options = {each.name: None for each in asked if each.kind is each.KEYWORD_ONLY}
@@ -51,102 +56,110 @@ def test_a_verb_takes_what_the_protocol_says(backend: str, verb: str) -> None:
         )
 
 
-def test_plain_types_are_named_and_so_are_casts(backend: str) -> None:
-    room = get(backend)
-    assert room.plain, "no exact type of array is named, so none could take the hot path"
-    assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in room.host_casts)
+def test_array_types_and_host_casts_are_declared(backend: str) -> None:
+    module = get(backend)
+    assert module.array_types, "no type of array is named"
+    assert module.fast_types, "no exact type is named for the fast path"
+    assert all(wide in DTYPES and narrow in DTYPES for wide, narrow in module.host_casts)
 
 
-def test_every_gap_is_one_of_the_promises_and_says_why(backend: str) -> None:
-    for name, why in get(backend).gaps.items():
-        assert name in PROMISES, f"there is no promise {name!r} to break, only {', '.join(PROMISES)}"
-        excuse, _, reason = why.partition(": ")
-        assert excuse in EXCUSES, f"the gap {name!r} begins with none of {', '.join(EXCUSES)}"
-        assert reason.strip(), f"the gap {name!r} gives no reason"
+def test_the_samples_cover_a_common_dtype(backend: str) -> None:
+    case = samples_of(backend)
+    assert case.cases
+    for name, layout in case.cases.items():
+        assert [
+            1
+            for dtype in common_dtypes(backend)
+            for shape in (FULL_SHAPE, *SHAPES)
+            if layout.takes(dtype, shape)
+        ], name
+    assert all(callable(make) for make in case.refused.values())
 
 
-def test_what_the_kit_knows_of_the_library_is_of_some_use(backend: str) -> None:
-    known = samples_of(backend)
-    assert known.ways
-    for name, way in known.ways.items():
-        assert [1 for dtype in held(backend) for shape in (WHOLE, *SHAPES) if way.takes(dtype, shape)], name
-    assert all(callable(make) for make in known.refused.values())
+# -- ownership of types --------------------------------------------------------------------------
 
 
-# -- whose is it? --------------------------------------------------------------------------------
+def test_the_declared_types_are_owned(backend: str) -> None:
+    module = get(backend)
+    for cls in (*module.array_types, *module.fast_types, *module.scalar_types):
+        assert module.owns(cls) is True
+        assert backend_for(cls) is module
+    assert not {*module.array_types, *module.fast_types} & set(module.scalar_types)
 
 
-def test_its_types_are_its_own(backend: str) -> None:
-    room = get(backend)
-    for cls in (*room.plain, *room.scalars):
-        assert room.owns(cls) is True
-        assert backend_for(cls) is room
-    assert not set(room.plain) & set(room.scalars)
-
-
-def test_what_is_no_array_of_it_is_not_its_own(backend: str) -> None:
-    room = get(backend)
-    others = {Stranger, Device, ModuleType, FunctionType, memoryview, array.array, object, type, type(None)}
+def test_other_types_are_not_owned(backend: str) -> None:
+    module = get(backend)
+    others = {
+        UnknownType,
+        Device,
+        ModuleType,
+        FunctionType,
+        memoryview,
+        array.array,
+        object,
+        type,
+        type(None),
+    }
     others |= {int, bool, float, complex, str, bytes, list, tuple, dict}
-    others |= set() if backend == HOST else set(get(HOST).plain)
-    x = plain(backend, telling("float32", (2,)))
+    others |= set() if backend == HOST else set(get(HOST).fast_types)
+    x = plain_array(backend, edge_values("float32", (2,)))
     others |= {type(getattr(x, word, None)) for word in ("dtype", "device", "shape", "strides", "flags")}
-    assert [cls for cls in others if room.owns(cls) is not False] == []
+    assert [cls for cls in others if module.owns(cls) is not False] == []
 
 
-def test_an_array_that_must_not_leave_is_owned_all_the_same(backend: str) -> None:
+def test_unsupported_arrays_are_owned(backend: str) -> None:
     for what, make in samples_of(backend).refused.items():
         assert get(backend).owns(type(make())) is True, what
         assert backend_of(make()) == backend, what
 
 
-@of_its_own
-def test_an_array_is_owned_and_is_no_scalar(backend: str, sample: Sample) -> None:
-    room, cls = get(backend), type(sample.array)
-    assert room.owns(cls) is True
-    assert backend_for(cls) is room
-    assert not issubclass(cls, room.scalars)
+@for_own_arrays
+def test_an_array_is_owned_and_is_not_a_scalar(backend: str, sample: Sample) -> None:
+    module, cls = get(backend), type(sample.array)
+    assert module.owns(cls) is True
+    assert backend_for(cls) is module
+    assert not issubclass(cls, module.scalar_types)
 
 
-@of_its_own
-def test_an_element_that_is_owned_stands_for_an_array_without_axes(backend: str, sample: Sample) -> None:
-    x, room = sample.array, get(backend)
+@for_own_arrays
+def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample: Sample) -> None:
+    x, module = sample.array, get(backend)
     if sample.values.shape == ():
         element = x[()] if hasattr(type(x), "__getitem__") else x
-        host = to_numpy(element if room.owns(type(element)) else x)
+        host = to_numpy(element if module.owns(type(element)) else x)
         assert type(host) is np.ndarray
         native = read(HOST, host)
         assert native.dtype == sample.values.dtype
         assert native.shape == ()
-        assert repr(native.tolist()) == repr(sample.values.tolist()), "of NaN it need not keep the payload"
+        assert repr(native.tolist()) == repr(sample.values.tolist()), "the payload of a NaN may change"
 
 
-# -- at rest -------------------------------------------------------------------------------------
+# -- compilers and namespace ---------------------------------------------------------------------
 
 
-def test_nothing_is_traced_at_rest_and_what_runs_outside_of_nothing_is_itself(backend: str) -> None:
-    room, x, seen = get(backend), object(), []
+def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
+    module, x, seen = get(backend), object(), []
 
-    def told(*args: object) -> object:
+    def called(*args: object) -> object:
         seen.append(args)
         return x
 
-    assert room.tracing() is False
-    assert room.outside(told)(1, x) is x
+    assert module.is_tracing() is False
+    assert module.untraced(called)(1, x) is x
     assert seen == [(1, x)]
-    assert type(room.recording()) is bool
+    assert type(module.is_grad_enabled()) is bool
 
 
 @promise("namespace")
 def test_the_namespace_makes_arrays_of_the_library(backend: str) -> None:
-    room = get(backend)
-    xp = array_namespace(plain(backend, telling("float32", (2,))))
+    module = get(backend)
+    xp = array_namespace(plain_array(backend, edge_values("float32", (2,))))
     words = ("asarray", "ones", "zeros", "reshape", "sum", "astype", "permute_dims", "bool", "float32")
-    assert [word for word in words if not hasattr(xp, word)] == [], "it is no array API namespace"
+    assert [word for word in words if not hasattr(xp, word)] == [], "it is not an array API namespace"
     made = {
         "bool": (xp.asarray([True, False]), [True, False]),
-        room.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),
-        room.default_dtype("float", CPU): (xp.asarray([0.5, -2.0]), [0.5, -2.0]),
+        module.default_dtype("int", CPU): (xp.asarray([1, -2]), [1, -2]),
+        module.default_dtype("float", CPU): (xp.asarray([0.5, -2.0]), [0.5, -2.0]),
         "float32": (xp.ones((2,), dtype=xp.float32), [1.0, 1.0]),
     }
     for dtype, (x, values) in made.items():

@@ -1,7 +1,4 @@
-"""Whatever is asked of whatever array: it is done as asked, or refused in the form of all refusals.
-
-And nothing that is asked changes the array that it is asked of.
-"""
+"""Options: each is followed, or an error of xbridge is raised; the source never changes."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from xbridge._convert import asarray, to_backend
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, UNNAMED
-from xbridge._look import backend_of, dtype_of
-from xbridge._planned import to_list
-from xbridge._registry import get
+from xbridge._api import asarray, to_backend
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, UNNAMED
+from xbridge._engine.verbs import to_list
+from xbridge._inspect import backend_of, dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import (
     CopyError,
     DTypeError,
@@ -24,18 +21,26 @@ from xbridge.errors import (
     ValueLossError,
     XBridgeError,
 )
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, of_its_own, try_on
-from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot, together
+from xbridge.testing.conformance._cases import common_dtypes, for_own_arrays, run_examples
+from xbridge.testing.conformance._probes import (
+    default_device,
+    disjoint,
+    error_of,
+    memory_of,
+    read,
+    same_bits,
+    same_memory,
+)
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Array
-    from xbridge.testing._samples import Sample
+    from xbridge._core.protocol import Array
+    from xbridge.testing.samples.model import Sample
 
-ASKED: list[dict[str, Any]] = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"copy": True},
     {"copy": False},
@@ -51,74 +56,74 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@of_its_own
-def test_no_conversion_changes_its_source(backend: str, sample: Sample) -> None:
-    room, x = get(backend), sample.array
-    before = room.describe(x), room.layout(x), type(x)
+@for_own_arrays
+def test_a_conversion_does_not_change_its_source(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    before = module.array_info(x), module.memory_layout(x), type(x)
     calls: list[Callable[[], object]] = [
         lambda: to_list(x),
         lambda: asarray([x, x]),
-        lambda: room.stack([x, x], (2,)),
+        lambda: module.stack([x, x], (2,)),
     ]
     calls += [
         lambda: asarray(x, requires_grad=True),
-        lambda: room.settle(x),
-        lambda: room.detach(x),
-        lambda: room.copy(x),
+        lambda: module.materialize(x),
+        lambda: module.detach(x),
+        lambda: module.copy(x),
     ]
-    calls += [lambda: room.peek(x), lambda: room.to_host(room.detach(room.settle(x)))]
+    calls += [lambda: module.fast_to_numpy(x), lambda: module.to_numpy(module.detach(module.materialize(x)))]
     for name in (backend, HOST):
-        calls += [lambda name=name, asked=asked: to_backend(x, name, **asked) for asked in ASKED]  # type: ignore[misc] # their defaults
+        calls += [lambda name=name, options=options: to_backend(x, name, **options) for options in OPTIONS]  # type: ignore[misc] # their defaults
     for call in calls:
-        refusal_of(call)
-        assert (room.describe(x), room.layout(x), type(x)) == before
+        error_of(call)
+        assert (module.array_info(x), module.memory_layout(x), type(x)) == before
     assert same_bits(read(backend, x), sample.values)
 
 
-def test_what_must_not_leave_is_refused_with_a_way_out(backend: str) -> None:
-    room = get(backend)
+def test_unsupported_arrays_raise_with_a_hint(backend: str) -> None:
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
-        refused = room.refusal(make(), leaving=True)
-        errors = [refusal_of(to_list, make())]
+        refused = module.unsupported(make(), leaving=True)
+        errors = [error_of(to_list, make())]
         if backend != HOST:
-            plainly = [asked for asked in ASKED if refused or not {"dtype", "device"} & set(asked)]
-            errors += [refusal_of(to_backend, make(), HOST, **asked) for asked in plainly]
+            plainly = [options for options in OPTIONS if refused or not {"dtype", "device"} & set(options)]
+            errors += [error_of(to_backend, make(), HOST, **options) for options in plainly]
         for error in errors:
             assert isinstance(error, (UnsupportedArrayError, DTypeError)), f"{what}: {error!r}"
             if refused is not None:
                 assert type(error) is refused.error, what
-                assert str(error).endswith(f"{refused.why}; try {refused.do}"), what
+                assert str(error).endswith(f"{refused.reason}; try {refused.hint}"), what
 
 
-def test_what_must_not_leave_stays_what_it_is_within_the_library(backend: str) -> None:
-    room = get(backend)
+def test_unsupported_arrays_stay_unchanged_within_the_library(backend: str) -> None:
+    module = get(backend)
     for what, make in samples_of(backend).refused.items():
         x = make()
-        if room.refusal(x, leaving=False) is None:
+        if module.unsupported(x, leaving=False) is None:
             assert to_backend(x, backend) is x, what
             assert asarray(x) is x, what
         else:
-            assert refusal_of(to_backend, x, backend), what
+            assert error_of(to_backend, x, backend), what
         assert backend_of(x) == backend, what
 
 
-def test_what_the_host_must_not_let_go_is_refused_here(backend: str) -> None:
+def test_unsupported_host_arrays_raise(backend: str) -> None:
     for what, make in samples_of(HOST).refused.items() if backend != HOST else ():
-        for asked in ({}, {"copy": True}, {"grad": "detach"}):
-            error = refusal_of(to_backend, make(), backend, **asked)
+        for options in ({}, {"copy": True}, {"grad": "detach"}):
+            error = error_of(to_backend, make(), backend, **options)
             assert isinstance(error, (UnsupportedArrayError, DTypeError)), what
 
 
-def test_a_list_is_no_array(backend: str) -> None:
+def test_to_backend_refuses_objects_that_are_not_arrays(backend: str) -> None:
     for thing in ([1.0, 2.0], 3, "words", None, object(), b"bytes"):
-        assert isinstance(refusal_of(to_backend, thing, backend), UnsupportedArrayError)
+        assert isinstance(error_of(to_backend, thing, backend), UnsupportedArrayError)
 
 
 # -- any options ---------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """A conversion."""
+class Conversion(NamedTuple):
+    """A conversion of a sample."""
 
     source: str
     target: str
@@ -127,8 +132,8 @@ class Asked(NamedTuple):
 
 
 @st.composite
-def conversions(draw: st.DrawFn, backend: str) -> Asked:
-    """Conversions within the library, into it and out of it, with any options together."""
+def conversions(draw: st.DrawFn, backend: str) -> Conversion:
+    """Draw conversions within the library, into it and out of it, with any options together."""
     source, target = draw(st.sampled_from([(backend, backend), (backend, HOST), (HOST, backend)]))
     options = {
         "device": st.sampled_from([None, *get(target).devices()]),
@@ -136,60 +141,65 @@ def conversions(draw: st.DrawFn, backend: str) -> Asked:
         "copy": st.sampled_from([None, True, False]),
         "grad": st.sampled_from([None, "keep", "detach"]),
     }
-    return Asked(source, target, draw(samples(source)), draw(st.fixed_dictionaries({}, optional=options)))
+    return Conversion(
+        source, target, draw(samples(source)), draw(st.fixed_dictionaries({}, optional=options))
+    )
 
 
-def test_any_options_are_kept_to_or_refused(backend: str) -> None:
-    try_on(conversions(backend), _check_options, "test_any_options_are_kept_to_or_refused")
+def test_any_options_are_followed_or_raise(backend: str) -> None:
+    run_examples(conversions(backend), _check_options, "test_any_options_are_followed_or_raise")
 
 
-def _check_options(conversion: Asked) -> None:
-    source, target, sample, asked = conversion
-    x, before = sample.array, get(source).describe(sample.array)
+def _check_options(conversion: Conversion) -> None:
+    source, target, sample, options = conversion
+    x, before = sample.array, get(source).array_info(sample.array)
     try:
-        result = to_backend(x, target, **asked)
+        result = to_backend(x, target, **options)
     except XBridgeError as error:
-        _check_refusal(error, asked, tracked=before.history)
+        _check_refusal(error, options, tracked=before.requires_grad)
     else:
         _check_result(conversion, result)
     assert same_bits(read(source, x), sample.values), "the source was changed"
-    assert get(source).describe(x) == before
+    assert get(source).array_info(x) == before
 
 
-def _check_result(conversion: Asked, result: Array) -> None:
-    source, target, (x, values, *_), asked = conversion
-    facts, given = get(target).describe(result), get(source).describe(x)
-    near = home(target) if "host" in get(target).gaps and given.device == CPU else given.device
+def _check_result(conversion: Conversion, result: Array) -> None:
+    source, target, (x, values, *_), options = conversion
+    info, given = get(target).array_info(result), get(source).array_info(x)
+    near = default_device(target) if "host" in get(target).gaps and given.device == CPU else given.device
     near = CPU if get(target).host_only else near
-    assert facts.shape == values.shape
-    assert facts.device == (asked.get("device") or near)
-    if asked.get("dtype") in (None, values.dtype.name):
+    assert info.shape == values.shape
+    assert info.device == (options.get("device") or near)
+    if options.get("dtype") in (None, values.dtype.name):
         assert same_bits(read(target, result), values)
-    elif asked["dtype"] not in UNNAMED:
-        assert facts.dtype == dtype_of(result) == asked["dtype"]
-    if source != target or asked.get("grad") == "detach":
-        assert not facts.history
-    elif asked.get("grad") == "keep" and given.history:
-        assert facts.history
-    if facts.device == given.device == CPU:
-        places = spot(target, result), spot(source, x)
-        assert asked.get("copy") is not True or apart(*places)
-        assert asked.get("copy") is not False or together(*places)
+    elif options["dtype"] not in UNNAMED:
+        assert info.dtype == dtype_of(result) == options["dtype"]
+    if source != target or options.get("grad") == "detach":
+        assert not info.requires_grad
+    elif options.get("grad") == "keep" and given.requires_grad:
+        assert info.requires_grad
+    if info.device == given.device == CPU:
+        places = memory_of(target, result), memory_of(source, x)
+        assert options.get("copy") is not True or disjoint(*places)
+        assert options.get("copy") is not False or same_memory(*places)
 
 
-def _check_refusal(error: XBridgeError, asked: dict[str, Any], *, tracked: bool) -> None:
-    """An error is about something that was asked."""
+def _check_refusal(error: XBridgeError, options: dict[str, Any], *, tracked: bool) -> None:
+    """Assert that an error follows from an option."""
     assert "; try " in str(error)
-    assert not isinstance(error, CopyError) or asked.get("copy") is False
-    assert not isinstance(error, GradientError) or (tracked and asked.get("grad") == "keep")
-    assert not isinstance(error, ValueLossError) or asked.get("dtype") in UNNAMED
+    assert not isinstance(error, CopyError) or options.get("copy") is False
+    assert not isinstance(error, GradientError) or (tracked and options.get("grad") == "keep")
+    assert not isinstance(error, ValueLossError) or options.get("dtype") in UNNAMED
 
 
-@of_its_own
-def test_what_is_asked_for_and_there_is_never_refused(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_supported_options_never_raise(backend: str, sample: Sample) -> None:
     x, word = sample.array, sample.values.dtype.name
-    for asked in ({"copy": True, "dtype": word, "device": home(backend)}, {"dtype": word, "grad": "detach"}):
-        assert same_bits(read(backend, to_backend(x, backend, **asked)), sample.values)
-        on_host: dict[str, Any] = {**asked, "device": "cpu"}
+    for options in (
+        {"copy": True, "dtype": word, "device": default_device(backend)},
+        {"dtype": word, "grad": "detach"},
+    ):
+        assert same_bits(read(backend, to_backend(x, backend, **options)), sample.values)
+        on_host: dict[str, Any] = {**options, "device": "cpu"}
         assert same_bits(read(HOST, to_backend(x, HOST, **on_host)), sample.values)
-    assert word in held(backend)
+    assert word in common_dtypes(backend)

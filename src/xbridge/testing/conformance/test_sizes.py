@@ -1,7 +1,7 @@
-"""Nothing depends on how large an array is, or on how many axes it has.
+"""Sizes: results do not depend on the number of elements or axes.
 
-What is small takes short cuts: one block, one thread, one element looked at. So every step is taken here with
-more elements than fill a block of anybody's, and an odd number of them, and with more axes than people use.
+Small arrays take short cuts: one block, one thread, one element checked. So every step runs here with an odd
+number of elements that is larger than any library's block, and with five axes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from xbridge._convert import to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._registry import get
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.devices import CPU
 from xbridge.backends import HOST
-from xbridge.testing._promises import promise
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import held, lay, plain, telling
-from xbridge.testing.conformance._memory import home, read, refused_write, same_bits, spot
+from xbridge.backends._registry import get
+from xbridge.testing._gaps import promise
+from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, plain_array
+from xbridge.testing.conformance._probes import default_device, memory_of, read, refused_write, same_bits
 from xbridge.testing.conformance.test_casts import same_values
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._protocol import Array, Layout
-    from xbridge.testing._samples import Sample
+    from xbridge._core.protocol import Array, MemoryLayout
+    from xbridge.testing.samples.model import Sample
 
 SHAPES = (((1 << 17) + 3,), (2, 1, 3, 2, 2))
 
@@ -33,30 +33,30 @@ _each_shape = pytest.mark.parametrize("shape", SHAPES, ids=("long", "deep"))
 
 
 def _samples(backend: str, shape: tuple[int, ...]) -> Iterator[Sample]:
-    """One array for each way of lying, of a common dtype that the library has."""
-    dtype = next(word for word in ("float32", *held(backend)) if word in held(backend))
-    for way, known in samples_of(backend).ways.items():
-        if known.takes(dtype, shape):
-            yield lay(backend, way, telling(dtype, shape))
+    """Yield one array for each layout, of a common dtype."""
+    dtype = next(word for word in ("float32", *common_dtypes(backend)) if word in common_dtypes(backend))
+    for layout, case in samples_of(backend).cases.items():
+        if case.takes(dtype, shape):
+            yield make_sample(backend, layout, edge_values(dtype, shape))
 
 
-def _disjoint(a: Layout, b: Layout) -> bool:
-    """Whether two arrays lie in stretches of memory that do not meet, or one of them nowhere."""
-    if a.is_nowhere() or b.is_nowhere():
+def _disjoint_spans(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if the address ranges of two arrays do not overlap, or one has no address."""
+    if a.is_unallocated() or b.is_unallocated():
         return True
     (low, high), (other_low, other_high) = ([x.address + end for end in x.span()] for x in (a, b))
     return high <= other_low or other_high <= low
 
 
 def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
-    """Everything that must be new memory on the host."""
-    room = get(backend)
-    made = [(backend, room.copy(x)), (backend, to_backend(x, backend, copy=True))]
+    """Return every result that must be new memory on the host."""
+    module = get(backend)
+    made = [(backend, module.copy(x)), (backend, to_backend(x, backend, copy=True))]
     made += [(HOST, to_numpy(x, copy=True))]
-    word = room.describe(x).dtype
-    for device in room.devices():
-        if device != home(backend) and not room.lacks(word, device):
-            made += [(backend, room.move(room.move(x, device), home(backend)))]
+    word = module.array_info(x).dtype
+    for device in module.devices():
+        if device != default_device(backend) and not module.unsupported_dtype(word, device):
+            made += [(backend, module.to_device(module.to_device(x, device), default_device(backend)))]
             made += [(HOST, to_numpy(to_backend(x, backend, device=device)))]
     return made
 
@@ -65,65 +65,75 @@ def _copies(backend: str, x: Array) -> list[tuple[str, Array]]:
 def test_a_copy_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
     for sample in _samples(backend, shape):
         for name, copied in _copies(backend, sample.array):
-            assert same_bits(read(name, copied), sample.values), sample.way
-            assert _disjoint(spot(name, copied), spot(backend, sample.array)), sample.way
+            assert same_bits(read(name, copied), sample.values), sample.layout
+            assert _disjoint_spans(memory_of(name, copied), memory_of(backend, sample.array)), sample.layout
 
 
 @_each_shape
 def test_a_move_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
-    for device in room.devices():
+    module = get(backend)
+    for device in module.devices():
         for sample in _samples(backend, shape):
-            if device != home(backend) and not room.lacks(sample.values.dtype.name, device):
-                assert same_bits(read(backend, room.move(sample.array, device)), sample.values), sample.way
+            if device != default_device(backend) and not module.unsupported_dtype(
+                sample.values.dtype.name, device
+            ):
+                assert same_bits(read(backend, module.to_device(sample.array, device)), sample.values), (
+                    sample.layout
+                )
 
 
 @_each_shape
 def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) -> None:
     pairs = (("float32", "float64"), ("int16", "int32"))
-    for dtype, other in [pair for pair in pairs if set(pair) <= set(held(backend))]:
-        values = telling(dtype, shape)
-        with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
-            there, x = values.astype(other), plain(backend, values)
-        assert same_values(read(backend, get(backend).cast(x, other)), there)
+    for dtype, other in [pair for pair in pairs if set(pair) <= set(common_dtypes(backend))]:
+        values = edge_values(dtype, shape)
+        with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
+            there, x = values.astype(other), plain_array(backend, values)
+        assert same_values(read(backend, get(backend).astype(x, other)), there)
         assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
         assert same_values(to_numpy(x, dtype=other), there)
 
 
 @promise("host")
 @_each_shape
-def test_the_host_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
+def test_to_numpy_shares_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
+    module = get(backend)
     for sample in _samples(backend, shape):
         x = sample.array
-        assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.way
-        views = [room.peek(x)] if type(x) in room.plain else []
-        views += [to_numpy(x)] if room.layout(x).settled else []
+        assert same_bits(read(HOST, to_numpy(x)), sample.values), sample.layout
+        views = [module.fast_to_numpy(x)] if type(x) in module.fast_types else []
+        views += [to_numpy(x)] if module.memory_layout(x).materialized else []
         for host in [view for view in views if view is not None]:
-            assert same_bits(read(HOST, host), sample.values), sample.way
-            assert spot(HOST, host)[:3] == spot(backend, x)[:3], sample.way
+            assert same_bits(read(HOST, host), sample.values), sample.layout
+            assert memory_of(HOST, host)[:3] == memory_of(backend, x)[:3], sample.layout
 
 
 @_each_shape
-def test_the_library_looks_at_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
-    room = get(backend)
+def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, ...]) -> None:
+    module = get(backend)
     for sample in _samples(HOST, shape):
         host = sample.array
-        if not room.lacks(sample.values.dtype.name, CPU):
-            planned = to_backend(host, backend, device=home(backend))
+        if not module.unsupported_dtype(sample.values.dtype.name, CPU):
+            planned = to_backend(host, backend, device=default_device(backend))
             for x in (planned, to_backend(host, backend)):
-                assert same_bits(read(backend, x), sample.values), sample.way
-            adopted = room.adopt(host) if type(host) in get(HOST).plain else None
-            if adopted is not None:
-                assert same_bits(read(backend, adopted), sample.values), sample.way
-                here, there, plan = spot(HOST, host), spot(backend, adopted), spot(backend, planned)
-                apart = _disjoint(here, there) and _disjoint(here, plan)
-                assert here[:3] == there[:3] or apart, sample.way
+                assert same_bits(read(backend, x), sample.values), sample.layout
+            direct = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
+            if direct is not None:
+                assert same_bits(read(backend, direct), sample.values), sample.layout
+                here, there, plan = (
+                    memory_of(HOST, host),
+                    memory_of(backend, direct),
+                    memory_of(backend, planned),
+                )
+                disjoint = _disjoint_spans(here, there) and _disjoint_spans(here, plan)
+                assert here[:3] == there[:3] or disjoint, sample.layout
 
 
 @_each_shape
-def test_read_only_memory_of_any_size_stays_as_it_is(backend: str, shape: tuple[int, ...]) -> None:
-    values = telling("float32" if "float32" in held(backend) else held(backend)[0], shape)
+def test_read_only_memory_of_any_size_is_never_written(backend: str, shape: tuple[int, ...]) -> None:
+    values = edge_values(
+        "float32" if "float32" in common_dtypes(backend) else common_dtypes(backend)[0], shape
+    )
     host = values.copy()
     host.flags.writeable = False
     if backend != HOST:

@@ -1,4 +1,4 @@
-"""Every value arrives, bit for bit, in its place, whichever way it goes and however it lies."""
+"""Values: every conversion keeps every bit in its position, in both directions and for every layout."""
 
 from __future__ import annotations
 
@@ -6,124 +6,133 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xbridge._convert import asarray, to_backend, to_numpy
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category, is_inexact
-from xbridge._host._memory import native_dtype
-from xbridge._look import backend_of, dtype_of
-from xbridge._planned import to_list
-from xbridge._protocol import Facts
-from xbridge._registry import get
+from xbridge._api import asarray, to_backend, to_numpy
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._core.protocol import ArrayInfo
+from xbridge._engine.verbs import to_list
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import backend_of, dtype_of
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import DTypeError
-from xbridge.testing._promises import promise
-from xbridge.testing._samples import samples_of
-from xbridge.testing.conformance._draws import WHOLE, held, lay, of_its_own, of_the_host, plain, telling
-from xbridge.testing.conformance._memory import apart, home, read, refusal_of, same_bits, spot
-from xbridge.testing.conformance.test_graph import follows
+from xbridge.testing._gaps import promise
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    for_host_arrays,
+    for_own_arrays,
+    make_sample,
+    plain_array,
+    swept_dtypes,
+)
+from xbridge.testing.conformance._probes import default_device, disjoint, error_of, memory_of, read, same_bits
+from xbridge.testing.conformance.test_autograd import gradient_reaches
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge._protocol import HostArray
-    from xbridge.testing._samples import Sample
+    from xbridge._core.protocol import HostArray
+    from xbridge.testing.samples.model import Sample
 
 
-@of_its_own
-def test_the_kit_reads_what_it_laid(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_the_samples_hold_their_values(backend: str, sample: Sample) -> None:
     assert same_bits(read(backend, sample.array), sample.values)
 
 
-@of_its_own
-def test_numpy_gets_every_value(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_to_numpy_keeps_every_bit(backend: str, sample: Sample) -> None:
     host = to_numpy(sample.array)
     assert same_bits(read(HOST, host), sample.values)
     assert isinstance(host, np.ndarray)
     assert backend == HOST or type(host) is np.ndarray
 
 
-@of_the_host
-def test_the_library_gets_every_value_of_the_host(backend: str, sample: Sample) -> None:
+@for_host_arrays
+def test_from_numpy_keeps_every_bit(backend: str, sample: Sample) -> None:
     x = to_backend(sample.array, backend)
     assert backend_of(x) == backend
     assert same_bits(read(backend, x), sample.values)
-    facts = get(backend).describe(x)
-    assert facts[:4] == Facts(sample.values.dtype.name, home(backend), sample.values.shape)[:4]
+    info = get(backend).array_info(x)
+    assert info[:4] == ArrayInfo(sample.values.dtype.name, default_device(backend), sample.values.shape)[:4]
 
 
-@of_the_host
-def test_what_came_from_the_host_goes_back_unchanged(backend: str, sample: Sample) -> None:
+@for_host_arrays
+def test_a_round_trip_of_a_host_array_keeps_every_bit(backend: str, sample: Sample) -> None:
     assert same_bits(read(HOST, to_numpy(to_backend(sample.array, backend))), sample.values)
 
 
-@of_its_own
-def test_what_came_to_the_host_goes_back_unchanged(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_a_round_trip_through_the_host_keeps_every_bit(backend: str, sample: Sample) -> None:
     assert same_bits(read(backend, to_backend(to_numpy(sample.array), backend)), sample.values)
 
 
-@of_its_own
-def test_a_copy_has_every_value(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    for copied in (to_backend(sample.array, backend, copy=True), room.copy(sample.array)):
-        assert room.describe(copied)[:3] == room.describe(sample.array)[:3]
+@for_own_arrays
+def test_a_copy_keeps_every_bit(backend: str, sample: Sample) -> None:
+    module = get(backend)
+    for copied in (to_backend(sample.array, backend, copy=True), module.copy(sample.array)):
+        assert module.array_info(copied)[:3] == module.array_info(sample.array)[:3]
         assert same_bits(read(backend, copied), sample.values)
     assert same_bits(read(HOST, to_numpy(sample.array, copy=True)), sample.values)
 
 
-@of_its_own
-def test_what_is_pending_is_done_and_nothing_else(backend: str, sample: Sample) -> None:
-    room = get(backend)
-    done = room.settle(sample.array)
-    assert room.layout(done).settled
+@for_own_arrays
+def test_materialize_keeps_every_bit(backend: str, sample: Sample) -> None:
+    module = get(backend)
+    done = module.materialize(sample.array)
+    assert module.memory_layout(done).materialized
     assert same_bits(read(backend, done), sample.values)
-    assert room.describe(done)[:3] == room.describe(sample.array)[:3]
+    assert module.array_info(done)[:3] == module.array_info(sample.array)[:3]
 
 
-@of_its_own
-def test_a_list_has_every_number(backend: str, sample: Sample) -> None:
+@for_own_arrays
+def test_to_list_returns_every_number(backend: str, sample: Sample) -> None:
     for x in (sample.array, to_backend(sample.array, backend, copy=True)):
         assert repr(to_list(x)) == repr(sample.values.tolist())
 
 
-def test_every_pattern_of_small_dtypes_crosses_both_ways(backend: str) -> None:
-    for word in held(backend):
+def test_every_bit_pattern_of_a_small_dtype_converts_both_ways(backend: str) -> None:
+    for word in swept_dtypes(backend):
         kind = native_dtype(word)
         if kind.itemsize > 2 or kind.kind == "b":
             continue
         values = np.arange(1 << 8 * kind.itemsize, dtype=f"u{kind.itemsize}").view(kind)
         assert same_bits(read(backend, to_backend(values.copy(), backend)), values), word
-        assert same_bits(to_numpy(plain(backend, values)), values), word
+        assert same_bits(to_numpy(plain_array(backend, values)), values), word
 
 
-def test_a_dtype_that_the_library_lacks_is_refused(backend: str) -> None:
-    room, host = get(backend), get(HOST)
-    lacked = [word for word in DTYPES if room.lacks(word, CPU)]
-    for word in [word for word in lacked if not host.lacks(word, CPU)]:
+def test_an_unsupported_dtype_raises(backend: str) -> None:
+    module, host = get(backend), get(HOST)
+    lacked = [word for word in DTYPES if module.unsupported_dtype(word, CPU)]
+    for word in [word for word in lacked if not host.unsupported_dtype(word, CPU)]:
         values = np.zeros(3, native_dtype(word))
-        assert isinstance(refusal_of(to_backend, values, backend), DTypeError), word
-    x = plain(backend, telling("float32", (3,)))
+        assert isinstance(error_of(to_backend, values, backend), DTypeError), word
+    x = plain_array(backend, edge_values("float32", (3,)))
     for word in lacked:
         for given in (x, np.ones(3)):
-            assert isinstance(refusal_of(to_backend, given, backend, dtype=word), DTypeError), word
+            assert isinstance(error_of(to_backend, given, backend, dtype=word), DTypeError), word
 
 
 # -- several arrays ------------------------------------------------------------------------------
 
 
-def _three(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[object], list[HostArray]]:
-    """Arrays of one dtype and shape, that lie in three ways, and what they hold."""
-    ways = [way for way, known in samples_of(name).ways.items() if known.takes(dtype, shape)]
-    chosen = [ways[0], ways[len(ways) // 2], ways[-1]]
-    laid = [lay(name, way, telling(dtype, shape, turn)) for turn, way in enumerate(chosen)]
+def _three_arrays(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[list[object], list[HostArray]]:
+    """Return arrays of one dtype and shape in three layouts, and their values."""
+    layouts = [layout for layout, case in samples_of(name).cases.items() if case.takes(dtype, shape)]
+    chosen = [layouts[0], layouts[len(layouts) // 2], layouts[-1]]
+    laid = [make_sample(name, layout, edge_values(dtype, shape, turn)) for turn, layout in enumerate(chosen)]
     return [sample.array for sample in laid], [sample.values for sample in laid]
 
 
 def test_arrays_are_stacked_in_order(backend: str) -> None:
-    room = get(backend)
-    for dtype in held(backend):
-        for shape in (WHOLE, (), (2, 0)):
-            arrays, values = _three(backend, dtype, shape)
+    module = get(backend)
+    for dtype in swept_dtypes(backend):
+        for shape in (FULL_SHAPE, (), (2, 0)):
+            arrays, values = _three_arrays(backend, dtype, shape)
             a, b, c = arrays
-            flat = [asarray(arrays), asarray([a, (b), c], backend=backend), room.stack(arrays, (3,))]
-            nested = [asarray([[a, b], [c, a]]), room.stack([a, b, c, a], (2, 2))]
+            flat = [asarray(arrays), asarray([a, (b), c], backend=backend), module.stack(arrays, (3,))]
+            nested = [asarray([[a, b], [c, a]]), module.stack([a, b, c, a], (2, 2))]
             tall = np.stack(values)
             for stacked in flat:
                 assert same_bits(read(backend, stacked), tall), (dtype, shape)
@@ -133,57 +142,69 @@ def test_arrays_are_stacked_in_order(backend: str) -> None:
             assert same_bits(to_numpy(asarray(arrays, backend=HOST)), tall), (dtype, shape)
 
 
-def _many(name: str, dtype: str, count: int) -> tuple[list[object], list[HostArray]]:
-    """So many arrays that lie in one way after the other, and what they hold."""
-    ways = [way for way, known in samples_of(name).ways.items() if known.takes(dtype, WHOLE)]
-    laid = [lay(name, ways[turn % len(ways)], telling(dtype, WHOLE, turn)) for turn in range(count)]
+def _numbered_arrays(name: str, dtype: str, count: int) -> tuple[list[object], list[HostArray]]:
+    """Return `count` arrays that cycle through the layouts, and their values."""
+    layouts = [layout for layout, case in samples_of(name).cases.items() if case.takes(dtype, FULL_SHAPE)]
+    laid = [
+        make_sample(name, layouts[turn % len(layouts)], edge_values(dtype, FULL_SHAPE, turn))
+        for turn in range(count)
+    ]
     return [sample.array for sample in laid], [sample.values for sample in laid]
 
 
 def test_any_number_of_arrays_is_stacked(backend: str) -> None:
-    for dtype in [word for word in ("float32", "complex64", "int16") if word in held(backend)]:
+    for dtype in [word for word in ("float32", "complex64", "int16") if word in common_dtypes(backend)]:
         for count in (1, 2, 3, 17):
-            arrays, values = _many(backend, dtype, count)
+            arrays, values = _numbered_arrays(backend, dtype, count)
             for order in (slice(None), slice(None, None, -1)):
                 tall = np.stack(values[order])
                 for stacked in (asarray(arrays[order]), get(backend).stack(arrays[order], (count,))):
                     assert same_bits(read(backend, stacked), tall), (dtype, count)
-                    assert apart(spot(backend, stacked), spot(backend, arrays[order][0])), (dtype, count)
+                    assert disjoint(memory_of(backend, stacked), memory_of(backend, arrays[order][0])), (
+                        dtype,
+                        count,
+                    )
 
 
-@promise("history")
-def test_the_history_of_every_array_in_a_stack_goes_on(backend: str) -> None:
-    room = get(backend)
-    assert room.autograd
-    dtype = next(word for word in ("float32", *filter(is_inexact, held(backend))) if word in held(backend))
+@promise("autograd")
+def test_gradients_flow_from_a_stack_to_each_of_its_arrays(backend: str) -> None:
+    module = get(backend)
+    dtype = next(
+        word
+        for word in ("float32", *filter(is_inexact, common_dtypes(backend)))
+        if word in common_dtypes(backend)
+    )
     for count in (1, 2, 3, 17):
-        leaves = [room.track(plain(backend, telling(dtype, WHOLE, turn))) for turn in range(count)]
-        bare = plain(backend, telling(dtype, WHOLE))
+        leaves = [
+            module.require_grad(plain_array(backend, edge_values(dtype, FULL_SHAPE, turn)))
+            for turn in range(count)
+        ]
+        bare = plain_array(backend, edge_values(dtype, FULL_SHAPE))
         for arrays in (leaves, [bare, *leaves], [*leaves, bare]):
-            for stacked in (asarray(arrays), room.stack(arrays, (len(arrays),))):
-                assert all(follows(backend, stacked, leaf) for leaf in leaves), count
-                assert not room.describe(bare).history
+            for stacked in (asarray(arrays), module.stack(arrays, (len(arrays),))):
+                assert all(gradient_reaches(backend, stacked, leaf) for leaf in leaves), count
+                assert not module.array_info(bare).requires_grad
 
 
-def test_arrays_of_the_host_are_stacked_in_order(backend: str) -> None:
-    for dtype in held(backend):
-        arrays, values = _three(HOST, dtype, WHOLE)
+def test_host_arrays_are_stacked_in_order(backend: str) -> None:
+    for dtype in swept_dtypes(backend):
+        arrays, values = _three_arrays(HOST, dtype, FULL_SHAPE)
         assert same_bits(read(backend, asarray(arrays, backend=backend)), np.stack(values)), dtype
-        own = plain(backend, values[0])
-        mixed = asarray([arrays[1], own, arrays[2]], backend=backend, device=home(backend))
+        own = plain_array(backend, values[0])
+        mixed = asarray([arrays[1], own, arrays[2]], backend=backend, device=default_device(backend))
         assert same_bits(read(backend, mixed), np.stack([values[1], values[0], values[2]])), dtype
 
 
 def test_numbers_become_arrays_of_the_default_dtypes(backend: str) -> None:
-    room = get(backend)
+    module = get(backend)
     numbers: dict[str, list[complex]] = {
         "bool": [True, False],
         "int": [1, -2, 100],
         "float": [0.5, -1.25],
         "complex": [1 + 2j, -3j],
     }
-    for kind in dict.fromkeys(map(category, held(backend))):
-        default = room.default_dtype(kind, CPU)
+    for kind in dict.fromkeys(map(category, common_dtypes(backend))):
+        default = module.default_dtype(kind, CPU)
         x = asarray(numbers[kind], backend=backend)
         assert dtype_of(x) == default
         assert same_bits(read(backend, x), np.array(numbers[kind], native_dtype(default)))

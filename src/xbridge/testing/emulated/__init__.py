@@ -1,39 +1,39 @@
 """A pretend accelerator: a torch device `emu:0` on machines that have none.
 
 `install()` makes it a real device type of torch in this process. Tensors on it are plain `torch.Tensor`, with
-views, arithmetic, autograd and `torch.emu.Stream` and `Event` under the names that `torch.cuda` has; the host
-cannot reach their memory. Everything asynchronous is done as late as it may be, when somebody waits for it,
-and fresh memory is full of NaN or -1. So code that reads too early, overwrites a pinned buffer too soon or
-forgets that another stream is not done is wrong every time, and not only on a busy day.
+views, arithmetic, autograd and `torch.emu.Stream` and `Event` under the names that `torch.cuda` has. The host
+cannot reach their memory. Asynchronous work runs as late as possible, when the program waits for it, and new
+memory is filled with NaN or -1. So code that reads too early, overwrites a pinned buffer too soon or does not
+wait for another stream is wrong every time, and not only under load.
 
-| a copy | and what it does |
+| copy | behaviour |
 |---|---|
-| from pinned memory, `non_blocking=True` | reads it when the stream gets there: do not write it before |
-| into pinned memory, `non_blocking=True` | writes it when the stream gets there: do not read it before |
-| from other memory of the host | takes what it holds now; without `non_blocking`, returns when it is done |
+| from pinned memory, `non_blocking=True` | reads it when the stream reaches it: do not write it before |
+| into pinned memory, `non_blocking=True` | writes it when the stream reaches it: do not read it before |
+| from other memory of the host | reads it at the call; without `non_blocking`, returns when it is done |
 | into other memory of the host | returns when it is done |
-| from the device to the device | is done when the stream gets there |
+| from the device to the device | is done when the stream reaches it |
 
 `t.pin_memory()`, `t.is_pinned()`, `torch.empty(..., pin_memory=True)` and `t.to("cpu", non_blocking=True)`,
 whose result is pinned, mean what they mean with CUDA.
 
-A pinned buffer keeps what it held until a copy gets there. One that is used again for the same values looks
-right even when it is read too early: let a test send other values each time.
+A pinned buffer keeps its values until a copy overwrites them. If it is used again for the same values, it
+looks right even if it is read too early: a test should send other values each time.
 
-It stays for the rest of the process and changes it: `torch.accelerator.is_available()` turns true, and
-allocating on the host takes a few microseconds more. Give it a process of its own. It stands on torch's
-experimental API for backends in Python, which an older torch does not have, and is made for torch 2.13. What
-it lacks:
+The device stays for the rest of the process and changes it: `torch.accelerator.is_available()` returns True,
+and an allocation on the host takes a few microseconds more. Install it in a process of its own. It needs
+torch's experimental API for backends in Python, which an older torch does not have, and is written for torch
+2.13. The device does not have:
 
 - a second device, and DLPack: torch knows neither for backends in Python;
-- `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch answers without asking: use
+- `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch implements itself: use
   `torch.emu`'s. Autograd runs backward on the default stream, whatever stream was current before;
 - errors in a hook or a `Function` during backward: torch cannot unwind through a device guard in Python, and
   ends the process;
-- kernels that torch has for other devices alone, as those of `LSTMCell` and `GRUCell`; what `torch.autocast`
-  does to dtypes;
+- kernels that torch has for other devices only, such as those of `LSTMCell` and `GRUCell`; the dtype
+  rules of `torch.autocast`;
 - generators of its own, `torch.Generator("emu")`: random numbers come from the host's;
-- time: events take none; and `resize_` forgets the values;
+- times of events; the values after `resize_`;
 - sparse, quantized and nested tensors.
 
 Examples
@@ -42,7 +42,7 @@ Examples
 >>> from xbridge.testing import emulated
 >>> emulated.install()
 >>> host = torch.ones(3, device="emu").to("cpu", non_blocking=True)
->>> host.tolist()  # nobody has waited
+>>> host.tolist()  # not waited for yet
 [nan, nan, nan]
 >>> torch.emu.synchronize()
 >>> host.tolist()
@@ -59,7 +59,7 @@ try:
     import torch
     from torch.utils import backend_registration
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "pretend an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 
@@ -90,14 +90,14 @@ def install() -> None:
     tensor(3, device='emu:0')
     """
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        raise MissingLibraryError.because(
+        raise MissingLibraryError.build(
             "install the pretend accelerator",
             f"torch {torch.__version__} has no backends in Python",
             "pip install --upgrade torch",
         )
     backend_registration._setup_privateuseone_for_python_backend("emu", backend_module=_device)
-    Stream()  # the default one
+    Stream()  # the default stream
     _kernels.register()
-    # The first operator makes torch import the half of itself that knows meta tensors, which takes seconds:
-    # here, and not in the first example of somebody's test, whose deadline is a fifth of one.
+    # The first operator makes torch import its meta kernels, which takes seconds. That happens here, and not
+    # in the first example of a test, whose deadline is 0.2 seconds.
     torch.ones(1, device="emu").add(1).item()

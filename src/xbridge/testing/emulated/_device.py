@@ -1,4 +1,4 @@
-"""`torch.emu`: what torch and its users ask about the device, under the names that `torch.cuda` has."""
+"""`torch.emu`: the functions of the device, under the names that `torch.cuda` has."""
 
 from __future__ import annotations
 
@@ -40,44 +40,44 @@ __all__ = [
 
 
 def device_count() -> int:
-    """One: torch's Python hooks know no more."""
+    """Return 1: torch's Python hooks support one device."""
     return 1
 
 
 def current_device() -> int:
-    """The only one."""
+    """Return 0, the only device."""
     return 0
 
 
 @contextmanager
 def device(device: object) -> Iterator[None]:
-    """Make a device the current one inside a `with` block, as the only one always is."""
+    """Do nothing inside a `with` block: the only device is always current."""
     yield
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What `torch.autocast` may be asked for: torch wants to know, on the host's behalf too (checkpoints)."""
+    """Return the dtypes of `torch.autocast`, which torch reads for checkpoints on the host too."""
     return [torch.float16, torch.bfloat16]
 
 
 def is_available() -> bool:
-    """Always: it is there once it is installed."""
+    """Return True: an installed device is available."""
     return True
 
 
 def is_initialized() -> bool:
-    """Always: there is nothing to start."""
+    """Return True: there is nothing to initialize."""
     return True
 
 
 def manual_seed_all(seed: int) -> None:
-    """Nothing: random numbers come from the generator of the host."""
+    """Do nothing: random numbers come from the generator of the host."""
 
 
 def set_device(device: object) -> None:
-    """Nothing: the only one is current already."""
+    """Do nothing: the only device is current."""
 
 
 def _is_in_bad_fork() -> bool:
-    """Never: a forked process has the device's memory, as it has any other."""
+    """Return False: a forked process has a copy of the device's memory."""
     return False

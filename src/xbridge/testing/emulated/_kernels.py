@@ -1,13 +1,13 @@
-"""What the device does when torch asks: allocations, copies, and any operator at all.
+"""Kernels of the device: allocations, copies, and a fallback for every operator.
 
-There is no list of operators. One that only looks at memory another way is done on the tensor itself, at
-once. Any other one is tried on meta tensors first: they tell what comes out, or that the shapes do not fit;
-then it goes into the stream, and the host computes it when the stream gets there. Where they cannot tell,
-because it depends on values (`item`, `nonzero`, a mask as an index) or they were never taught, it waits and
-computes at once: then the host says what comes out, or what is wrong.
+There is no list of operators. An operator that makes a view runs on the tensor itself, at once. Any other
+operator first runs on meta tensors, which give the shapes of the results or an error. Then it is queued in
+the stream, and the host computes it when the stream reaches it. If meta tensors cannot run it, because the
+result depends on values (`item`, `nonzero`, a mask as an index) or they have no kernel, it waits and computes
+at once.
 
-A few operators lead to kernels that the host lacks. They are sent another way: to the `convolution` that it
-has, and to torch's own decompositions of `lstm` and `gru`.
+A few operators lead to kernels that the host does not have. The host's `convolution` and torch's own
+decompositions of `lstm` and `gru` replace them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ import torch
 from torch._decomp import decompositions
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from xbridge.testing.emulated._memory import CPU, Place, is_pinned, lay, make, pin, place_of, share
+from xbridge.testing.emulated._memory import (
+    CPU,
+    DeviceMemory,
+    allocate_like,
+    is_pinned,
+    make,
+    memory_of,
+    pin,
+    share,
+)
 from xbridge.testing.emulated._streams import current_stream
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ _clone_on_host: Callable[[torch.UntypedStorage], torch.UntypedStorage] = torch.U
 
 
 def register() -> None:
-    """Give the device its kernels, and the host its pinned memory."""
+    """Register the kernels of the device, and pinned memory on the host."""
     library: Callable[..., Any] = torch.library.Library
     aten, everything = library("aten", "IMPL"), library("_", "IMPL")
     _libraries.extend((aten, everything))  # kernels stay as long as their library
@@ -50,7 +59,7 @@ def register() -> None:
         aten.impl("record_stream", lambda x, stream: share(x), "PrivateUse1")
         aten.impl("_local_scalar_dense", _item, "PrivateUse1")
         aten.impl("_copy_from", _copy, "PrivateUse1")
-        for pending in ("Conjugate", "Negative"):  # or torch would copy in order to copy, for ever
+        for pending in ("Conjugate", "Negative"):  # torch would recurse without end
             aten.impl("_copy_from", torch.library.fallthrough_kernel, pending)
         aten.impl("convolution_overrideable", _convolution, "PrivateUse1")
         aten.impl("convolution_backward_overrideable", _convolution_backward, "PrivateUse1")
@@ -65,7 +74,7 @@ def register() -> None:
 
 
 def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
-    """Memory of the device."""
+    """Return the kernel that allocates memory of the device."""
 
     def empty(
         *args: object, device: torch.device, pin_memory: bool | None = None, **options: object
@@ -80,7 +89,7 @@ def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
 
 
 def _pinned_or_not(op: OpOverload) -> Callable[..., torch.Tensor]:
-    """Memory of the host: the only place where `pin_memory=True` can be given a meaning from Python."""
+    """Return the kernel that allocates host memory, and implements `pin_memory=True`."""
     theirs = torch.library.get_kernel(op, "CPU")
 
     def empty(
@@ -93,29 +102,37 @@ def _pinned_or_not(op: OpOverload) -> Callable[..., torch.Tensor]:
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 -- as torch calls it
-    """Touch pinned memory when the stream gets there, and other memory of the host before it returns."""
+    """Access pinned memory when the stream reaches the copy, and other host memory before returning."""
     source = source.expand_as(target)
-    if source.dtype is target.dtype is torch.bool:  # of a byte that is no bool, torch would make True
+    if source.dtype is target.dtype is torch.bool:  # torch would make an invalid byte True
         return _copy(source.view(torch.uint8), target.view(torch.uint8), non_blocking)
     pinned = all(is_pinned(each) for each in (source, target) if each.is_cpu)
     origin = source.clone() if source.is_cpu and not pinned else _there(source)
     goal = _there(target)
     stream = current_stream()
-    stream.copy(lambda: _aten.copy_.default.redispatch(CPU, _open(goal), _open(origin)))
+    stream.copy(lambda: _moved(_open(goal), _open(origin)))
     if (source.is_cpu and not non_blocking) or (target.is_cpu and not (pinned and non_blocking)):
         stream.synchronize()
     return target
 
 
+def _moved(goal: Any, origin: Any) -> None:
+    """Copy; a pending conjugate or negative makes one NaN of all, as on a GPU."""
+    _aten.copy_.default.redispatch(CPU, goal, origin)
+    if origin.is_conj() or origin.is_neg():
+        parts = torch.view_as_real(goal) if goal.is_complex() else goal
+        parts.masked_fill_(parts.isnan(), torch.nan)
+
+
 def _item(x: torch.Tensor) -> object:
-    """The one question about values that meta tensors do not pass on."""
+    """Read a value, which meta tensors cannot do."""
     current_stream().synchronize()
-    return place_of(x).open().item()
+    return memory_of(x).open().item()
 
 
 def _anything(op: OpOverload, *args: object, **options: object) -> object:
-    """Do on the host what an operator does, when the stream gets there."""
-    if _only_looks(op):
+    """Run an operator on the host when the stream reaches it."""
+    if _is_view(op):
         return op.redispatch(CPU, *args, **options)
     given, form = tree_flatten((args, options))
     _refuse_other_devices(op, given)
@@ -132,7 +149,7 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
         results, shape = compute(taken)
     except RuntimeError:  # and NotImplementedError
         stream.synchronize()
-        taken, known = [_open(_lent(each)) for each in given], True
+        taken, known = [_open(_at_call(each)) for each in given], True
         results, shape = compute(taken)
     owners = {id(mine): theirs for mine, theirs in zip(taken, given, strict=True)}
     outputs = [_received(each, owners.get(id(each))) for each in results]
@@ -140,37 +157,37 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
 
     def land(results: list[object]) -> None:
         for goal, result in zip(goals, results, strict=True):
-            if isinstance(goal, Place):
-                goal.open().copy_(result)  # type: ignore[arg-type] # where a tensor goes, a tensor came
+            if isinstance(goal, DeviceMemory):
+                goal.open().copy_(result)  # type: ignore[arg-type] # a tensor, like `goal`
 
     if known:
         land(results)
     else:
-        lent = [_lent(each) for each in given]
-        stream.do(lambda: land(compute([_open(each) for each in lent])[0]))
+        given_now = [_at_call(each) for each in given]
+        stream.do(lambda: land(compute([_open(each) for each in given_now])[0]))
     return tree_unflatten(outputs, shape)
 
 
 def _convolution(*args: object) -> object:
-    """The name is for devices that bring their own."""
+    """Run the host's convolution under the name for devices with their own."""
     return _anything(_aten.convolution.default, *args)
 
 
 def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: object) -> object:
-    """The host's wants to know the size of the bias."""
+    """Add the size of the bias, which the host's operator needs."""
     transposed, groups = args[3], args[5]
     channels = weight.shape[1] * groups if transposed else weight.shape[0]  # type: ignore[operator] # theirs
     return _anything(_aten.convolution_backward.default, grad, x, weight, [channels], *args)
 
 
-def _only_looks(op: OpOverload) -> bool:
-    """Whether an operator gives a view, and touches no memory."""
+def _is_view(op: OpOverload) -> bool:
+    """Return True if an operator returns a view without reading memory."""
     aliases = [returned.alias_info for returned in op._schema.returns]
     return op._schema.name == "aten::set_" or any(alias and not alias.is_write for alias in aliases)
 
 
 def _for_numbers(op: OpOverload, args: tuple[object, ...]) -> Callable[..., object]:
-    """An operator as it takes numbers: torch gives some, that it calls tensors, to the form for tensors."""
+    """Return the operator, or its packet if torch passes a number for a tensor."""
     wanted = zip(args, op._schema.arguments, strict=False)
     return op.overloadpacket if any(_is_number(x) and str(y.type) == "Tensor" for x, y in wanted) else op
 
@@ -180,7 +197,7 @@ def _is_number(given: object) -> bool:
 
 
 def _refuse_other_devices(op: OpOverload, given: list[object]) -> None:
-    """Only a 0-d tensor, or an index, may lie on the host."""
+    """Raise if a tensor is on the host, unless it is 0-d or an index."""
     for each in given:
         if isinstance(each, torch.Tensor) and each.device.type != "emu":
             if each.is_cpu and (not each.dim() or op._schema.name in _INDEXES):
@@ -191,52 +208,52 @@ def _refuse_other_devices(op: OpOverload, given: list[object]) -> None:
 
 
 def _received(result: object, owner: object) -> object:
-    """What comes out instead of what was computed: the tensor that was given, or a new one."""
+    """Return the device tensor for a result: the argument that it belongs to, or a new one."""
     if not isinstance(result, torch.Tensor):
         return result
     if not isinstance(owner, torch.Tensor):
         return make(result)
     if owner.is_cpu:
         raise RuntimeError("Expected out tensor to be on device emu:0, but found one on cpu")
-    return owner if owner.shape == result.shape else lay(owner, result)
+    return owner if owner.shape == result.shape else allocate_like(owner, result)
 
 
 def _meta(given: object) -> object:
-    """An argument without its values; a tensor is one even where a 0-d tensor of the host may stand."""
+    """Return an argument as a meta tensor, if it is a tensor."""
     if isinstance(given, torch.Tensor):
         return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=_META)
     return _META if isinstance(given, torch.device) else given
 
 
-def _lent(given: object) -> object:
-    """An argument as the stream will find it: the host may change its own meanwhile."""
+def _at_call(given: object) -> object:
+    """Return an argument as it is at the call; host memory is copied, because it may change."""
     if isinstance(given, torch.Tensor) and given.is_cpu:
         return given.clone()
     return _HOST if isinstance(given, torch.device) else _there(given)
 
 
 def _there(given: object) -> object:
-    """Where a tensor of the device lies; anything else as it is."""
-    return place_of(given) if isinstance(given, torch.Tensor) and not given.is_cpu else given
+    """Return the memory of a device tensor, and anything else unchanged."""
+    return memory_of(given) if isinstance(given, torch.Tensor) and not given.is_cpu else given
 
 
-def _open(lent: object) -> object:
-    return lent.open() if isinstance(lent, Place) else lent
+def _open(memory: object) -> object:
+    return memory.open() if isinstance(memory, DeviceMemory) else memory
 
 
 def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """A copy of a storage, where it is."""
+    """Copy a storage on its device."""
     if storage.device.type != "emu":
         return _clone_on_host(storage)
     return torch.empty(0, dtype=torch.uint8, device="emu").set_(storage).clone().untyped_storage()
 
 
 def _loaded(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
-    """A storage that comes out of a file, on the device if that is where it goes."""
+    """Move a storage from a file to the device if its location says so."""
     if torch.device(location).type != "emu":
         return None
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("emu").untyped_storage()
 
 
 def _as_it_is(storage: object) -> None:
-    """No other name for where it is: torch knows it."""
+    """Return None: torch has the location of the storage."""

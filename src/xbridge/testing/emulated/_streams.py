@@ -1,12 +1,11 @@
-"""Streams: work waits in its queue until somebody waits for it.
+"""Streams: work stays in a queue until the program waits for it.
 
-A real device does its work at some time between the call and the moment when somebody has waited for it,
-and code that forgets to wait is right by luck. Here everything is done as late as that allows: nothing runs
-before somebody waits, so what nobody waited for has not been done, every time and without a clock. `delay`
-adds somebody in the background who waits for every copy, so many seconds after it was asked for.
+A real device runs its work at some time between the call and the end of a wait, so code without a wait is
+right by luck. Here work runs as late as possible: nothing runs before the program waits, every time and
+without a clock. `delay` starts a background thread that waits for every copy some seconds after its call.
 
-Nobody holds a turn while he waits for another stream, and a stream waits only for what was asked before:
-threads that wait for streams that wait for each other do not lock up.
+A thread releases the lock of a stream while it waits for another stream, and a stream waits only for earlier
+work. So threads that wait for streams that wait for each other do not deadlock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xbridge._locks import freed, lock
+from xbridge._core.locks import freed, lock
 
 if TYPE_CHECKING:
     from _thread import RLock
@@ -36,7 +35,7 @@ _local = threading.local()
 
 
 class _Work:
-    """Something to do, and what has to be done first."""
+    """A function to run, and the event that it runs after."""
 
     __slots__ = ("after", "done", "run")
 
@@ -45,12 +44,12 @@ class _Work:
 
 
 class Event:
-    """A place in the work of a stream: `torch.emu.Event`, with the methods of `torch.cuda.Event`.
+    """A point in the work of a stream: `torch.emu.Event`, with the methods of `torch.cuda.Event`.
 
     Parameters
     ----------
     enable_timing, blocking, interprocess
-        Taken as `torch.cuda.Event` takes them, and of no consequence: there is no clock here.
+        Accepted as by `torch.cuda.Event`, and ignored: there is no clock.
     """
 
     def __init__(
@@ -61,12 +60,12 @@ class Event:
         self._asked = False
 
     def record(self, stream: Stream | None = None) -> None:
-        """Mean, from now on, all that was asked of the stream so far."""
+        """Let the event mean all work of the stream so far."""
         self._stream = stream or current_stream()
-        self._last, self._asked = self._stream._under_way(-1), False
+        self._last, self._asked = self._stream._pending(-1), False
 
     def query(self) -> bool:
-        """Whether all of it is done. To ask once is not to wait; whoever asks again finds it done."""
+        """Return True if all of it is done. The second query of an event waits for it."""
         if self._asked:
             self.synchronize()
         self._asked = True
@@ -75,27 +74,27 @@ class Event:
     def synchronize(self) -> None:
         """Wait on the host until all of it is done."""
         stream, last = self._stream, self._last
-        while stream and last and not last.done and (work := stream._under_way(0)):
+        while stream and last and not last.done and (work := stream._pending(0)):
             stream._finish(work)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to another: none, without a clock."""
+        """Return 0: there is no clock."""
         return 0.0
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Have a stream wait until all of it is done; the host goes on."""
+        """Let a stream wait until all of it is done; the host does not wait."""
         (stream or current_stream()).wait_event(self)
 
 
 class Stream(torch.Stream):
-    """Work that is done in order: `torch.emu.Stream`, with the methods of `torch.cuda.Stream`.
+    """A queue of work: `torch.emu.Stream`, with the methods of `torch.cuda.Stream`.
 
     In a `with` block it is the thread's current stream.
 
     Parameters
     ----------
     device, priority
-        Taken as `torch.cuda.Stream` takes them, and of no consequence: there is one device.
+        Accepted as by `torch.cuda.Stream`, and ignored: there is one device.
     """
 
     _queue: deque[_Work]
@@ -106,11 +105,11 @@ class Stream(torch.Stream):
         place = {"stream_id": len(_streams), "device_index": 0, "device_type": _KIND}
         new = super().__new__(cls, **place)
         new._queue, new._turn, new._asked = deque(), lock(), Event()
-        _streams.append(new)  # for good: work under way needs no owner
+        _streams.append(new)  # never removed: pending work must run without an owner
         return new
 
     def __init__(self, device: object = None, priority: int = 0) -> None:
-        """Take what `__new__` takes."""
+        """Accept the arguments of `__new__`."""
 
     def __enter__(self) -> Self:
         _entered().append(self)
@@ -120,7 +119,7 @@ class Stream(torch.Stream):
         _entered().pop()
 
     def query(self) -> bool:
-        """Whether all work is done. To ask once is not to wait; whoever asks until it is gets there."""
+        """Return True if all work is done. A second query waits for the work before the first."""
         self._asked.synchronize()
         self._asked = self.record_event()
         return self._asked.query()
@@ -130,48 +129,48 @@ class Stream(torch.Stream):
         self.record_event().synchronize()
 
     def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override] # torch's own events are C++
-        """An event that means all work so far: the one given, or a new one."""
+        """Record all work so far in the given event, or in a new one."""
         event = event or Event()
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:  # type: ignore[override]
-        """Do what comes from now on after what the event means now."""
-        meant = Event()
-        meant._stream, meant._last = event._stream, event._last
-        self._queue.append(_Work(_nothing, meant))
+        """Run later work after the work that the event means now."""
+        copied = Event()
+        copied._stream, copied._last = event._stream, event._last
+        self._queue.append(_Work(_nothing, copied))
 
     def wait_stream(self, stream: Stream) -> None:  # type: ignore[override]
-        """Do what comes from now on after all work of another stream so far."""
+        """Run later work after all work of another stream so far."""
         self.wait_event(stream.record_event())
 
     def do(self, run: Callable[[], object]) -> None:
-        """Have something done after all that was asked before."""
+        """Queue a function after all earlier work."""
         self._queue.append(_Work(run))
 
     def copy(self, run: Callable[[], object]) -> None:
-        """Have a copy done: like all work, but for the delay."""
+        """Queue a copy, which `delay` can start."""
         self.do(run)
         if _delays:
             seconds, asked = _delays[-1]
             asked.put((time.monotonic() + seconds, self.record_event()))
 
-    def _under_way(self, index: int) -> _Work | None:
-        """The first or the last piece of work that is not done; None when all is."""
+    def _pending(self, index: int) -> _Work | None:
+        """Return the first or the last pending work; None if all is done."""
         try:
             return self._queue[index]
         except IndexError:
             return None
 
     def _finish(self, work: _Work) -> None:
-        """Do the first piece of work, unless another thread has done it."""
+        """Run the first pending work, unless another thread has run it."""
         if work.after:
             work.after.synchronize()
         with self._turn:
             if work.done:
                 return
             try:
-                with torch._C._DisableTorchDispatch():  # modes of whoever happens to wait are not meant
+                with torch._C._DisableTorchDispatch():  # modes of the waiting thread do not apply
                     work.run()
             finally:
                 work.done = True
@@ -179,13 +178,13 @@ class Stream(torch.Stream):
 
 
 def current_stream(device: object = None) -> Stream:
-    """The stream on which this thread's work is done: of the innermost `with`, or else the default."""
+    """Return the current stream of this thread: of the innermost `with`, or else the default."""
     entered = _entered()
     return entered[-1] if entered else default_stream()
 
 
 def default_stream(device: object = None) -> Stream:
-    """The stream of all threads that have entered no other."""
+    """Return the stream of threads that have not entered another one."""
     return _streams[0]
 
 
@@ -195,7 +194,7 @@ def stream(stream: Stream) -> Stream:
 
 
 def set_stream(stream: Stream) -> None:
-    """Make a stream the current one of this thread, until the `with` block is left in which it stands."""
+    """Make a stream the current one of this thread until the end of the enclosing `with` block."""
     _entered()[-1:] = [stream]
 
 
@@ -207,11 +206,11 @@ def synchronize(device: object = None) -> None:
 
 @contextmanager
 def delay(seconds: float) -> Iterator[None]:
-    """Have copies done by themselves, in the background, so many seconds after they were asked for.
+    """Run copies in the background, some seconds after their call.
 
-    Without it they are done when somebody waits for them, and never if nobody does. Whoever waits still waits
-    for no clock: the delay is the time that is left for mistakes, so a long one costs nothing. With a copy is
-    done whatever it comes after on its stream. At the end of the block everything is done.
+    Without it a copy runs only when the program waits for it. A wait still runs a copy at once: the delay is
+    only the time in which code can be wrong, so a long delay costs nothing. A copy runs after all earlier
+    work on its stream. At the end of the block everything is done.
 
     Parameters
     ----------
@@ -246,7 +245,7 @@ def delay(seconds: float) -> Iterator[None]:
 
 
 def _wait_for_each(asked: Asked, over: threading.Event) -> None:
-    """Wait for each event when it is due, or as soon as the delay is over."""
+    """Wait for each event when it is due, or at the end of the block."""
     while copy := asked.get():
         due, event = copy
         over.wait(max(0.0, due - time.monotonic()))
@@ -254,7 +253,7 @@ def _wait_for_each(asked: Asked, over: threading.Event) -> None:
 
 
 def _entered() -> list[Stream]:
-    """The streams this thread has entered, the innermost last."""
+    """Return the streams that this thread has entered, the innermost last."""
     if not hasattr(_local, "streams"):
         _local.streams = []
     entered: list[Stream] = _local.streams
@@ -262,4 +261,4 @@ def _entered() -> list[Stream]:
 
 
 def _nothing() -> None:
-    """The work of waiting."""
+    """Do nothing: the work only waits."""

@@ -1,5 +1,5 @@
-"""What the test kit knows of each library: one module per backend, with the words of `Samples`."""
+"""Samples of each library: one module per backend, with the names of `Samples`."""
 
-from xbridge.testing._samples import Samples, Way
+from xbridge.testing.samples.model import LayoutCase, Samples
 
-__all__ = ["Samples", "Way"]
+__all__ = ["LayoutCase", "Samples"]

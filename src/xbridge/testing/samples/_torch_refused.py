@@ -1,4 +1,4 @@
-"""Tensors that are no plain numbers in memory, and must not leave torch: one of each sort."""
+"""Unsupported tensors, one of each kind: their memory does not hold their values plainly."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class Wrapper(torch.Tensor):
-    """Looks like a tensor, and holds another."""
+    """A tensor subclass that wraps another tensor."""
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Any:  # noqa: ANN001 -- a class says itself what it is
+    def __new__(cls, inner: Tensor) -> Any:  # noqa: ANN001 -- torch passes the class
         """Make one without memory."""
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # noqa: SLF001 -- theirs
 
     def __init__(self, inner: Tensor) -> None:
-        self.held = inner
+        self.wrapped = inner
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override] # torch's stub has no cls
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return func(*(arg.held if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
+        return func(*(arg.wrapped if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
 
 
 def _freed() -> Tensor:
@@ -39,7 +39,7 @@ def _freed() -> Tensor:
 
 
 def _shrunk() -> Tensor:
-    """A view of what is not there any more."""
+    """Make a view of memory that its storage has released."""
     tensor = torch.ones(4)
     view = tensor[2:]
     tensor.untyped_storage().resize_(8)
@@ -54,7 +54,7 @@ def _fake() -> Tensor:
 
 
 def _batched() -> Tensor:
-    """What a function under `vmap` saw, kept beyond its time."""
+    """Make a tensor that leaked from a function under `vmap`."""
     seen = []
 
     def keep(x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _rows() -> list[Tensor]:
 
 
 def _small(word: str) -> Tensor:
-    """Numbers that have no canonical name."""
+    """Make a tensor of a dtype without a canonical name."""
     return torch.zeros(4, dtype=torch.int32).view(getattr(torch, word))
 
 
@@ -105,7 +105,7 @@ _REFUSED: dict[str, Callable[[], Any]] = {
 
 
 def _quietly(make: Callable[[], Any]) -> Any:
-    """Half of these torch calls a prototype, or deprecates."""
+    """Make a tensor without torch's warnings about prototypes and deprecations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make()

@@ -1,7 +1,7 @@
-"""array-api-strict: whatever NumPy can lay in native byte order, wrapped by the library without a copy.
+"""Samples of array-api-strict: every layout of NumPy in native byte order, wrapped without a copy.
 
-Its arrays on other devices are read and written by its own operations, never by the way of NumPy that its
-DLPack leaves open.
+Arrays on other devices are read and written by the library's own operations, never through NumPy, although
+its DLPack would allow that.
 """
 
 from __future__ import annotations
@@ -11,42 +11,44 @@ from typing import TYPE_CHECKING
 import array_api_strict
 import numpy as np
 
-from xbridge._devices import CPU
+from xbridge._core.devices import CPU
 from xbridge.testing.samples import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
-    from xbridge.testing._samples import Way
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, HostArray
+    from xbridge.testing.samples.model import LayoutCase
 
 
-def _wrapped(way: Way) -> Way:
-    """The same way, of the dtypes that the library has."""
+def _wrapped(case: LayoutCase) -> LayoutCase:
+    """Return the same case for the dtypes that the library has."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Array:
+    def make(values: HostArray, device: Device = CPU) -> Array:
         there = array_api_strict.Device("CPU_DEVICE" if device == CPU else str(device))
-        return array_api_strict.asarray(way.lay(values), copy=False, device=there)
+        return array_api_strict.asarray(case.make(values), copy=False, device=there)
 
     def takes(dtype: str, shape: tuple[int, ...]) -> bool:
-        return hasattr(array_api_strict, dtype) and way.takes(dtype, shape)
+        return hasattr(array_api_strict, dtype) and case.takes(dtype, shape)
 
-    return way._replace(lay=lay, takes=takes, freeze=_freeze, on=lay)
-
-
-def _freeze(x: Array) -> Array:
-    """A second array over the same memory, which may not be written."""
-    return array_api_strict.asarray(host.freeze(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- its device shows nothing
+    return case._replace(make=make, takes=takes, as_readonly=_as_readonly, make_on_device=make)
 
 
-ways: Mapping[str, Way] = {name: _wrapped(way) for name, way in host.ways.items() if name != "byte-swapped"}
+def _as_readonly(x: Array) -> Array:
+    """Make a second, read-only array over the same memory."""
+    return array_api_strict.asarray(host.as_readonly(x._array.view()), copy=False, device=x.device)  # noqa: SLF001 -- an array on another device exports no memory
+
+
+cases: Mapping[str, LayoutCase] = {
+    name: _wrapped(case) for name, case in host.cases.items() if name != "byte-swapped"
+}
 
 refused: Mapping[str, Callable[[], Array]] = {}
 
 
 def read(x: Array, /) -> HostArray:
-    """What NumPy copies of it, once the library has moved it to the host."""
+    """Move the array to the host by the library, and copy it by NumPy."""
     return host.read(np.asarray(x.to_device(array_api_strict.Device("CPU_DEVICE"))))
 
 

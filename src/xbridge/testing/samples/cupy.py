@@ -1,7 +1,7 @@
-"""CuPy: whatever strides NumPy can lay, in the memory of a GPU, backwards and on top of each other.
+"""Samples of CuPy: the strides of NumPy in the memory of a GPU, reversed and broadcast ones included.
 
-Bytes are sent as bytes, so that nothing computes on the values, and only then looked at as what they are.
-Nobody has waited for them: whoever reads them has to be in order behind them.
+Bytes are sent as bytes and then viewed as their dtype, so that nothing computes on the values. The host does
+not wait for the transfer: a reader must be ordered after it on the stream.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import cupy
 import numpy as np
 
-from xbridge._devices import CPU
-from xbridge.testing._samples import Way
+from xbridge._core.devices import CPU
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._devices import Device
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 
-    class Lay(Protocol):
-        """Makes an array of values, on the current device or on another."""
+    class Make(Protocol):
+        """A maker of arrays from values, on the current device or on another one."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
 
 
 def dense(values: HostArray, device: Device = CPU) -> Array:
-    """A new array, row by row; the host's stands for the device that is current."""
+    """Make a new C-ordered array; a CPU device means the current GPU."""
     with nullcontext() if device == CPU else cupy.cuda.Device(device.index):
         raw = cupy.asarray(values.reshape(-1).view(np.uint8).copy())
         return raw.view(values.dtype).reshape(values.shape)
 
 
 def read(x: Array, /) -> HostArray:
-    """CuPy's own transfer of the bytes; on the host NumPy's arrays stand for its own."""
+    """Transfer the bytes by CuPy; on the host, copy the NumPy array."""
     if isinstance(x, np.ndarray):
         return np.array(x, order="C")
     with x.device:
@@ -62,16 +62,16 @@ def _last_axis_first(values: HostArray, device: Device = CPU) -> Array:
     return moved.transpose((*range(1, values.ndim), 0))
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Lay:
-    """A part of a larger array."""
+def _part(part: slice, size: Callable[[int], int]) -> Make:
+    """Return a maker of parts of larger arrays."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Array:
+    def make(values: HostArray, device: Device = CPU) -> Array:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
         where = host.every(part, values.shape)
         whole[where] = host.opaque(values)
         return dense(whole.view(values.dtype), device)[where]
 
-    return lay
+    return make
 
 
 def _repeated(values: HostArray, device: Device = CPU) -> Array:
@@ -80,31 +80,35 @@ def _repeated(values: HostArray, device: Device = CPU) -> Array:
         return cupy.broadcast_to(line, values.shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, on=lay)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, make_on_device=make)
 
 
-ways: dict[str, Way] = {
-    "contiguous": _way(dense),
-    "transposed": _way(_transposed, host.stretched),
-    "last axis first": _way(_last_axis_first, lambda _, shape: len(shape) > 2),
-    "strided": _way(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
-    "offset": _way(_part(slice(1, None), lambda n: n + 1)),
-    "backwards": _way(_part(slice(None, None, -1), lambda n: n), host.stretched),
-    "repeated": Way(
-        _repeated, lambda values: read(_repeated(values)), host.repeated, writable=False, on=_repeated
+cases: dict[str, LayoutCase] = {
+    "contiguous": _case(dense),
+    "transposed": _case(_transposed, host.stretched),
+    "last axis first": _case(_last_axis_first, lambda _, shape: len(shape) > 2),
+    "strided": _case(_part(slice(None, None, 2), lambda n: 2 * n if n > 1 else n), host.stretched),
+    "offset": _case(_part(slice(1, None), lambda n: n + 1)),
+    "backwards": _case(_part(slice(None, None, -1), lambda n: n), host.stretched),
+    "repeated": LayoutCase(
+        _repeated,
+        lambda values: read(_repeated(values)),
+        host.repeated,
+        writable=False,
+        make_on_device=_repeated,
     ),
 }
 
 
 class _Marked(cupy.ndarray):  # type: ignore[misc] # CuPy has no types
-    """What somebody made of an array."""
+    """A subclass of CuPy's array."""
 
 
 refused: dict[str, Callable[[], Array]] = {
     "a subclass": lambda: dense(np.ones(2)).view(type=_Marked),
-    "structured": lambda: dense(np.ones(2)).view([("re", "f4"), ("im", "f4")]),
+    "structured": lambda: dense(np.ones(2)).view(np.dtype([("re", "f4"), ("im", "f4")])),
 }
 
 
-__all__ = ["dense", "read", "refused", "ways", "write"]
+__all__ = ["cases", "dense", "read", "refused", "write"]

@@ -1,7 +1,6 @@
-"""Dask: one chunk or several, even or not, of a graph that is short or long, with whatever NumPy has in them.
+"""Samples of Dask: one chunk or several, equal or not, of short or long graphs, with the layouts of NumPy.
 
-Nothing of it can be written. Chunks are laid as NumPy lays them, and what is computed on the way only moves
-elements, so every bit that comes out went in.
+The arrays cannot be written. The graphs only move elements and compute nothing, so every bit is kept.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ import dask
 import dask.array as da
 import numpy as np
 
-from xbridge.testing._samples import Way
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import Array, HostArray
+    from xbridge._core.protocol import Array, HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], Array]
+    Make: TypeAlias = Callable[[HostArray], Array]
 
 
-# -- how it can be made up -----------------------------------------------------------------------
+# -- graphs and chunks ---------------------------------------------------------------------------
 
 
 def _whole(memory: HostArray) -> Array:
-    """One chunk, which stands in the graph as it is."""
+    """Make an array of one chunk, which the graph holds unchanged."""
     return da.from_delayed(dask.delayed(memory), memory.shape, memory.dtype)
 
 
@@ -38,7 +37,7 @@ def _halves(values: HostArray) -> Array:
 
 
 def _uneven(values: HostArray) -> Array:
-    """A first chunk of one element along each axis."""
+    """Make an array whose first chunk has one element along each axis."""
     whole = da.from_array(values, chunks=-1, name=False)
     return whole.rechunk(tuple((1, n - 1) if n > 1 else (n,) for n in values.shape))
 
@@ -48,7 +47,7 @@ def _turned(values: HostArray) -> Array:
 
 
 def _picked(values: HostArray) -> Array:
-    """Some of the elements of a larger array, gathered from the back to the front."""
+    """Select every second element of a larger, reversed array."""
     there = host.every(slice(None, None, -1), values.shape)
     return _halves(np.repeat(values[there], 2, -1))[..., ::2][there]
 
@@ -62,7 +61,7 @@ def _stored(values: HostArray) -> Array:
 
 
 def _reduced(values: HostArray) -> Array:
-    """What is left of an axis: of an array without axes, NumPy makes a scalar."""
+    """Select along an axis of one element; without further axes NumPy returns a scalar."""
     return _halves(values[None])[0]
 
 
@@ -70,34 +69,34 @@ def _is_cut(_dtype: str, shape: Shape) -> bool:
     return any(n > 1 for n in shape)
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, writable=False)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, writable=False)
 
 
-def _laid(name: str) -> Way:
-    """One chunk that lies as NumPy's arrays can."""
-    known = host.ways[name]
-    return _way(lambda values: _whole(known.lay(values)), known.takes)
+def _chunk_of(name: str) -> LayoutCase:
+    """Return a case of one chunk with a layout of NumPy."""
+    known = host.cases[name]
+    return _case(lambda values: _whole(known.make(values)), known.takes)
 
 
-ways: dict[str, Way] = {
-    "one chunk": _way(partial(da.from_array, chunks=-1)),
-    "several chunks": _way(_halves, _is_cut),
-    "uneven chunks": _way(_uneven, _is_cut),
-    "transposed": _way(_turned, host.stretched),
-    "picked": _way(_picked, lambda _, shape: len(shape) > 0),
-    "broadcast": _way(_broadcast, host.repeated)._replace(fold=host.ways["broadcast"].fold),
-    "stored": _way(_stored),
-    "reduced": _way(_reduced),
-    "Fortran chunk": _laid("Fortran"),
-    "strided chunk": _laid("strided"),
-    "unaligned chunk": _laid("unaligned"),
-    "byte-swapped chunk": _laid("byte-swapped"),
-    "read-only chunk": _laid("read-only"),
+cases: dict[str, LayoutCase] = {
+    "one chunk": _case(partial(da.from_array, chunks=-1)),
+    "several chunks": _case(_halves, _is_cut),
+    "uneven chunks": _case(_uneven, _is_cut),
+    "transposed": _case(_turned, host.stretched),
+    "picked": _case(_picked, lambda _, shape: len(shape) > 0),
+    "broadcast": _case(_broadcast, host.repeated)._replace(fold=host.cases["broadcast"].fold),
+    "stored": _case(_stored),
+    "reduced": _case(_reduced),
+    "Fortran chunk": _chunk_of("Fortran"),
+    "strided chunk": _chunk_of("strided"),
+    "unaligned chunk": _chunk_of("unaligned"),
+    "byte-swapped chunk": _chunk_of("byte-swapped"),
+    "read-only chunk": _chunk_of("read-only"),
 }
 
 
-# -- what must not leave -------------------------------------------------------------------------
+# -- unsupported arrays --------------------------------------------------------------------------
 
 
 def _of(make: Callable[[], HostArray]) -> Array:
@@ -105,7 +104,7 @@ def _of(make: Callable[[], HostArray]) -> Array:
 
 
 _WITHOUT_AXES = {"the masked constant", "a masked record", "masked, 0-d", "units, 0-d"}
-"""Dask says of these that they are plain, so it shows only when they are computed."""
+"""Dask reports plain arrays for these, so only computing them finds out."""
 
 
 refused: dict[str, Callable[[], Array]] = {
@@ -117,12 +116,13 @@ refused: dict[str, Callable[[], Array]] = {
 
 
 def read(x: Array, /) -> HostArray:
-    """What Dask computes in this thread."""
+    """Return the values that Dask's scheduler computes in this thread, without optimizing the graph first."""
+    join, words = x.__dask_postcompute__()
     with np.errstate(all="ignore"):
-        return host.read(np.asanyarray(x.compute(scheduler="synchronous")))
+        return host.read(np.asanyarray(join(dask.get(dict(x.dask), x.__dask_keys__()), *words)))
 
 
 def write(x: Array, /) -> None:
-    """Nobody can: an assignment makes another graph."""
-    message = f"a {type(x).__name__} of Dask's has no memory to write"
+    """Raise: an assignment makes another graph."""
+    message = f"a {type(x).__name__} of Dask has no memory to write"
     raise ValueError(message)

@@ -1,6 +1,6 @@
-"""JAX: memory of its own or taken over, committed or not, on a mesh of one device, or column by column.
+"""Samples of JAX: own or shared memory, committed or not, on a mesh of one device, or in column-major order.
 
-Nothing of it can be written. Bits are handed to JAX as they are and copied by JAX, which computes nothing.
+The arrays cannot be written. JAX copies the bits and computes nothing.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from xbridge._devices import CPU
-from xbridge._registry import get
-from xbridge.testing._samples import Way
+from xbridge._core.devices import CPU
+from xbridge.backends._registry import get
 from xbridge.testing.samples import numpy as host
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], jax.Array]
+    Make: TypeAlias = Callable[[HostArray], jax.Array]
 
 _ALIGNMENT = 64
 
 
-# -- where elements can lie ----------------------------------------------------------------------
+# -- layouts -------------------------------------------------------------------------------------
 
 
 def _first() -> jax.Device:
@@ -37,10 +37,10 @@ def _first() -> jax.Device:
 
 
 def _at(values: HostArray, offset: int) -> HostArray:
-    """A copy of the values so many bytes behind a boundary where JAX takes memory over."""
-    room = np.empty(values.nbytes + _ALIGNMENT + offset, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT + offset
-    fresh: HostArray = np.ndarray(values.shape, values.dtype, room, start)
+    """Copy the values to `offset` bytes after a 64-byte boundary. JAX shares memory at the boundary."""
+    backend = np.empty(values.nbytes + _ALIGNMENT + offset, np.uint8)
+    start = -backend.ctypes.data % _ALIGNMENT + offset
+    fresh: HostArray = np.ndarray(values.shape, values.dtype, backend, start)
     host.opaque(fresh)[...] = host.opaque(values)
     return fresh
 
@@ -74,32 +74,33 @@ def _by_columns(values: HostArray) -> jax.Array:
 
 
 def _computed(values: HostArray) -> jax.Array:
-    return _copied(values).copy()
+    with jax.default_device(_first()):
+        return _copied(values).copy()
 
 
 def _has(dtype: str) -> bool:
-    return get("jax").lacks(dtype, CPU) is None
+    return get("jax").unsupported_dtype(dtype, CPU) is None
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=lambda dtype, shape: _has(dtype) and takes(dtype, shape), writable=False)
 
 
-ways: dict[str, Way] = {
-    "its own": _way(_copied),
-    "taken over": _way(_taken_over),
-    "computed": _way(_computed),
-    "committed": _way(_committed),
-    "on a mesh": _way(_on_a_mesh),
-    "by columns": _way(_by_columns, host.stretched),
+cases: dict[str, LayoutCase] = {
+    "its own": _case(_copied),
+    "taken over": _case(_taken_over),
+    "computed": _case(_computed),
+    "committed": _case(_committed),
+    "on a mesh": _case(_on_a_mesh),
+    "by columns": _case(_by_columns, host.stretched),
 }
 
 
-# -- what must not leave -------------------------------------------------------------------------
+# -- unsupported arrays --------------------------------------------------------------------------
 
 
 def _tracer() -> jax.Array:
-    """One that got out of its trace."""
+    """Make a tracer that leaked from its trace."""
     leaked: list[jax.Array] = []
     jax.make_jaxpr(leaked.append)(jnp.ones(2))
     return leaked[0]
@@ -134,10 +135,10 @@ refused: dict[str, Callable[[], jax.Array]] = {
 
 
 def read(x: jax.Array, /) -> HostArray:
-    """JAX's own transfer to the host, copied."""
+    """Transfer the array to the host by JAX, and copy it."""
     return np.array(jax.device_get(x), order="C")
 
 
 def write(x: jax.Array, /) -> None:
-    """JAX refuses."""
+    """Try to write; JAX raises."""
     x[...] = x

@@ -1,12 +1,13 @@
-"""NumPy: any strides, any alignment, either byte order, with or without leave to write.
+"""Samples of NumPy: any strides, any alignment, either byte order, writable or read-only.
 
-Values are laid as opaque items of their size and then viewed as their dtype, so that no cast stands between
-them and the array: the payload of a NaN survives. What lies between the elements is no number that anybody
-would expect, so that reading it shows.
+Values are stored as opaque items of their size and then viewed as their dtype. No cast is involved, so the
+payload of a NaN survives. The bytes between the elements hold an unusual pattern, so that reading them is
+noticed.
 """
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from importlib.util import find_spec
 from tempfile import TemporaryFile
@@ -15,46 +16,46 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from xbridge._dtypes import DTYPES
-from xbridge.testing._samples import Way
+from xbridge._core.dtypes import DTYPES
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._protocol import HostArray
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
-    Lay: TypeAlias = Callable[[HostArray], HostArray]
+    Make: TypeAlias = Callable[[HostArray], HostArray]
 
 _POISON = b"\xa5"
-"""What every byte is that belongs to no element."""
+"""The value of every byte between the elements."""
 
 
-# -- where elements can lie ----------------------------------------------------------------------
+# -- layouts -------------------------------------------------------------------------------------
 
 
 def opaque(values: HostArray) -> HostArray:
-    """The elements as items that nobody interprets."""
+    """View the elements as opaque items."""
     return values.view(f"V{values.itemsize}")
 
 
 def space(shape: Shape, itemsize: int) -> HostArray:
-    """Memory for opaque items."""
+    """Allocate memory for opaque items."""
     return np.full(shape, _POISON * itemsize, f"V{itemsize}")
 
 
 def every(part: slice, shape: Shape) -> tuple[Any, ...]:
-    """The same part of each axis; never a scalar."""
+    """Return an index of the same part of each axis, which never gives a scalar."""
     return (..., *(part for _ in shape))
 
 
 def base_of_broadcast(values: HostArray) -> HostArray:
-    """What is left of values that repeat along every second axis: the first along it."""
+    """Select the first element along every second axis, which a broadcast repeats."""
     return values[tuple(slice(None, None if axis % 2 else 1) for axis in range(values.ndim))]
 
 
 def base_of_overlapping(values: HostArray) -> HostArray:
-    """What is left of values that repeat along every diagonal: the last on it."""
+    """Select the last element on every diagonal, which overlapping strides repeat."""
     line = np.zeros(sum(values.shape) + 1, values.dtype)
     line[np.add.reduce(np.indices(values.shape), 0)] = values
     return line
@@ -65,18 +66,20 @@ def _fortran(shape: Shape, itemsize: int) -> HostArray:
 
 
 def _transposed(shape: Shape, itemsize: int) -> HostArray:
-    """A view with the last axis first in memory: from three axes on neither C nor Fortran."""
+    """Make a view with the last axis first in memory: with three axes neither C nor Fortran."""
     return np.moveaxis(space((*shape[-1:], *shape[:-1]), itemsize), 0, -1)
 
 
 def _every_second(shape: Shape, itemsize: int) -> HostArray:
-    wide = tuple(2 * n if n > 1 else n for n in shape)  # else 32 axes of one element would fill the memory
+    wide = tuple(
+        2 * n if n > 1 else n for n in shape
+    )  # doubling 32 axes of one element would fill the memory
     view: HostArray = space(wide, itemsize)[every(slice(None, None, 2), shape)]
     return view
 
 
 def _behind_first(shape: Shape, itemsize: int) -> HostArray:
-    """From the second on along each axis that has one, and along the first axis anyway."""
+    """Skip the first element of each axis with several elements, and of the first axis always."""
     before = [int(n > 1 or axis == 0) for axis, n in enumerate(shape)]
     wide = tuple(map(sum, zip(shape, before, strict=True)))
     part: tuple[Any, ...] = (..., *(slice(n, None) for n in before))
@@ -90,7 +93,7 @@ def _backwards(shape: Shape, itemsize: int) -> HostArray:
 
 
 def _beside_padding(shape: Shape, itemsize: int) -> HostArray:
-    """Strides that are no multiple of an item; of complex numbers, aligned ones."""
+    """Make strides that are not a multiple of the item size; for complex numbers they are aligned."""
     raw = space((*shape, itemsize + max(itemsize // 2, 1)), 1).view(np.uint8)
     return raw[..., :itemsize].view(f"V{itemsize}")[..., 0]
 
@@ -101,26 +104,26 @@ def _unaligned(shape: Shape, itemsize: int) -> HostArray:
 
 
 def _mapped(shape: Shape, itemsize: int) -> HostArray:
-    """A file that has no name any more; it goes with the last view of it."""
+    """Map an unnamed file, which is deleted with its last view."""
     with TemporaryFile() as file:
         return np.memmap(file, f"V{itemsize}", "w+", shape=shape)
 
 
 def _wild(shape: Shape, itemsize: int) -> HostArray:
-    """No element, so any stride will do."""
+    """Make arbitrary strides for an array without elements."""
     strides = tuple((-1) ** axis * (7 * axis + 3) for axis in range(len(shape)))
     return as_strided(space(shape, itemsize), shape, strides)
 
 
-def _in(place: Callable[[Shape, int], HostArray]) -> Lay:
-    """Lay values in such memory."""
+def _in(place: Callable[[Shape, int], HostArray]) -> Make:
+    """Return a function that stores values in such memory."""
 
-    def lay(values: HostArray) -> HostArray:
+    def make(values: HostArray) -> HostArray:
         items = place(values.shape, values.itemsize)
         items[...] = opaque(values)
         return items.view(values.dtype)
 
-    return lay
+    return make
 
 
 def _broadcast(values: HostArray) -> HostArray:
@@ -139,36 +142,36 @@ def _swapped(values: HostArray) -> HostArray:
 
 
 def _second_name(values: HostArray) -> HostArray:
-    """NumPy's other 64-bit integers, which are a dtype of their own."""
+    """Use NumPy's second 64-bit integer dtype."""
     return _in(space)(values).view("q" if values.dtype.kind == "i" else "Q")
 
 
-def freeze(x: HostArray) -> HostArray:
-    """Take the leave to write away."""
+def as_readonly(x: HostArray) -> HostArray:
+    """Make an array read-only."""
     x.flags.writeable = False
     return x
 
 
-# -- what every library may be given -------------------------------------------------------------
+# -- cases ---------------------------------------------------------------------------------------
 
 
 def anywhere(_dtype: str, _shape: Shape) -> bool:
-    """Whatever it is."""
+    """Return True."""
     return True
 
 
 def stretched(_dtype: str, shape: Shape) -> bool:
-    """Where there is a stride to speak of."""
+    """Return True if a stride matters."""
     return any(n > 1 for n in shape)
 
 
 def repeated(_dtype: str, shape: Shape) -> bool:
-    """Where an element lies along every second axis again."""
+    """Return True if a broadcast repeats an element along every second axis."""
     return 0 not in shape and any(n > 1 for n in shape[::2])
 
 
 def slanted(_dtype: str, shape: Shape) -> bool:
-    """Where there are diagonals."""
+    """Return True if the array has diagonals."""
     return 0 not in shape and sum(n > 1 for n in shape) > 1
 
 
@@ -176,43 +179,55 @@ def _several_bytes(dtype: str, shape: Shape) -> bool:
     return DTYPES[dtype].bits > 8 and 0 not in shape
 
 
-def _way(lay: Lay, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> Way:
-    return Way(lay, fold=(lambda values: lay(values).copy()) if folds else None, takes=takes, freeze=freeze)
+def _case(make: Make, takes: Callable[[str, Shape], bool] = anywhere, *, folds: bool = False) -> LayoutCase:
+    return LayoutCase(
+        make,
+        fold=(lambda values: make(values).copy()) if folds else None,
+        takes=takes,
+        as_readonly=as_readonly,
+    )
 
 
-ways: dict[str, Way] = {
-    "C": _way(_in(space)),
-    "Fortran": _way(_in(_fortran), stretched),
-    "transposed": _way(_in(_transposed), stretched),
-    "strided": _way(_in(_every_second), stretched),
-    "reversed": _way(_in(_backwards), stretched),
-    "offset": _way(_in(_behind_first)),
-    "broadcast": _way(_broadcast, repeated, folds=True),
-    "overlapping": _way(_overlapping, slanted, folds=True),
-    "odd strides": _way(_in(_beside_padding), stretched),
-    "unaligned": _way(_in(_unaligned), _several_bytes),
-    "byte-swapped": _way(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
-    "read-only": Way(lambda values: freeze(_in(space)(values)), writable=False),
-    "memmap": _way(_in(_mapped), lambda _, shape: 0 not in shape),
-    "wild": _way(_in(_wild), lambda _, shape: 0 in shape),
-    "longlong": _way(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),
+cases: dict[str, LayoutCase] = {
+    "C": _case(_in(space)),
+    "Fortran": _case(_in(_fortran), stretched),
+    "transposed": _case(_in(_transposed), stretched),
+    "strided": _case(_in(_every_second), stretched),
+    "reversed": _case(_in(_backwards), stretched),
+    "offset": _case(_in(_behind_first)),
+    "broadcast": _case(_broadcast, repeated, folds=True),
+    "overlapping": _case(_overlapping, slanted, folds=True),
+    "odd strides": _case(_in(_beside_padding), stretched),
+    "unaligned": _case(_in(_unaligned), _several_bytes),
+    "byte-swapped": _case(_swapped, lambda dtype, _: DTYPES[dtype].bits > 8),
+    "read-only": LayoutCase(lambda values: as_readonly(_in(space)(values)), writable=False),
+    "memmap": _case(_in(_mapped), lambda _, shape: 0 not in shape),
+    "wild": _case(_in(_wild), lambda _, shape: 0 in shape),
+    "longlong": _case(_second_name, lambda dtype, _: dtype in ("int64", "uint64")),
 }
-"""A shape of no axis, or of no element, is no way to lie: shapes say that."""
+"""0-d and empty arrays are not layouts: shapes cover them."""
 
 
-# -- what must not leave -------------------------------------------------------------------------
+# -- unsupported arrays --------------------------------------------------------------------------
 
 
 class Metres(np.ndarray[Any, np.dtype[Any]]):
-    """What a library of units would make of an array."""
+    """An array subclass like that of a library of units."""
 
 
 class Mapped(np.memmap[Any, np.dtype[Any]]):
-    """What somebody made of a memory map."""
+    """A subclass of a memory map."""
+
+
+def _characters() -> HostArray:
+    """Make an array of the class for strings, which NumPy will remove."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return np.char.array(["a"])
 
 
 def _small() -> dict[str, Callable[[], HostArray]]:
-    """Numbers of less than a byte, which have no canonical name."""
+    """Return makers of arrays of the small dtypes without a canonical name."""
     if not find_spec("ml_dtypes"):
         return {}
     import ml_dtypes  # noqa: PLC0415 -- only where it is installed
@@ -233,7 +248,7 @@ refused: dict[str, Callable[[], HostArray]] = {
     "units, 0-d": lambda: np.array(1.0).view(Metres),
     "a mapped subclass": lambda: np.ones(2).view(Mapped),
     "records": lambda: np.rec.array([(1, 2.0)], dtype="i4,f4"),
-    "characters": lambda: np.char.array(["a"]),
+    "characters": _characters,
     "objects": lambda: np.array([None, 1]),
     "strings": lambda: np.array(["1", "2"]),
     "bytes": lambda: np.array([b"1"]),
@@ -250,12 +265,12 @@ refused: dict[str, Callable[[], HostArray]] = {
 
 
 def read(x: HostArray, /) -> HostArray:
-    """NumPy's own copy; within one dtype it copies bits."""
+    """Copy by NumPy, which copies bits within one dtype."""
     return np.array(x, dtype=x.dtype.newbyteorder("="), order="C", subok=False)
 
 
 def write(x: HostArray, /) -> None:
-    """Invert every bit; a truth value becomes the other one."""
+    """Invert every bit; of a bool, its value."""
     items = opaque(x.view(np.ndarray))
     raw = items.reshape(-1).copy().view(np.uint8) ^ np.uint8(1 if x.dtype == np.bool_ else 0xFF)
     items[...] = raw.view(items.dtype).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Read-only NumPy: whatever NumPy can lay in native byte order, without leave to write."""
+"""Samples of read-only NumPy: every layout of NumPy in native byte order, read-only."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from xbridge.testing.samples import numpy as host
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from xbridge._protocol import HostArray
-    from xbridge.testing._samples import Way
+    from xbridge._core.protocol import HostArray
+    from xbridge.testing.samples.model import LayoutCase
 
 
-def _read_only(way: Way) -> Way:
-    """The same way, without leave to write."""
-    return way._replace(lay=lambda values: ReadOnlyArray(way.lay(values)), writable=False, freeze=None)
+def _read_only(case: LayoutCase) -> LayoutCase:
+    """Return the same case with read-only arrays."""
+    return case._replace(
+        make=lambda values: ReadOnlyArray(case.make(values)), writable=False, as_readonly=None
+    )
 
 
 def _of(make: Callable[[], HostArray]) -> Callable[[], ReadOnlyArray]:
     return lambda: ReadOnlyArray(make())
 
 
-ways: Mapping[str, Way] = {
-    name: _read_only(way) for name, way in host.ways.items() if way.writable and name != "byte-swapped"
+cases: Mapping[str, LayoutCase] = {
+    name: _read_only(case) for name, case in host.cases.items() if case.writable and name != "byte-swapped"
 }
 
 refused: Mapping[str, Callable[[], ReadOnlyArray]] = {

@@ -1,8 +1,8 @@
-"""PyTorch: conjugates and negations that are pending, and tensors that autograd holds on to.
+"""Samples of PyTorch: strides, pending conjugates and negations, and tensors in graphs.
 
-Bits are laid by way of bytes, and a pending operation is undone by inverting sign bits, so that no
-arithmetic of torch, and none of the backend's, stands between the values and the tensor. On a device they
-may still be on their way there when the tensor is had: whoever reads it has to wait for them.
+Bits are stored as bytes, and a pending operation is compensated by inverting sign bits. So no arithmetic of
+torch or of the backend is involved. A copy to a device may still be under way when the tensor is returned: a
+reader must be ordered after it on the stream.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ import numpy as np
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from xbridge._devices import CPU
-from xbridge._dtypes import category, is_inexact
-from xbridge._host._memory import native_dtype
-from xbridge.testing._samples import Way
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import category, is_inexact
+from xbridge._host.memory import native_dtype
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples._torch_refused import refused
+from xbridge.testing.samples.model import LayoutCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from xbridge._devices import Device
-    from xbridge._protocol import HostArray
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import HostArray
 
     Shape: TypeAlias = tuple[int, ...]
 
-    class Lay(Protocol):
-        """Makes a tensor of values, on the host or on a device."""
+    class Make(Protocol):
+        """A maker of tensors from values, on the host or on a device."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Tensor: ...
 
 
-__all__ = ["dense", "reaches", "read", "refused", "ways", "write"]
+__all__ = ["cases", "dense", "reaches", "read", "refused", "write"]
 
 _TOP = -1 if sys.byteorder == "little" else 0
-"""The byte with the sign."""
+"""The index of the byte with the sign."""
 
 _PARENTS = {"float32": "complex64", "float64": "complex128"}
-"""Whose imaginary part a negated tensor is."""
+"""The complex dtype whose imaginary part a negated tensor is."""
 
 
 # -- bits ----------------------------------------------------------------------------------------
 
 
 def dense(values: HostArray, device: Device = CPU) -> Tensor:
-    """A new tensor, in memory of torch's own; a device copies its bytes as late as it likes."""
+    """Make a new tensor in torch's own memory; a device may copy the bytes later."""
     raw = torch.empty(values.nbytes, dtype=torch.uint8)
     raw.numpy()[...] = values.reshape(-1).view(np.uint8)
     there = raw.to(torch.device(device), non_blocking=True)
@@ -58,7 +58,7 @@ def dense(values: HostArray, device: Device = CPU) -> Tensor:
 
 
 def _negated(values: HostArray, *, first: int = 0) -> HostArray:
-    """The values with inverted signs, of the imaginary parts alone if `first` is 1."""
+    """Invert the signs of the values, or of the imaginary parts alone if `first` is 1."""
     parts = 2 if values.dtype.kind == "c" else 1
     raw = values.copy().reshape(-1).view(np.uint8).reshape(values.size, parts, values.itemsize // parts)
     raw[:, first:, _TOP] ^= 0x80
@@ -66,7 +66,7 @@ def _negated(values: HostArray, *, first: int = 0) -> HostArray:
 
 
 def read(x: Tensor, /) -> HostArray:
-    """What is in storage, copied to the host, with the pending operation done here."""
+    """Copy the storage to the host, and do the pending operation by inverting sign bits."""
     conj, neg = x.is_conj(), x.is_neg()
     raw = x.detach()
     raw = raw.conj() if conj else raw
@@ -79,9 +79,9 @@ def read(x: Tensor, /) -> HostArray:
 
 
 def write(x: Tensor, /) -> None:
-    """Assign other bits; where autograd or inference mode forbids that, torch raises."""
+    """Assign other bits; torch raises if autograd or inference mode forbids it."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
-        message = "torch would notice that this is an inference tensor, but only once it has been written"
+        message = "torch would refuse this inference tensor, but only after writing it"
         raise RuntimeError(message)
     values = read(x)
     mask = np.uint8(1 if x.dtype == torch.bool else 0xFF)
@@ -90,7 +90,7 @@ def write(x: Tensor, /) -> None:
 
 
 def reaches(result: Tensor, source: Tensor, /) -> bool:
-    """Whether a gradient of one tensor would reach another, by the graph between them."""
+    """Return True if the graph leads from one tensor to another."""
     if not (result.requires_grad and source.requires_grad):
         return False
     goal = get_gradient_edge(source).node
@@ -105,7 +105,7 @@ def reaches(result: Tensor, source: Tensor, /) -> bool:
     return False
 
 
-# -- ways ----------------------------------------------------------------------------------------
+# -- layouts -------------------------------------------------------------------------------------
 
 
 def _transposed(values: HostArray, device: Device = CPU) -> Tensor:
@@ -116,16 +116,16 @@ def _channels_last(values: HostArray, device: Device = CPU) -> Tensor:
     return dense(np.moveaxis(values, 1, -1).copy(), device).movedim(-1, 1)
 
 
-def _part(part: slice, size: Callable[[int], int]) -> Lay:
-    """A part of a larger tensor."""
+def _part(part: slice, size: Callable[[int], int]) -> Make:
+    """Return a maker of parts of larger tensors."""
 
-    def lay(values: HostArray, device: Device = CPU) -> Tensor:
+    def make(values: HostArray, device: Device = CPU) -> Tensor:
         whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
         where = host.every(part, values.shape)
         whole[where] = host.opaque(values)
         return dense(whole.view(values.dtype), device)[where]
 
-    return lay
+    return make
 
 
 def _expanded(values: HostArray, device: Device = CPU) -> Tensor:
@@ -147,7 +147,7 @@ def _neg(values: HostArray, device: Device = CPU) -> Tensor:
 
 
 def _shared(values: HostArray) -> Tensor:
-    """In memory of the host that another process could have."""
+    """Make a tensor in host memory that other processes can map."""
     shared: Tensor = dense(values).share_memory_()  # type: ignore[no-untyped-call] # theirs
     return shared
 
@@ -172,7 +172,7 @@ def _view_of_a_leaf(values: HostArray, device: Device = CPU) -> Tensor:
 
 
 def _view_of_a_grad(values: HostArray, device: Device = CPU) -> Tensor:
-    """The leaf lives as long as the view of its gradient."""
+    """Make a view of a gradient, which keeps its leaf alive."""
     leaf = _leaf(dense(np.zeros_like(values), device))
     leaf.grad = dense(values, device)
     view = leaf.grad[...]
@@ -188,19 +188,26 @@ def _complex(dtype: str, _shape: Shape) -> bool:
     return category(dtype) == "complex"
 
 
-def _plain(lay: Lay, takes: Callable[[str, Shape], bool] = host.anywhere) -> Way:
-    return Way(lay, takes=takes, track=_leaf, on=lay)
+def _plain(make: Make, takes: Callable[[str, Shape], bool] = host.anywhere) -> LayoutCase:
+    return LayoutCase(make, takes=takes, require_grad=_leaf, make_on_device=make)
 
 
-def _folded(lay: Lay, takes: Callable[[str, Shape], bool], *, writable: bool) -> Way:
-    return Way(lay, lambda values: read(lay(values)), takes, writable=writable, track=_leaf, on=lay)
+def _folded(make: Make, takes: Callable[[str, Shape], bool], *, writable: bool) -> LayoutCase:
+    return LayoutCase(
+        make,
+        lambda values: read(make(values)),
+        takes,
+        writable=writable,
+        require_grad=_leaf,
+        make_on_device=make,
+    )
 
 
-def _tracked(lay: Lay) -> Way:
-    return Way(lay, takes=_inexact, tracked=True, writable=False, on=lay)
+def _tracked(make: Make) -> LayoutCase:
+    return LayoutCase(make, takes=_inexact, tracked=True, writable=False, make_on_device=make)
 
 
-ways: dict[str, Way] = {
+cases: dict[str, LayoutCase] = {
     "contiguous": _plain(dense),
     "transposed": _plain(_transposed, host.stretched),
     "channels-last": _plain(_channels_last, lambda _, shape: len(shape) > 2),
@@ -210,8 +217,8 @@ ways: dict[str, Way] = {
     "unfolded": _folded(_unfolded, host.slanted, writable=True),
     "conj": _plain(_conj, _complex),
     "neg": _plain(_neg, lambda dtype, _: dtype in _PARENTS),
-    "shared memory": Way(_shared, takes=host.anywhere, track=_leaf),
-    "inference": Way(_inference, writable=False, on=_inference),
+    "shared memory": LayoutCase(_shared, takes=host.anywhere, require_grad=_leaf),
+    "inference": LayoutCase(_inference, writable=False, make_on_device=_inference),
     "leaf": _tracked(lambda values, device=CPU: _leaf(dense(values, device))),
     "Parameter": _tracked(lambda values, device=CPU: torch.nn.Parameter(dense(values, device))),
     "non-leaf": _tracked(_non_leaf)._replace(writable=True),

@@ -1,21 +1,21 @@
 """Hypothesis strategies for arrays of any backend: every dtype, shape, layout, flag and bit pattern.
 
-They say what is valid, not how often it comes. Each option takes a value or another strategy; left open it
-is whatever goes with the others.
+The strategies define the valid arrays, not how often each occurs. Each option takes a value or another
+strategy. An option that is left open is chosen to fit the others.
 """
 
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
 except ImportError as _error:
-    raise MissingLibraryError.because(
+    raise MissingLibraryError.build(
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 
+from xbridge.testing.strategies._array_likes import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
-from xbridge.testing.strategies._inputs import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._names import devices, dtypes, layouts
 
 __all__ = [

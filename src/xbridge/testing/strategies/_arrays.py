@@ -1,7 +1,7 @@
 """Strategies of arrays of any backend.
 
-What was given as a strategy is drawn first, what was left open from what goes with it. Every example makes
-as many choices, so that none looks simpler to Hypothesis for having fewer.
+Options that were given as strategies are drawn first. Open options are then chosen to fit them. Every example
+makes the same number of choices, so that shrinking does not prefer an example with fewer.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
-from xbridge._dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES
 from xbridge.backends import HOST
-from xbridge.testing._samples import Sample, lay_on
-from xbridge.testing.strategies._contents import draw_contents, numbers
-from xbridge.testing.strategies._elements import draw_elements
-from xbridge.testing.strategies._wanted import MOST_STATES, SHAPES, Wanted
+from xbridge.testing.samples.lookup import make_on
+from xbridge.testing.samples.model import Sample
+from xbridge.testing.strategies._bounds import draw_elements
+from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
+from xbridge.testing.strategies._values import draw_contents, numbers
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from xbridge._protocol import Array, Backend, HostArray
-    from xbridge.testing.strategies._elements import Elements
-    from xbridge.testing.strategies._wanted import Asked, Devices, Dtypes, Layouts, Shapes
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge.testing.strategies._bounds import Elements
+    from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
 
 T = TypeVar("T")
 
@@ -39,10 +40,10 @@ def arrays(
     requires_grad: bool | None = None,
     elements: Elements = None,
 ) -> st.SearchStrategy[Array]:
-    """Strategy of arrays of a backend, lying in memory in every way in which they can.
+    """Strategy of arrays of a backend, in every memory layout that they can have.
 
-    Each option is a value or a strategy of values; left open, it is whatever goes with the others. What
-    was given as a value is checked when the strategy is made.
+    Each option is a value or a strategy of values. An option that is left open is chosen to fit the others.
+    A value is checked when the strategy is made.
 
     Parameters
     ----------
@@ -51,19 +52,19 @@ def arrays(
     dtypes : str or dtype object, or strategy, optional
         See `dtypes`.
     shapes : tuple of int or int, or strategy, optional
-        `hypothesis.extra.numpy.array_shapes` makes more; left open they are small, 0-d and empty included.
+        `hypothesis.extra.numpy.array_shapes` makes more. By default they are small, 0-d and empty included.
     layouts : str, or strategy, optional
-        Names of ways to lie, see `layouts`.
+        Names of layouts, see `layouts`.
     devices : str or device object, or strategy, optional
-        See `devices`. A layout that is the host's alone is given up on the way elsewhere.
+        See `devices`. An array with a layout of the host alone is moved, which may change its layout.
     writable : bool, optional
-        True for arrays that may be written, False for those that may not be and never were.
+        True for writable arrays, False for read-only ones.
     requires_grad : bool, optional
         True for arrays that autograd tracks, False for those that it does not.
     elements : strategy of numbers, or tuple of two numbers, optional
-        What the elements are; two numbers are bounds. Left open they are any bits: NaNs with payloads,
-        signed zeros, infinities, subnormals, and the ends of each range. A strategy goes with every dtype
-        that is drawn, and an element that one of them does not have is an error: name `dtypes` with it.
+        The elements; two numbers are bounds. By default they are any bits: NaNs with payloads, signed zeros,
+        infinities, subnormals, and the ends of each range. A strategy is used for every dtype that is
+        drawn. An element that a dtype does not have is an error, so give `dtypes` with it.
 
     Returns
     -------
@@ -75,8 +76,8 @@ def arrays(
     UnknownBackendError, MissingLibraryError
         There is no such backend, or it is not installed.
     DTypeError, DeviceError, OptionError
-        The backend has no such dtype, device or layout, or no array is all of what was asked. While
-        drawing: an element is not a value of the dtype.
+        The backend has no such dtype, device or layout, or no array fits all options. While drawing: an
+        element is not a value of the dtype.
     GradientError
         ``requires_grad=True`` for a backend or a dtype without gradients.
 
@@ -90,7 +91,7 @@ def arrays(
            [ 0.,  0.]], dtype=float32)
     """
     return _arrays(
-        Wanted(
+        ArraySpec(
             backend,
             dtypes=dtypes,
             shapes=shapes,
@@ -111,7 +112,7 @@ def host_arrays(
     writable: bool | None = None,
     elements: Elements = None,
 ) -> st.SearchStrategy[HostArray]:
-    """Strategy of NumPy arrays, whose memory all backends meet in: `arrays` of ``"numpy"``.
+    """Strategy of NumPy arrays, through which host memory is exchanged: `arrays` of ``"numpy"``.
 
     Parameters
     ----------
@@ -138,63 +139,63 @@ def host_arrays(
 
 
 def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
-    """Strategy of arrays together with what is known of them; the options are those of `arrays`."""
-    return _samples(Wanted(backend, **asked))
+    """Strategy of `Sample`s; the options are those of `arrays`."""
+    return _samples(ArraySpec(backend, **asked))
 
 
 @st.composite
-def _arrays(draw: st.DrawFn, wanted: Wanted) -> Array:
-    return _draw(draw, wanted).array
+def _arrays(draw: st.DrawFn, spec: ArraySpec) -> Array:
+    return _draw(draw, spec).array
 
 
 @st.composite
-def _samples(draw: st.DrawFn, wanted: Wanted) -> Sample:
-    return _draw(draw, wanted)
+def _samples(draw: st.DrawFn, spec: ArraySpec) -> Sample:
+    return _draw(draw, spec)
 
 
-def _draw(draw: st.DrawFn, wanted: Wanted) -> Sample:
+def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
     def given(option: Any) -> Any:
         return draw(option) if isinstance(option, st.SearchStrategy) else option
 
     def pick(options: list[T], most: int) -> T:
         return options[draw(numbers(most)) % len(options)] if most > 1 else options[0]
 
-    places = wanted.room.devices()
-    device = given(wanted.devices) or pick(list(places), len(places))
-    dtype, layout = given(wanted.dtypes), given(wanted.layouts)
-    if isinstance(wanted.shapes, st.SearchStrategy):
-        shape = draw(wanted.shapes)
+    places = spec.backend.devices()
+    device = given(spec.devices) or pick(list(places), len(places))
+    dtype, layout = given(spec.dtypes), given(spec.layouts)
+    if isinstance(spec.shapes, st.SearchStrategy):
+        shape = draw(spec.shapes)
     else:
-        usual = wanted.usual(dtype, layout, device) or reject()
-        shape = pick(usual, len(SHAPES) if wanted.shapes is None else 1)
-    fitting = wanted.fitting(dtype, layout, shape, device) or reject()
-    name = pick(list(fitting), 1 if layout else len(wanted.ways))
+        usual = spec.usual(dtype, layout, device) or reject()
+        shape = pick(usual, len(SHAPES) if spec.shapes is None else 1)
+    fitting = spec.fitting(dtype, layout, shape, device) or reject()
+    name = pick(list(fitting), 1 if layout else len(spec.cases))
     word = pick(fitting[name], 1 if dtype else len(DTYPES))
-    state = pick(wanted.states(name, word, device), MOST_STATES)
-    if isinstance(wanted.elements, st.SearchStrategy):
-        values = draw_elements(draw, word, shape, wanted.elements)
+    state = pick(spec.states(name, word, device), MOST_STATES)
+    if isinstance(spec.elements, st.SearchStrategy):
+        values = draw_elements(draw, word, shape, spec.elements)
     else:
-        values = draw_contents(draw, word, shape, wanted.elements)
-    way = wanted.ways[name]
-    values = way.fold(values) if way.fold else values
-    array = lay_on(wanted.room, way, values, device)
+        values = draw_contents(draw, word, shape, spec.elements)
+    case = spec.cases[name]
+    values = case.fold(values) if case.fold else values
+    array = make_on(spec.backend, case, values, device)
     array = state.make(array) if state.make else array
     sample = Sample(array, values, name, state.tracked, state.writable)
-    note(_Told(wanted.room, sample))
+    note(_SampleRepr(spec.backend, sample))
     return sample
 
 
-class _Told:
-    """A sample in words, which are put together only where somebody reads them."""
+class _SampleRepr:
+    """The printed form of a sample, which is built only if it is printed."""
 
-    def __init__(self, room: Backend, sample: Sample) -> None:
-        self._room, self._sample = room, sample
+    def __init__(self, backend: Backend, sample: Sample) -> None:
+        self._backend, self._sample = backend, sample
 
     def __repr__(self) -> str:
-        """What the printed elements do not show."""
-        room, sample = self._room, self._sample
-        facts, layout = room.describe(sample.array), room.layout(sample.array)
+        """Return what the printed elements do not show."""
+        backend, sample = self._backend, self._sample
+        info, layout = backend.array_info(sample.array), backend.memory_layout(sample.array)
         flags = {"not writable": not sample.writable, "requires grad": sample.tracked}
-        words = [f"{facts.dtype} {facts.shape} on {facts.device}", sample.way]
+        words = [f"{info.dtype} {info.shape} on {info.device}", sample.layout]
         words += [word for word, is_so in flags.items() if is_so]
-        return f"{room.name} array: {', '.join(words)}, strides {layout.strides} bytes"
+        return f"{backend.name} array: {', '.join(words)}, strides {layout.strides} bytes"

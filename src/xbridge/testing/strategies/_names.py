@@ -1,6 +1,6 @@
-"""What can be asked of a backend, by name: its dtypes, its devices, the ways in which its arrays lie.
+"""Names of dtypes, devices and layouts of a backend.
 
-A name is checked when it is given, so that a misspelt one fails in the test's own line.
+A name is checked when it is given, so that a misspelt one fails in the line of the test.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from xbridge._devices import CPU
-from xbridge._dtypes import DTYPES, category
-from xbridge._registry import get
-from xbridge._request import read_request
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, category
+from xbridge._plan.options import read_options
 from xbridge.backends import HOST
+from xbridge.backends._registry import get
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
-from xbridge.testing._samples import samples_of
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from xbridge._devices import Device
-    from xbridge._plan import Request
-    from xbridge._protocol import Backend
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Backend
+    from xbridge._plan.steps import Options
 
 _KINDS = ("bool", "int", "float", "complex")
 _FAMILIAR = ("float64", "float32", "int64", "int32", "bool", "complex128", "uint8", "bfloat16")
-"""What an example is best read in, and so shrinks to."""
+"""The most readable dtypes, to which examples shrink."""
 
 ORDER = tuple(dict.fromkeys((*_FAMILIAR, *DTYPES)))
-"""Of all dtypes, the most readable first."""
+"""All dtypes, the most readable first."""
 
 
 def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
@@ -48,8 +48,8 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     Returns
     -------
     SearchStrategy of str
-        Such as ``"float64"``, to which it shrinks. What NumPy knows only through ``ml_dtypes`` is among
-        them where that is installed, for any backend.
+        Such as ``"float64"``, to which it shrinks. The dtypes that NumPy has only through ``ml_dtypes`` are
+        included if that is installed, for any backend.
 
     Raises
     ------
@@ -65,22 +65,22 @@ def dtypes(backend: str, *, kinds: Iterable[str] | None = None) -> st.SearchStra
     'complex128'
     """
     asked = _KINDS if kinds is None else kinds
-    wanted = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
-    for kind in wanted:
+    chosen = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
+    for kind in chosen:
         if kind not in _KINDS:
-            raise OptionError.because(
+            raise OptionError.build(
                 f"draw dtypes of kind {kind!r}", f"the kinds are {', '.join(_KINDS)}", f"kinds={_KINDS[2]!r}"
             )
-    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in wanted]
+    names = [name for name in dtypes_of(get(backend), CPU) if category(name) in chosen]
     if not names:
-        raise OptionError.because(
+        raise OptionError.build(
             f"draw dtypes of {backend} with kinds={kinds!r}", "it has none of them", "kinds=None"
         )
     return st.sampled_from(names)
 
 
 def devices(backend: str) -> st.SearchStrategy[Device]:
-    """Strategy of the devices of a backend that are here now, the host first.
+    """Strategy of the devices of a backend that are present, the host first.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def devices(backend: str) -> st.SearchStrategy[Device]:
 
 
 def layouts(backend: str) -> st.SearchStrategy[str]:
-    """Strategy of the names of the ways in which a backend's arrays can lie.
+    """Strategy of the names of the memory layouts that a backend's arrays can have.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     Returns
     -------
     SearchStrategy of str
-        Such as ``"C"``, ``"reversed"`` or ``"leaf"``; the plainest comes first, and is what it shrinks to.
+        Such as ``"C"``, ``"reversed"`` or ``"leaf"``. It shrinks to the plainest, which comes first.
 
     Raises
     ------
@@ -130,81 +130,87 @@ def layouts(backend: str) -> st.SearchStrategy[str]:
     >>> find(layouts("numpy"), lambda layout: layout != "C")
     'Fortran'
     """
-    return st.sampled_from(tuple(samples_of(backend).ways))
+    return st.sampled_from(tuple(samples_of(backend).cases))
 
 
-def dtypes_of(room: Backend, device: Device) -> list[str]:
-    """The names of what a backend has on a device and the host can hold, the most readable first."""
+def dtypes_of(backend: Backend, device: Device) -> list[str]:
+    """List the dtypes that both the backend has on a device and NumPy has, the most readable first."""
     host = get(HOST)
-    return [name for name in ORDER if room.lacks(name, device) is None and host.lacks(name, CPU) is None]
+    return [
+        name
+        for name in ORDER
+        if backend.unsupported_dtype(name, device) is None and host.unsupported_dtype(name, CPU) is None
+    ]
 
 
-def read_dtype(room: Backend, dtype: object) -> str:
-    """The canonical name of a dtype that a backend has."""
-    name = _read(room, dtype=dtype).dtype
-    lack = room.lacks(name, CPU) if name in DTYPES else None
+def read_dtype(backend: Backend, dtype: object) -> str:
+    """Return the canonical name of a dtype that a backend has."""
+    name = _read(backend, dtype=dtype).dtype
+    lack = backend.unsupported_dtype(name, CPU) if name in DTYPES else None
     if lack:
         with _Plural():
-            raise lack.error.because(f"draw {room.name} arrays of {dtype!r}", lack.why, lack.do)
-    if name not in dtypes_of(room, CPU):
-        raise DTypeError.because(
-            f"draw {room.name} arrays of {dtype!r}", "that is no dtype to hold numbers in", "dtypes='float32'"
+            raise lack.error.build(f"draw {backend.name} arrays of {dtype!r}", lack.reason, lack.hint)
+    if name not in dtypes_of(backend, CPU):
+        raise DTypeError.build(
+            f"draw {backend.name} arrays of {dtype!r}",
+            "that is not a numeric dtype",
+            "dtypes='float32'",
         )
     return name
 
 
-def _read(room: Backend, *, device: object = None, dtype: object = None) -> Request:
-    """An option as a conversion reads it."""
+def _read(backend: Backend, *, device: object = None, dtype: object = None) -> Options:
+    """Read an option as a conversion does."""
     with _Plural():
-        return read_request((room,), device=device, dtype=dtype, copy=None, grad=None)
+        return read_options((backend,), device=device, dtype=dtype, copy=None, grad=None)
 
 
 class _Plural:
-    """Has an error name the option as it is called here."""
+    """A context that raises errors with the plural names of the options."""
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise the same with the other word."""
+        """Raise the same error with the plural name."""
         if isinstance(error, XBridgeError):
             raise type(error)(re.sub("; try (dtype|device)=", r"; try \1s=", str(error))) from error
 
 
-def read_device(room: Backend, device: object) -> Device:
-    """A device of a backend that is here."""
-    asked = _read(room, device=device).device
-    home = room.devices()[0]
+def read_device(backend: Backend, device: object) -> Device:
+    """Return a present device of a backend."""
+    asked = _read(backend, device=device).device
+    home = backend.devices()[0]
     with _Plural():
-        found = room.resolve_device(home if asked in (None, CPU) else asked, home)
-    if found not in room.devices():
-        raise DeviceError.because(
-            f"draw {room.name} arrays on {found!r}",
-            f"the devices here are {', '.join(room.devices())}",
+        found = backend.resolve_device(home if asked in (None, CPU) else asked, home)
+    if found not in backend.devices():
+        raise DeviceError.build(
+            f"draw {backend.name} arrays on {found!r}",
+            f"the devices here are {', '.join(backend.devices())}",
             "devices='cpu'",
         )
     return found
 
 
-def read_layout(room: Backend, layout: object) -> str:
-    """The name of a way in which a backend's arrays can lie."""
-    names = tuple(samples_of(room.name).ways)
+def read_layout(backend: Backend, layout: object) -> str:
+    """Return the name of a layout of a backend's arrays."""
+    names = tuple(samples_of(backend.name).cases)
     if not isinstance(layout, str) or layout not in names:
-        raise OptionError.because(
-            f"draw {room.name} arrays with layout {layout!r}",
+        raise OptionError.build(
+            f"draw {backend.name} arrays with layout {layout!r}",
             f"the layouts are {', '.join(names)}",
             f"layouts={_nearest(layout, names)!r}",
         )
     return layout
 
 
-def read_shape(_room: Backend, shape: object) -> tuple[int, ...]:
-    """A shape; a number is that of one axis."""
+def read_shape(_backend: Backend, shape: object) -> tuple[int, ...]:
+    """Return a shape; a number means one axis."""
     sides: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     if not all(type(side) is int and side >= 0 for side in sides):
-        raise OptionError.because(
+        raise OptionError.build(
             f"draw arrays of shape {shape!r}", "a side is an integer from 0 on", "shapes=(2, 3)"
         )
     return sides

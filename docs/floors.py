@@ -1,0 +1,91 @@
+"""Read which modules of xbridge import which at run time, and stack its packages into floors."""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+SPEC = find_spec("xbridge")
+assert SPEC is not None
+assert SPEC.origin is not None
+ROOT = Path(SPEC.origin).parent
+FILES = {
+    ".".join(("xbridge", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+"""The file of each module."""
+
+PARTS = {"__main__": "_cli"}
+"""Modules outside the package that they belong to."""
+
+
+def package_of(module: str) -> str:
+    """Return the package or module at the top of `xbridge` that a module belongs to."""
+    top = f"{module}.__init__".split(".")[1]
+    return PARTS.get(top, top)
+
+
+def imported(tree: ast.AST, *, by_name: bool = False) -> set[str]:
+    """Return the modules of xbridge that code imports at run time, also those that its functions import.
+
+    Imports under `if TYPE_CHECKING` do not count. With `by_name`, strings that are the name of a module do.
+    """
+    branches = [
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    ]
+    types = {id(inner) for body in branches for statement in body for inner in ast.walk(statement)}
+    words: list[str] = []
+    for node in ast.walk(tree):
+        if id(node) in types:
+            continue
+        if isinstance(node, ast.Import):
+            words += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            words += [word if word in FILES else str(node.module) for word in inside]
+        elif by_name and isinstance(node, ast.Constant) and node.value in FILES:
+            words.append(str(node.value))
+    return {word for word in words if word.partition(".")[0] == "xbridge"}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each module imports. The top of `xbridge` imports some late, by name."""
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in FILES.items()}
+    return {module: imported(tree, by_name=module == "xbridge") - {module} for module, tree in trees.items()}
+
+
+def packages() -> dict[str, set[str]]:
+    """Return the other packages that each package imports from."""
+    found: dict[str, set[str]] = {package_of(module): set() for module in FILES}
+    for module, others in imports().items():
+        found[package_of(module)] |= {package_of(other) for other in others} - {package_of(module)}
+    return found
+
+
+def floors() -> list[list[str]]:
+    """Stack the packages, lowest first: each is on the floor above the highest package that it imports."""
+    left = packages()
+    stacked: list[list[str]] = []
+    while left:
+        below = {package for floor in stacked for package in floor}
+        floor = sorted(package for package, others in left.items() if others <= below)
+        if not floor:
+            raise ValueError(f"packages import each other: {', '.join(sorted(left))}")
+        stacked.append(floor)
+        left = {package: others for package, others in left.items() if package not in floor}
+    return stacked
+
+
+def picture() -> str:
+    """Draw the floors, the highest first, and say which package imports from which."""
+    found = packages()
+    lines = []
+    for number, floor in reversed([*enumerate(floors(), 1)]):
+        height = {package: n for n, row in enumerate(floors()) for package in row}
+        for i, package in enumerate(floor):
+            below = sorted(found[package], key=lambda one: (-height[one], one))
+            lines.append(f"{number if not i else ' '}  {package:<12}  {' '.join(below)}".rstrip())
+    return "\n".join(["```", *lines, "```"])

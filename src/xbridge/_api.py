@@ -1,0 +1,354 @@
+"""The conversion functions that users call, and the fast path.
+
+A plain array needs a look-up by name and type, the few flag reads that the contract requires, and the
+library's own zero-copy call. Any other conversion is planned, and only then more modules are imported.
+"""
+
+from __future__ import annotations
+
+from xbridge._core.entry_points import entry_point
+from xbridge.backends import HOST
+from xbridge.backends._registry import fast_converters, identity_types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Literal, TypeAlias
+
+    from xbridge._core.protocol import Array, HostArray
+
+    Grad: TypeAlias = Literal["keep", "detach"] | None
+
+_to_host = fast_converters[HOST]
+
+
+@entry_point
+def to_backend(
+    x: Array,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Array:
+    """Convert an array to another library, or within its own.
+
+    Parameters
+    ----------
+    x : array
+        An array of any registered library and any shape, a NumPy scalar, or an exporter of ``__dlpack__``,
+        ``__array_interface__``, ``__array__`` or a typed buffer. Numbers and lists belong to `asarray`.
+    backend : str or module
+        The target library: its name, such as ``"numpy"`` or ``"torch"``, its module, or an array namespace
+        of it, as `array_namespace` gives.
+    device : str, int or device object, optional
+        ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
+        index, or any library's device object.
+        None keeps the device of the array, or moves it to the host for a library with host memory only.
+        Transfers from and to the host are complete on return.
+    dtype : str or dtype object, optional
+        A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
+        one of NumPy's codes such as ``"f4"``, or Python's ``bool``, ``int``, ``float``, ``complex``. None
+        means the same dtype or an error. ``"nearest"`` means the same dtype if the target has it there, else
+        the narrowest of its kind that holds every value, else the widest. ``"default"`` means no wider than
+        the target's default dtype of that kind. With these two it is an error if a value would be lost.
+    copy : bool, optional
+        None shares memory if that is safe, and copies once if it is not. True never shares. False
+        shares or raises.
+    grad : {None, "keep", "detach"}
+        None keeps the graph within a library. Outside of the library the graph ends, and a shared result is
+        read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
+
+    Returns
+    -------
+    array
+        The target's array, of the same shape. `x` itself if it is the target's and nothing is to change.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        The target is not known, or not installed.
+    UnsupportedArrayError
+        `x` is not an array, or one whose memory cannot be read without losing its meaning.
+    DTypeError, ValueLossError
+        The target has no such dtype, or ``dtype="nearest"`` or ``"default"`` would lose a value.
+    DeviceError
+        The device does not exist, or the target has no arrays there.
+    CopyError
+        ``copy=False``, and memory cannot be shared.
+    GradientError
+        ``grad="keep"``, and the graph would end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.arange(3.0)
+    >>> t = to_backend(a, "torch")
+    >>> t
+    tensor([0., 1., 2.], dtype=torch.float64)
+    >>> a[0] = 7.0  # the memory is shared
+    >>> t[0].item()
+    7.0
+    >>> to_backend(a, "torch", dtype="float32", copy=True)
+    tensor([7., 1., 2.])
+    """
+    if device is None and dtype is None and copy is None and grad is None:
+        try:
+            y = fast_converters[backend][type(x)](x)  # type: ignore[index] # a module is not in it
+        except (KeyError, TypeError):
+            y = None
+        if y is not None:
+            return y
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
+@entry_point
+def to_numpy(
+    x: Array,
+    /,
+    *,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> HostArray:
+    """Convert an array of any library and device, with or without a graph, to NumPy.
+
+    Parameters
+    ----------
+    x, dtype, copy, grad
+        As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
+
+    Returns
+    -------
+    numpy.ndarray
+        It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
+        read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
+        Otherwise it is new and writable. A memmap or matrix keeps its class.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> t = torch.ones(3, requires_grad=True)
+    >>> a = to_numpy(t)
+    >>> a
+    array([1., 1., 1.], dtype=float32)
+    >>> a.flags.writeable  # a write would corrupt gradients in silence
+    False
+    >>> to_numpy(t, copy=True).flags.writeable
+    True
+    """
+    if dtype is None and copy is None and grad is None:
+        try:
+            host = _to_host[type(x)](x)
+        except KeyError:
+            host = None
+        if host is not None:
+            return host  # type: ignore[no-any-return] # arrays are Any to the core
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    return result
+
+
+@entry_point
+def asarray(
+    obj: Array,
+    /,
+    *,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    requires_grad: bool | None = None,
+) -> Array:
+    """Make an array of arrays, exporters, numbers, or nested lists of these.
+
+    Parameters
+    ----------
+    obj : array, number, or nested list or tuple of them
+        Numbers become the target's default dtypes, with ``dtype="nearest"`` too. Arrays in a list keep their
+        dtype. Those of several dtypes are promoted, by the target's own rules if all are the target's, else
+        by NumPy's. They must have one shape and one device, and are stacked in one pass.
+    like : array, optional
+        Gives the backend, and the device if that backend is the target. Not the dtype.
+    backend : str or module, optional
+        The target; wins over `like`. With neither, an array stays in its library, a list that holds
+        arrays goes to the first one's library and device, and all else becomes NumPy's.
+    device, dtype, copy, grad
+        As for `to_backend`. A list is always copied.
+    requires_grad : bool, optional
+        True makes the result a new leaf of a floating or complex dtype, over the same memory if `copy`
+        allows; `obj` itself is never changed. A leaf that requires grad already is the result itself, if
+        nothing else is to change. False is ``grad="detach"``.
+
+    Returns
+    -------
+    array
+        The target's array; `obj` itself if it is the target's and nothing is to change.
+
+    Raises
+    ------
+    OptionError
+        The list is ragged, or an option has a value it cannot take.
+    ValueLossError
+        An integer in a list would be rounded, or fits no integer dtype.
+    GradientError
+        ``requires_grad=True`` with a target or dtype without gradients, or with a graph that is kept.
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> asarray([1, 2, 3])
+    array([1, 2, 3])
+    >>> asarray([[1.0, 2.0], [3.0, 4.0]], backend="torch", requires_grad=True)
+    tensor([[1., 2.],
+            [3., 4.]], requires_grad=True)
+    """
+    idle = like is backend is device is dtype is None and copy is None and grad is None
+    if idle and requires_grad is None:
+        try:
+            return identity_types[type(obj)](obj)
+        except KeyError:
+            pass
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.asarray(
+        obj,
+        like,
+        backend,
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        requires_grad=requires_grad,
+    )
+
+
+@entry_point
+def align(
+    *xs: Array,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> tuple[Array, ...]:
+    """Bring arrays of several libraries and devices to one backend and one device.
+
+    Parameters
+    ----------
+    *xs : array, number or list
+        Arrays as for `to_backend`. Numbers pass through, for they adapt to any array; lists become arrays.
+    like : array, optional
+        Gives the backend, and the device if that backend is the target.
+    backend : str or module, optional
+        The target; wins over `like`. With neither, the first array decides, and no list or NumPy scalar.
+    device : str, int or device object, optional
+        The device for all. None takes that of `like` or of the first array that is the target's.
+    dtype, copy, grad
+        As for `to_backend`, for each array. With no `dtype`, each keeps its own; with ``"nearest"``, each
+        that the target has there.
+
+    Returns
+    -------
+    tuple
+        One result for each argument, in order; `x` itself if nothing is to change.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`; ``xs[1]`` is the second argument. Or `like` is not an array.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> a, b, c = align(torch.ones(2), np.array([1.0, 2.0]), 3)
+    >>> a + b * c
+    tensor([4., 7.], dtype=torch.float64)
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
+@entry_point
+def to_list(x: Array, /) -> Any:
+    """List the values of an array from any library, device or graph as Python numbers.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`, of any shape.
+
+    Returns
+    -------
+    list or number
+        Nested as deep as `x` has axes. Exact, and nothing is shared.
+
+    Raises
+    ------
+    UnsupportedArrayError, DTypeError
+        `x` cannot be read, or Python has no such numbers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> to_list(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
+    [1.0, 1.0]
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.to_list(x)
+
+
+@entry_point
+def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
+    """Convert an array without a copy, also if the contract would copy to be safe.
+
+    The caller has to avoid what the contract prevents: a write to memory that was read-only or that a
+    graph needs, elements that share memory, an array that a library assumes to be immutable and reads
+    later.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`.
+    backend : str or module
+        The target library.
+
+    Returns
+    -------
+    array
+        The target's array over the memory of `x`. It is read-only if the target has read-only arrays.
+
+    Raises
+    ------
+    CopyError
+        The target cannot use this memory: its strides, alignment or byte order, or a library that has
+        copied nevertheless.
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> ones = np.broadcast_to(1.0, 3)  # one element, three times
+    >>> unsafe_share(ones, "torch").data_ptr() == ones.ctypes.data
+    True
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.unsafe_share(x, backend)

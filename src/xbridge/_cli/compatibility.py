@@ -1,0 +1,103 @@
+"""Checks of a file's content against the format of the target: only changes that the caller allows are made.
+
+Values and shapes never change. The caller can allow a cast in which no value changes, another order of
+elements, and the loss of a name or of metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from xbridge._cli.errors import RefusedError
+from xbridge._cli.formats import UNNAMED, Content
+from xbridge._cli.formats.stored import Cast, Relaid, name_of
+from xbridge._core.dtypes import DTYPES, category
+from xbridge._host.memory import native_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from xbridge._cli.formats import Format
+    from xbridge._cli.formats.stored import Stored
+
+
+class Allowed(NamedTuple):
+    """The changes that the caller allows."""
+
+    array: str | None = None
+    """The only array to convert. Its name may be lost."""
+    casts: Mapping[str, str] = {}
+    relayout: bool = False
+    drop_metadata: bool = False
+
+
+def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
+    """Return the content in the form that the target's format holds; raise if it cannot hold it."""
+    text = content.metadata
+    if text and not to.metadata and not allowed.drop_metadata and set(text) != {"format"}:
+        keys = ", ".join(map(repr, text))
+        raise _cannot(target, f"its format cannot hold the metadata {keys}", "--drop-metadata")
+    chosen = _chosen(content, to, allowed, target)
+    named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
+    fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in named]
+    return Content(fit, text if to.metadata else {})
+
+
+def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
+    """Return the arrays to write: only one if the format has no names."""
+    arrays = list(content.arrays)
+    names = [UNNAMED if x.name is None else x.name for x in arrays]
+    if allowed.array is not None:
+        if allowed.array not in names:
+            raise RefusedError.build(
+                f"find the array {allowed.array!r}", f"the file has {_listed(names)}", "one of these names"
+            )
+        return [arrays[names.index(allowed.array)]]
+    if not to.names and names != [UNNAMED]:
+        one = names[0] if names else "NAME"
+        reason = f"it holds one array without a name, and there are {_listed(names)}"
+        raise _cannot(target, reason, f"--array {one!r}, or a suffix with names")
+    return arrays
+
+
+def _cast(x: Stored, allowed: Allowed) -> Stored:
+    """Cast an array if the caller named a dtype for its dtype."""
+    name = name_of(x.dtype)
+    to = allowed.casts.get(name)
+    if to is None:
+        return x
+    if category(name) == "complex" and category(to) != "complex":
+        raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
+    return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x)
+
+
+def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
+    """Change the axis order and byte order of an array to one that the format can hold."""
+    lacks = to.lacks(x.dtype)
+    if lacks:
+        raise _cannot(target, f"{x.label} is {x.dtype}, and {lacks}", _instead(x))
+    if x.order in to.orders and (x.dtype.isnative or to.swaps):
+        return x
+    if not allowed.relayout:
+        has = "its axes in another order than C" if x.order != "C" else "the bytes of another machine"
+        raise _cannot(target, f"{x.label} has {has}", "--relayout, which changes no value")
+    return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
+
+
+def _instead(x: Stored) -> str:
+    """Return a hint for a dtype that the format lacks."""
+    meaning = DTYPES.get(name_of(x.dtype))
+    if meaning and meaning.kind == "float" and meaning.bits < 32:
+        return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
+    return "a .npz file"
+
+
+def _cannot(target: Path, reason: str, hint: str) -> RefusedError:
+    return RefusedError.build(f"write {target}", reason, hint)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown or "no arrays"

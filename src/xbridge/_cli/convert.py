@@ -1,0 +1,144 @@
+"""`convert SRC DST`: exact conversion of an array file, in bounded memory, with an atomic write."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from xbridge._cli.errors import RefusedError, check_source, printable
+from xbridge._cli.formats import SUFFIXES, Content, format_of
+from xbridge._cli.output import print_json, print_table, progress
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.text import format_bytes
+from xbridge.errors import Chained
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from xbridge._cli.formats import Format
+    from xbridge._cli.formats.sink import Sink
+
+HELP = "convert an array file to another format"
+DESCRIPTION = f"""\
+Convert an array file to the format that the name of the target ends in: {", ".join(SUFFIXES)}.
+
+Every value, dtype, shape and name is kept, or nothing is written and one line says why. A file may be
+larger than memory. The target is replaced when the new file is complete, and not before."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
+    parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
+    parser.add_argument("--force", action="store_true", help="replace DST if it exists")
+    parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
+    parser.add_argument(
+        "--cast",
+        action="append",
+        default=[],
+        metavar="FROM=TO",
+        help="cast arrays of one dtype to another; refused if a value would change",
+    )
+    parser.add_argument(
+        "--relayout",
+        action="store_true",
+        help="change axis order and byte order if DST cannot hold them; values never change",
+    )
+    parser.add_argument(
+        "--no-checksum", action="store_true", help="read a .pt file that torch wrote without checksums"
+    )
+    parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
+
+
+def run(asked: Namespace) -> int:
+    """Convert a file, and print its arrays."""
+    written = convert(asked)
+    arrays = [
+        {"name": x.name, "dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
+        for x in written.arrays
+    ]
+    if asked.json:
+        print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
+    else:
+        rows = [
+            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)]
+            for x in written.arrays
+        ]
+        print_table(["array", "dtype", "shape", "size"], rows)
+    return 0
+
+
+def convert(asked: Namespace) -> Content:
+    """Write the file; what it holds comes back."""
+    from xbridge._cli.atomic_write import replacing, resolve  # noqa: PLC0415 -- likewise
+    from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
+    from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
+
+    source: Path = asked.source
+    check_source(source)
+    reader, writer = format_of(source), format_of(asked.target)
+    target = resolve(asked.target, source, force=asked.force)
+    allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
+
+    def unsupported(error: Exception) -> RefusedError:
+        return RefusedError.build(f"write {asked.target}", str(error), "another format, or other names")
+
+    with ExitStack() as stack:
+        content = fitted(reader.read(source, stack, checksums=not asked.no_checksum), writer, allowed, target)
+        _try_names(writer, content, target)
+        bar = progress(source.name, sum(x.nbytes for x in content.arrays))
+        with replacing(target, force=asked.force) as (file, part), bar as advance:
+            with Sink(file, advance) as sink, Chained(unsupported):
+                writer.write(sink, content, target.parent)
+            file.flush()
+            _read_back(part, writer, content, target)
+    return content
+
+
+def casts(asked: Sequence[str]) -> dict[str, str]:
+    """Return the casts that `FROM=TO` arguments name."""
+    found = {}
+    for one in asked:
+        before, _, after = one.partition("=")
+        if before not in DTYPES or after not in DTYPES:
+            raise RefusedError.build(
+                f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", "bfloat16=float32"
+            )
+        found[before] = after
+    return found
+
+
+def _try_names(writer: Format, content: Content, target: Path) -> None:
+    """Write numbers under the names, in memory. The format's own library must read each of them back."""
+    from xbridge._cli.formats.stored import numbered  # noqa: PLC0415 -- NumPy, which `--help` does not need
+
+    if not writer.names or [x.name for x in content.arrays] == [None]:
+        return
+    names = [str(x.name) for x in content.arrays]
+    file = BytesIO()
+    with Chained(partial(_lost, target)):
+        writer.write(cast("Sink", file), Content(numbered(names), content.metadata), target.parent)
+        found = writer.numbers(file.getvalue())
+        for number, name in enumerate(names):
+            given = int(found[name]) if name in found else None
+            if given != number:
+                other = "nothing" if given is None else f"the array {names[given]!r}"
+                raise _lost(target, f"for the name {name!r} its own library gives {other}")
+
+
+def _read_back(part: Path, writer: Format, content: Content, target: Path) -> None:
+    """Check that the format's own library finds all arrays in the file that was written."""
+    with Chained(partial(_lost, target)):
+        found = set(writer.reread(part))
+    for x in content.arrays:
+        if (x.name if writer.names else None, x.dtype, x.shape) not in found:
+            raise _lost(target, f"the file does not give {x.label} back")
+
+
+def _lost(target: Path, reason: object) -> RefusedError:
+    reason = f"the new file cannot be read back: {reason}"
+    return RefusedError.build(f"write {target}", reason, "another format, or other names")

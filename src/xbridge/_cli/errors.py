@@ -1,0 +1,55 @@
+"""Errors of the command line, each printed as one line.
+
+The names in a file are untrusted, because a file may have been made to harm its reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge.errors import Chained, XBridgeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class RefusedError(XBridgeError):
+    """A file cannot be converted without a loss, or an argument is invalid."""
+
+
+def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
+    """Return the error for a file that cannot be read, with the first sentence of a library's message."""
+    words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone
+    sentence = words.partition("\n")[0].partition(". ")[0] or type(reason).__name__
+    return RefusedError.build(f"read {path}", sentence, hint)
+
+
+def reading(path: Path, member: str = "") -> Chained:
+    """Return a context in which an error of a library becomes one about a file, or about its member."""
+    return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
+
+
+def check_source(path: Path) -> None:
+    """Raise if a path is not a file that can be read several times from its start."""
+    reason, hint = "", "the name of an array file"
+    with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
+        if not path.exists():
+            reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
+        elif not path.is_file():
+            reason = "it is a directory" if path.is_dir() else "it is not a regular file"
+        elif not path.stat().st_size:
+            reason = "it is empty"
+        else:
+            path.open("rb").close()
+    if reason:
+        raise unreadable(path, reason, hint)
+
+
+def one_line(error: BaseException | str) -> str:
+    """Format an error, or a part of its message, as one line of printable characters."""
+    return printable(" ".join(str(error).split()) or type(error).__name__)
+
+
+def printable(text: str) -> str:
+    """Escape control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

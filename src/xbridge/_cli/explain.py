@@ -1,0 +1,56 @@
+"""`explain FILE`: the plan of a conversion of a file's arrays, made without reading a value."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xbridge._cli.errors import RefusedError, check_source, printable, reading
+from xbridge._cli.formats import UNNAMED, format_of
+from xbridge._cli.output import print_json
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+HELP = "what a conversion of a file's arrays would do"
+DESCRIPTION = """\
+Show the plan by which the arrays of a file would be converted to a library, with the options of
+xbridge.to_backend. The arrays are those that the format's own reader gives: tensors from .pt, NumPy's from
+all others. No value is read."""
+
+_COPY = {"true": True, "false": False}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
+    parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
+    parser.add_argument("--array", metavar="NAME", help="this array alone")
+    parser.add_argument("--dtype", help="as for to_backend")
+    parser.add_argument("--device", help="as for to_backend")
+    parser.add_argument("--copy", choices=_COPY, help="as for to_backend")
+    parser.add_argument("--grad", choices=("keep", "detach"), help="as for to_backend")
+
+
+def run(asked: Namespace) -> int:
+    """Print a plan for each array."""
+    from xbridge._inspect import explain  # noqa: PLC0415 -- `--help` does not need it
+
+    check_source(asked.file)
+    options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}
+    with ExitStack() as stack:
+        arrays = format_of(asked.file).read(asked.file, stack, checksums=False).arrays
+        wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
+        with reading(asked.file):  # a header may describe impossible arrays
+            likes = [(x.name, x.like()) for x in wanted]
+        plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
+    if not plans and asked.array is not None:
+        reason = "it has no such array"
+        raise RefusedError.build(f"find {asked.array!r} in {asked.file}", reason, "another name")
+    if asked.json:
+        print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
+    else:
+        shown = (str(plan) if name is None else f"{printable(name)}\n{plan}" for name, plan in plans)
+        print("\n\n".join(shown))
+    return 0

@@ -1,0 +1,109 @@
+"""Formats of array files. A format is a module, found by the suffix of a file's name.
+
+A format opens a file as arrays whose values are not read yet, reports which arrays it can hold, and writes
+arrays block by block. Formats do not refer to each other, so a new one is one module. Values are read when
+they are written, so a file may be larger than memory.
+"""
+
+# pyright: reportReturnType=false
+# The methods of a protocol consist of their docstrings.
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from xbridge._cli.errors import RefusedError
+from xbridge.errors import MissingLibraryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import numpy as np
+
+    from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import ArrayInfo, Stored
+
+_TORCH = ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'")
+
+SUFFIXES = {
+    ".npy": ("xbridge._cli.formats.npy", "pip install numpy"),
+    ".npz": ("xbridge._cli.formats.npz", "pip install numpy"),
+    ".safetensors": ("xbridge._cli.formats.safetensors", "pip install 'xbridge-array[cli]'"),
+    ".pt": _TORCH,
+    ".pth": _TORCH,
+}
+"""The suffix of a name, the module of the format, and the command that installs its library."""
+
+UNNAMED = "arr_0"
+"""NumPy's name for an array without a name."""
+
+
+class Content(NamedTuple):
+    """The content of a file."""
+
+    arrays: Sequence[Stored]
+    metadata: Mapping[str, str]
+    """Text beside the arrays."""
+
+
+class Format(Protocol):
+    """The module of a format."""
+
+    @property
+    def names(self) -> bool:
+        """True if files hold arrays by name; else they hold one array."""
+
+    @property
+    def unnamed(self) -> bool:
+        """True if a file can hold one array without a name."""
+
+    @property
+    def metadata(self) -> bool:
+        """True if files hold text beside the arrays."""
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
+
+    @property
+    def swaps(self) -> bool:
+        """True if the format can hold bytes in the order of another machine."""
+
+    def lacks(self, dtype: np.dtype[Any], /) -> str:
+        """Return why the format cannot hold a dtype; empty if it can."""
+
+    def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
+        """Return the content of a file, which stays open as long as the stack. The values are read later.
+
+        With `checksums`, a file that should have checksums and has none is refused.
+        """
+
+    def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
+        """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
+
+    def reread(self, path: Path, /) -> Iterator[ArrayInfo]:
+        """Yield the arrays that the format's own library finds in a file that was written."""
+
+    def numbers(self, content: bytes, /) -> Mapping[str, Any]:
+        """Return the arrays by name, as the format's own library reads a small file that has names."""
+
+
+def format_of(path: Path) -> Format:
+    """Return the format for the suffix of a file's name."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise RefusedError.build(
+            f"find the format of {path}",
+            f"its name ends in {suffix!r}" if suffix else "its name has no suffix",
+            f"a name that ends in {', '.join(SUFFIXES)}",
+        )
+    module, install = SUFFIXES[suffix]
+    try:
+        return cast("Format", import_module(module))
+    except ModuleNotFoundError as error:
+        raise MissingLibraryError.build(
+            f"read or write {path}", f"{error.name} is not installed", install
+        ) from error

@@ -1,0 +1,103 @@
+"""`.npy`: one array without a name. NumPy's own functions read and write the header."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._cli.formats import Content
+from xbridge._cli.formats.stored import InFile, order_of
+from xbridge.errors import Chained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import ArrayInfo, Stored
+
+names = False
+unnamed = True
+metadata = False
+orders = ("C", "F")
+swaps = True
+
+_HEADERS = {
+    (1, 0): (2, np.lib.format.read_array_header_1_0),
+    (2, 0): (4, np.lib.format.read_array_header_2_0),
+}
+"""The bytes of the length of a header, and the function that reads it, by version."""
+
+_LONGEST = 10_000
+"""The longest header that NumPy accepts. NumPy checks it after reading, and a bomb unpacks to 4 GiB."""
+
+
+class Header(NamedTuple):
+    """The header before the values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: str
+
+
+def lacks(dtype: np.dtype[Any]) -> str:
+    # NumPy writes dtypes that other packages registered, such as ml_dtypes, as raw bytes.
+    return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
+
+
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+    with path.open("rb") as file:
+        header = read_header(file, path)
+        stored = InFile(None, *header, path, file.tell())
+        found = file.seek(0, 2) - stored.offset
+    if found < stored.nbytes:
+        raise unreadable(path, f"it has only {found} of the {stored.nbytes} bytes of its values")
+    if found > stored.nbytes:
+        more = f"{found - stored.nbytes} bytes follow its array, perhaps another array"
+        raise unreadable(path, more, "numpy.load on the open file, once for each array")
+    return Content([stored], {})
+
+
+def write(file: Sink, content: Content, scratch: Path) -> None:
+    write_array(file, content.arrays[0])
+
+
+def reread(path: Path) -> Iterator[ArrayInfo]:
+    array = np.load(path, mmap_mode="r")
+    yield None, array.dtype, array.shape
+
+
+def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
+    """Read the header of a file or of a member of an archive."""
+    inside = f"{member!r}: " if member else ""
+    with reading(path, member):
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADERS:
+            raise unreadable(path, f"{inside}its header has the unknown version {version}", "numpy.load")
+        width, parse = _HEADERS[version]
+        size = file.read(width)
+        length = int.from_bytes(size, "little")
+        if length > _LONGEST:
+            raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
+        shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
+        if dtype.hasobject:
+            reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
+            raise unreadable(path, reason, "saving its numbers with a dtype")
+        if min(shape, default=0) < 0 or not dtype.itemsize:
+            raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
+        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
+    return Header(dtype, shape, order_of(shape, fortran=fortran))
+
+
+def write_array(file: Any, stored: Stored) -> None:
+    """Write one array as `numpy.save` would."""
+    described = np.lib.format.dtype_to_descr(stored.dtype)
+    header = {"descr": described, "fortran_order": stored.order == "F", "shape": stored.shape}
+    with Chained(lambda error: RefusedError.build(f"describe {stored.label}", str(error), "shorter names")):
+        np.lib.format.write_array_header_1_0(file, header)
+    for block in stored.blocks():
+        file.write(block)

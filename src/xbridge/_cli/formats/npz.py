@@ -1,0 +1,77 @@
+"""`.npz`: arrays by name, each as `.npy` in a zip archive, which has checksums."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+
+from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.formats import Content, npy
+from xbridge._cli.formats.archive import open_archive
+from xbridge._cli.formats.stored import InArchive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import ArrayInfo
+
+names = True
+unnamed = False
+metadata = False
+orders = npy.orders
+swaps = npy.swaps
+lacks = npy.lacks
+
+_SUFFIX = ".npy"
+
+
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+    archive = stack.enter_context(open_archive(path))
+    for name in archive.namelist():
+        if not name.endswith(_SUFFIX):
+            raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")
+    return Content([_member(archive, path, name) for name in archive.namelist()], {})
+
+
+def write(file: Sink, content: Content, scratch: Path) -> None:
+    with zipfile.ZipFile(cast("BinaryIO", file), "w") as archive:
+        for stored in content.arrays:
+            with archive.open(f"{stored.name}{_SUFFIX}", "w", force_zip64=True) as member:
+                npy.write_array(member, stored)
+
+
+def reread(path: Path) -> Iterator[ArrayInfo]:
+    with np.load(path) as arrays:
+        for name in arrays.files:
+            # `arrays[name]` would read the values.
+            with arrays.zip.open(f"{name}{_SUFFIX}") as member:
+                header = npy.read_header(member, path, name)
+            yield name, header.dtype, header.shape
+
+
+def numbers(content: bytes) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = np.load(BytesIO(content))
+    return found
+
+
+def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
+    with _unpacked(archive, path, name) as (_, header):
+        pass
+    opened = partial(_unpacked, archive, path, name)
+    return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
+
+
+@contextmanager
+def _unpacked(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
+    """Open a member at its values, with its header. Errors in the block become errors about the file."""
+    with reading(path, name), archive.open(name) as member:
+        file = cast("BinaryIO", member)
+        yield file, npy.read_header(file, path, name)

@@ -1,0 +1,220 @@
+"""`.pt`, `.pth`: a tensor, or a flat dict of tensors, by torch's own reader and writer.
+
+A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code from the file.
+Tensors are mapped if torch can map the file. torch writes from memory, so other values are mapped first.
+
+torch does not check the checksums of the archive. The records that describe the tensors are checked before
+torch reads them, and the records of values while they are read. An archive has a record for each storage, and
+the size and checksum of a storage's memory must be those of one of the records. The record follows from the
+name in its header, which is checked too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import torch
+from numpy.lib.array_utils import byte_bounds
+
+from xbridge._api import to_backend, to_numpy
+from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.formats import Content
+from xbridge._cli.formats.archive import compare_checksum, open_archive
+from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
+from xbridge._inspect import dtype_of, shares_memory
+from xbridge.backends._registry import get
+from xbridge.errors import Chained, XBridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import numpy as np
+
+    from xbridge._cli.errors import RefusedError
+    from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import ArrayInfo, Block
+    from xbridge._core.protocol import HostArray
+
+names = True
+unnamed = True
+metadata = False
+orders = ("C", "F", "")
+swaps = False
+
+
+def lacks(dtype: np.dtype[Any]) -> str:
+    name = name_of(dtype)
+    unsupported = get("torch").unsupported_dtype(name, CPU) if name in DTYPES else None
+    return unsupported.reason if unsupported else "" if name in DTYPES else "torch has no such dtype"
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The checksums of an archive's storages."""
+
+    path: Path
+    known: frozenset[tuple[int, int]]
+    """The size and the checksum of each."""
+    compared: set[int] = field(default_factory=set)
+    """Addresses of the storages that were checked as a whole."""
+
+    def compare(self, label: str, size: int, found: int) -> None:
+        """Raise if no record of the archive has this size and checksum."""
+        if (size, found) not in self.known:
+            raise unreadable(self.path, f"the checksum of {label} differs: its values are damaged")
+
+
+@dataclass(frozen=True)
+class _InRecord(InMemory):
+    """A tensor over a storage, which is a record with a checksum."""
+
+    sums: _Sums | None = None
+    """None if the file has no checksums."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks, and check the checksum after the last."""
+        storage = self.loaded.untyped_storage()
+        whole = (self.array.ctypes.data, self.nbytes) == (storage.data_ptr(), storage.nbytes())
+        if self.sums is None or not (whole and self.order):
+            self._compare()
+            yield from super().blocks()
+            return
+        found = 0
+        for block in super().blocks():
+            found = zlib.crc32(block, found)
+            yield block
+        self.sums.compare(self.label, self.nbytes, found)
+
+    def mapped(self, scratch: Path) -> HostArray:
+        """Return the memory itself, after a check of its checksum."""
+        self._compare()
+        return super().mapped(scratch)
+
+    def _compare(self) -> None:
+        """Read the whole storage, of which the tensor may be a part, and check its checksum."""
+        storage = self.loaded.untyped_storage()
+        if self.sums is None or not storage.nbytes() or storage.data_ptr() in self.sums.compared:
+            return
+        content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+        found = 0
+        for start in range(0, len(content), BLOCK):
+            found = zlib.crc32(content[start : start + BLOCK], found)
+        self.sums.compare(self.label, len(content), found)
+        self.sums.compared.add(storage.data_ptr())
+
+
+def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+    mapped, sums = _inspected(path, checksums=checksums)
+    loaded = _load(path, mapped=mapped)
+    if isinstance(loaded, torch.Tensor):
+        return Content([_stored(path, None, loaded, sums)], {})
+    if not isinstance(loaded, dict):
+        raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
+    for name, tensor in loaded.items():
+        if not isinstance(name, str):
+            raise unreadable(
+                path, f"the name {name!r} is not a string", "saving the dict with strings as keys"
+            )
+        if not isinstance(tensor, torch.Tensor):
+            reason = f"{name!r} is of type {type(tensor).__name__}, which is not a tensor"
+            raise unreadable(path, reason, "saving a flat dict of tensors alone")
+    arrays = [_stored(path, name, tensor, sums) for name, tensor in loaded.items()]
+    _refuse_overlaps(path, arrays)
+    return Content(arrays, {})
+
+
+def write(file: Sink, content: Content, scratch: Path) -> None:
+    tensors = {x.name: to_backend(x.mapped(scratch), "torch") for x in content.arrays}
+    torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
+
+
+def reread(path: Path) -> Iterator[ArrayInfo]:
+    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    for name, tensor in ({None: loaded} if isinstance(loaded, torch.Tensor) else loaded).items():
+        yield name, native_dtype(dtype_of(tensor)), tuple(tensor.shape)
+
+
+def numbers(content: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(BytesIO(content), weights_only=True)
+    return found
+
+
+def _load(path: Path, *, mapped: bool) -> Any:
+    """Load a file without running code from it."""
+
+    def ours(error: Exception) -> RefusedError:
+        asked = re.search(r"GLOBAL (\S+)", str(error))
+        if asked:
+            reason = f"it asks for {asked[1]}, which is not a tensor and could run code"
+            return unreadable(path, reason, "saving a flat dict of tensors alone, such as a state_dict")
+        return unreadable(path, error)
+
+    with warnings.catch_warnings(), Chained(ours):
+        warnings.simplefilter("ignore")  # they are for programs
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+
+
+def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
+    """Check the records that describe the tensors.
+
+    Return True if torch can map the file, and the checksums of its storages if it has any.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
+            return False, None
+    with open_archive(path) as archive, reading(path):
+        members = archive.infolist()
+        mapped = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+        if not any(member.CRC for member in members):
+            if checksums:
+                reason = "torch wrote it without checksums, so damage to it would not be seen"
+                raise unreadable(path, reason, "--no-checksum")
+            return mapped, None
+        storages = [member for member in members if re.fullmatch(r"[^/]+/data/[^/]+", member.filename)]
+        orders = [member for member in members if member.filename.endswith("/byteorder")]
+        swapped = any(archive.read(member) != sys.byteorder.encode() for member in orders)
+        for member in members:
+            if swapped or member not in storages:  # torch swaps the bytes of another machine in memory
+                compare_checksum(archive, member)
+    known = frozenset((member.file_size, member.CRC) for member in storages)
+    return mapped, None if swapped else _Sums(path, known)
+
+
+def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
+    """Raise if two tensors share memory: they would become two arrays.
+
+    The tensors are sorted by address, so that few pairs are compared.
+    """
+    spans = sorted((*byte_bounds(x.array), at) for at, x in enumerate(arrays) if x.nbytes)
+    before: list[tuple[int, int]] = []
+    for low, high, at in spans:
+        before = [(end, other) for end, other in before if end > low]
+        for _, other in before:
+            if shares_memory(arrays[at].array, arrays[other].array):
+                reason = (
+                    f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
+                )
+                raise unreadable(path, reason, "saving .clone() of one of them, or one of them alone")
+        before.append((high, at))
+
+
+def _stored(path: Path, name: str | None, tensor: torch.Tensor, sums: _Sums | None) -> InMemory:
+    try:
+        array = to_numpy(tensor)
+    except XBridgeError as error:
+        reason = f"{name!r}: cannot {error.action}: {error.reason}"
+        raise unreadable(path, reason, error.hint) from error
+    order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
+    return _InRecord(name, array.dtype, array.shape, order, array, tensor, sums)

@@ -1,0 +1,67 @@
+"""The file that a format writes to: it counts bytes, writes in bounded pieces, and keeps the first exception.
+
+Libraries replace an exception of the file by one of their own, or drop it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+from xbridge._cli.formats.stored import BLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+
+class Sink:
+    """A binary file, written once from the start.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        An open, empty file, unbuffered or not.
+    advance : callable
+        Called after each block with the number of bytes written.
+    """
+
+    def __init__(self, file: BinaryIO, advance: Callable[[int], object]) -> None:
+        self._file = file
+        self._advance = advance
+        self.failed: BaseException | None = None
+        """The first exception that a write raised, or an interrupt."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all bytes, or raise. After an exception, each write raises it again."""
+        if self.failed:
+            raise self.failed
+        try:
+            view = memoryview(data).cast("B")
+            for start in range(0, len(view), BLOCK):
+                block = view[start : start + BLOCK]
+                self._file.write(block)
+                self._advance(len(block))
+        except (OSError, KeyboardInterrupt) as error:
+            self.failed = error
+            raise
+        return len(view)
+
+    def __enter__(self) -> Self:
+        """Return the file itself, which is already open."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise the first exception of a write, whatever the writer made of it."""
+        if self.failed and error is not self.failed:
+            raise self.failed
+
+    def flush(self) -> None:
+        """Do nothing, for writers that flush; the code that opened the file flushes it."""
+
+    def tell(self) -> int:  # vocabulary: tell -- a method of files
+        """Return the position of the next byte."""
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move the position: an archive writes sizes and checksums after the values."""
+        return self._file.seek(offset, whence)

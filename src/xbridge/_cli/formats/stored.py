@@ -1,0 +1,235 @@
+"""Arrays in a file, with dtype, shape and order, whose values are read in blocks of bounded size.
+
+Readers return such arrays, and writers accept them. Blocks are enough for every format but torch's, whose
+writer needs memory. For it, `mapped` returns a map of the file, or of an unnamed file with the blocks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
+
+import numpy as np
+
+from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._host import as_writable
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from xbridge._core.protocol import Array, HostArray
+
+    Block: TypeAlias = bytes | memoryview
+    DType: TypeAlias = np.dtype[Any]
+    ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
+    """The name, the dtype and the shape of an array in a file."""
+
+BLOCK = 1 << 22
+"""Bytes in memory at a time. A cast has two blocks, and the results of their comparison."""
+
+
+@dataclass(frozen=True)
+class Stored(ABC):
+    """One array, without its values."""
+
+    name: str | None
+    """None if the file has no name for it."""
+    dtype: DType
+    shape: tuple[int, ...]
+    order: str
+    """The order of the elements: `C`, `F`, or `` for neither."""
+
+    @property
+    def label(self) -> str:
+        """The name of the array in errors."""
+        return "the array" if self.name is None else repr(self.name)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the values in bytes."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def step(self) -> int:
+        """The size of a block: whole elements, and at least one."""
+        size = max(self.dtype.itemsize, 1)
+        return max(BLOCK // size, 1) * size
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Yield the bytes from first to last, in blocks of whole elements."""
+
+    def like(self) -> Array:
+        """Return an array of the same dtype, shape and order, whose values are not defined."""
+        return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
+
+    def mapped(self, scratch: Path) -> HostArray:
+        """Return the values as memory that is read from disk on access. Its writable flag is set, in vain."""
+        with tempfile.TemporaryFile(dir=scratch) as file:
+            file.writelines(self.blocks())
+            file.flush()
+            return self._map(file, 0)
+
+    def _map(self, file: BinaryIO, offset: int) -> HostArray:
+        order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+        if not self.nbytes:
+            return np.empty(self.shape, self.dtype, order)
+        # A writable map of a file larger than memory would be refused, even a private one.
+        raw: HostArray = np.memmap(file, np.uint8, "r", offset, (self.nbytes,)).view(np.ndarray)
+        return as_writable(raw).view(self.dtype).reshape(self.shape, order=order)
+
+
+@dataclass(frozen=True)
+class InFile(Stored):
+    """An array at an offset in a file."""
+
+    path: Path
+    offset: int
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the bytes from the file."""
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(self.offset)
+            yield from read_blocks(file, self, self.path)
+
+    def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in a file already
+        """Map the file itself."""
+        return self.like()
+
+    def like(self) -> HostArray:
+        """Map the file itself."""
+        with self.path.open("rb") as file:
+            return self._map(file, self.offset)
+
+
+@dataclass(frozen=True)
+class InArchive(Stored):
+    """An array in an archive, with a checksum that is checked after the last block."""
+
+    path: Path
+    opened: Callable[[], AbstractContextManager[tuple[BinaryIO, object]]]
+    """Open the member at its values, behind its header."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the unpacked bytes up to the end, at which the checksum is checked."""
+        with self.opened() as (file, _):
+            yield from read_blocks(file, self, self.path)
+            if file.read(1):
+                raise unreadable(self.path, f"more bytes follow the values of {self.label}")
+
+
+@dataclass(frozen=True)
+class InMemory(Stored):
+    """An array in memory, which may be mapped."""
+
+    array: HostArray
+    loaded: Array = None
+    """The array of the library that loaded it."""
+
+    def like(self) -> Array:
+        """Return the array of the library that loaded it."""
+        return self.loaded
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the bytes, without a copy if they are contiguous."""
+        turned = self.array.T if self.order == "F" else self.array
+        items = turned.view(
+            f"V{self.dtype.itemsize}"
+        )  # opaque items are copied without a look at their values
+        line = items.reshape(-1) if items.flags.c_contiguous else items.flat
+        count = self.step // self.dtype.itemsize
+        for start in range(0, items.size, count):
+            yield np.ascontiguousarray(line[start : start + count]).view(np.uint8).data
+
+    def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in memory already
+        """Return the memory itself."""
+        return self.array
+
+
+@dataclass(frozen=True)
+class Relaid(Stored):
+    """An array with the same values in C order and this machine's byte order."""
+
+    source: Stored
+    scratch: Path
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the bytes in the new order, gathered from a map."""
+        array = self.source.mapped(self.scratch)
+        for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
+            values = np.frombuffer(block, array.dtype).astype(self.dtype, copy=False)
+            yield values.view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class Cast(Stored):
+    """An array with the same values in another dtype, which has all of them."""
+
+    source: Stored
+
+    def blocks(self) -> Iterator[Block]:
+        """Cast each block and cast it back. Raise if a value has changed."""
+        for block in self.source.blocks():
+            values = np.frombuffer(block, self.source.dtype)
+            with np.errstate(all="ignore"):
+                cast = values.astype(self.dtype)
+                back = cast.astype(values.dtype)
+            same = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes distinguish -0.0 and 0.0
+            same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
+            same &= in_range(values, cast) & in_range(cast, values)
+            if not same.all():
+                at = int(np.argmin(same))
+                raise RefusedError.build(
+                    f"cast {self.label} from {self.source.dtype} to {self.dtype}",
+                    f"the value {values[at]} would become {cast[at]}",
+                    "a dtype that has all of its values",
+                )
+            yield cast.view(np.uint8).data
+
+
+def numbered(names: Sequence[str | None]) -> list[Stored]:
+    """Return an array for each name, with its number as its value."""
+    numbers = [np.array(number, np.int64) for number, _ in enumerate(names)]
+    return [InMemory(name, x.dtype, (), "C", x) for name, x in zip(names, numbers, strict=True)]
+
+
+def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
+    """Yield the values that begin at the position of the file."""
+    left = stored.nbytes
+    while left:
+        block = file.read(min(stored.step, left))
+        left -= len(block)
+        if len(block) < min(stored.step, left + len(block)):
+            raise unreadable(path, f"it ends {left} bytes before the last value of {stored.label}")
+        yield block
+
+
+def in_range(whole: HostArray, real: HostArray) -> HostArray | bool:
+    """Return True for floats below the end of an integer dtype: some machines cast others to that end."""
+    if whole.dtype.kind not in "iu" or real.dtype.kind in "biu":
+        return True
+    end = float(np.iinfo(whole.dtype).max)  # if it rounds, it rounds up to the power of two
+    below: HostArray = np.real(real).astype(np.float64) < (end if end >= 2.0**53 else end + 1)
+    return below
+
+
+def _bytes_of(line: HostArray) -> HostArray:
+    """Return the bytes of the elements, one row for each."""
+    return line.view(np.uint8).reshape(line.size, line.itemsize)
+
+
+def name_of(dtype: DType) -> str:
+    """Return the canonical name of a dtype in either byte order; empty if there is none."""
+    return get(HOST).dtype_name(dtype.newbyteorder("=")) or ""
+
+
+def order_of(shape: tuple[int, ...], *, fortran: bool) -> str:
+    """Return `F` for Fortran order if it differs from `C`, else `C`."""
+    return "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"

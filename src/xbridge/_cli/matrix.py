@@ -1,0 +1,126 @@
+"""`matrix`: tables of conversions, measured by converting an array for every cell.
+
+A cell shows if memory is shared, by `shares_memory`, and if the result is writable. For a refused conversion,
+it shows the error.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+from xbridge._api import to_backend
+from xbridge._cli.errors import RefusedError, one_line
+from xbridge._cli.output import print_json, print_table
+from xbridge._core.dtypes import DTYPES
+from xbridge._inspect import shares_memory
+from xbridge.backends._registry import get, is_available, known_backends
+from xbridge.errors import XBridgeError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import Array
+    from xbridge.testing.samples.model import LayoutCase
+
+HELP = "which dtypes, layouts and pairs of libraries convert, measured now"
+DESCRIPTION = """\
+Convert an array for every cell of a table, and show what happened to its memory.
+
+  dtypes   from one backend to the others, a row for each dtype
+  layouts  from one backend to the others, a row for each memory layout that its arrays can have
+  pairs    from every backend to every other, with float32"""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the subcommand."""
+    parser.add_argument(
+        "table",
+        nargs="?",
+        choices=("dtypes", "layouts", "pairs"),
+        default="pairs",
+        help="pairs, if not given",
+    )
+    parser.add_argument(
+        "--from", dest="source", default="numpy", metavar="BACKEND", help="numpy, if not given; not for pairs"
+    )
+    parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are installed, if not given")
+
+
+def run(asked: Namespace) -> int:
+    """Make the arrays, and convert each of them to each backend."""
+    here = asked.to or [name for name in known_backends() if is_available(name)]
+    pairs = asked.table == "pairs"
+    made = _pairs(here) if pairs else _TABLES[asked.table](get(asked.source).name)
+    targets = [get(name).name for name in here if pairs or name != asked.source]
+    if not targets:
+        reason = f"{asked.source} is the only backend that is installed"
+        raise RefusedError.build(
+            f"measure {asked.table}", reason, "xbridge-array info, which shows what to install"
+        )
+    cells = {row: {name: _result(make, name) for name in targets} for row, make in made}
+    if asked.json:
+        print_json({"table": asked.table, "from": None if pairs else asked.source, "rows": cells})
+    else:
+        corner = "from" if pairs else f"from {asked.source}"
+        rows = [[row, *(cell["memory"] for cell in line.values())] for row, line in cells.items()]
+        print_table([corner, *(f"to {name}" for name in targets)], rows)
+    return 0
+
+
+def _result(make: Callable[[], Array], target: str) -> dict[str, str]:
+    """Convert one array, and return what happened to its memory; a dash if there is no such array."""
+    try:
+        x = make()
+    except XBridgeError:
+        return {"memory": "-"}
+    try:
+        y = to_backend(x, target)
+    except XBridgeError as error:
+        return {"memory": f"refused: {type(error).__name__}", "why": one_line(error)}
+    if y is x:
+        return {"memory": "itself"}
+    if not shares_memory(x, y):
+        return {"memory": "copied"}
+    return {"memory": "shared" if get(target).memory_layout(y).writable else "shared, read-only"}
+
+
+def _dtypes(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
+    for name in DTYPES:
+        yield name, partial(_zeros, source, name)
+
+
+def _layouts(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
+    from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- NumPy, which `--help` does not need
+
+    for name, case in samples_of(source).cases.items():
+        for dtype, shape in [one for one in _SAMPLES if case.takes(*one)][:1]:
+            yield name, partial(_make, case, dtype, shape)
+
+
+def _pairs(here: list[str]) -> Iterator[tuple[str, Callable[[], Array]]]:
+    for name in here:
+        yield name, partial(_zeros, name, "float32")
+
+
+def _zeros(source: str, dtype: str) -> Array:
+    import numpy as np  # noqa: PLC0415 -- `--help` does not need it
+
+    from xbridge._host.memory import native_dtype  # noqa: PLC0415 -- likewise
+
+    return to_backend(np.zeros((4, 6), native_dtype(dtype)), source)
+
+
+def _make(case: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
+    import numpy as np  # noqa: PLC0415 -- `--help` does not need it
+
+    values = np.zeros(shape, dtype)
+    return case.make(case.fold(values) if case.fold else values)
+
+
+_SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))
+"""Dtypes and shapes for a layout, which takes the first that it can have."""
+
+_TABLES = {"dtypes": _dtypes, "layouts": _layouts}

@@ -1,0 +1,60 @@
+"""Output of the command line: JSON, aligned text in a pipe, and rich's tables on a terminal.
+
+rich is an extra. Without it, or if the output is not a terminal, a table is lines of text that `cut` and
+`grep` understand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from xbridge._core import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+BIG = 64 << 20
+"""A conversion of at least so many bytes takes long enough for a progress bar."""
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, for programs."""
+    print(json.dumps(value, indent=2))
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table: one of rich's on a terminal, aligned text elsewhere."""
+    if sys.stdout.isatty() and find_spec("rich"):
+        from rich.console import Console  # noqa: PLC0415 -- an extra
+        from rich.table import Table  # noqa: PLC0415 -- likewise
+
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*row)
+        Console(markup=False).print(table)
+        return
+    print(*text.table([head, *rows]), sep="\n")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
+    """Return a context whose function adds bytes to a progress bar. Small conversions have no bar."""
+    if total < BIG or not sys.stderr.isatty() or not find_spec("rich"):
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 -- an extra
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,121 @@
+"""Device: one grammar, `kind[:index]`, for the devices of every library.
+
+A device is a string, so `device_of(x) == "cuda:0"` needs no import and prints as itself. Kinds are the
+usual words (`cpu cuda mps xpu tpu`) and a library's own words (`device1`). `gpu` stands for the target's
+accelerator in a request; no function returns it.
+"""
+
+from __future__ import annotations
+
+from xbridge._core.dynamo import constant
+from xbridge.errors import DeviceError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+
+CUDA, ROCM, CUDA_MANAGED = 2, 10, 13
+"""DLPack's numbers of device types."""
+
+_DIGITS = 9
+
+
+class Device(str):
+    """A device that holds arrays: a string with a kind and an index.
+
+    Parameters
+    ----------
+    name : str
+        `kind` or `kind:index`, such as ``"cpu"`` or ``"cuda:1"``; ``"cpu:0"`` is ``"cpu"``.
+
+    Raises
+    ------
+    DeviceError
+        `name` is not of that form.
+
+    Examples
+    --------
+    >>> Device("cuda:1").kind, Device("cuda:1").index
+    ('cuda', 1)
+    >>> Device("cpu") == "cpu", Device("cpu").index
+    (True, None)
+    """
+
+    __slots__ = ("_index", "_kind", "_word")
+
+    _index: int | None
+    _kind: str
+    _word: str
+
+    def __new__(cls, name: str) -> Self:
+        """Check the grammar once, when the device is made."""
+        name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
+        kind, colon, index = name.partition(":")
+        is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
+        if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
+            raise DeviceError.build(
+                f"read device {shown(name)}", "a device is a kind or kind:index", "device='cpu'"
+            )
+        if len(index) > _DIGITS:
+            raise DeviceError.build(
+                f"read device {shown(name)}", f"an index has at most {_DIGITS} digits", "device='cpu'"
+            )
+        if name == "cpu:0":
+            colon = index = ""
+        device = super().__new__(cls, kind + colon + index)
+        device._word, device._kind, device._index = kind + colon + index, kind, int(index) if colon else None
+        return device
+
+    # A compiler that traces these lines compares two strings. Without them, some compare the objects.
+    def __eq__(self, other: object) -> bool:
+        return self._word == (other._word if isinstance(other, Device) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return self._word != (other._word if isinstance(other, Device) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._word)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self._word,)
+
+    @property
+    def kind(self) -> str:
+        """The word before the colon."""
+        return self._kind
+
+    @property
+    def index(self) -> int | None:  # type: ignore[override] # a device has no substrings to look for
+        """The number after the colon; None if there is none."""
+        return self._index
+
+
+def is_of_kind(device: Device, asked: Device) -> bool:
+    """Return True if a device is of the kind that was asked for without an index."""
+    return device.kind != "cpu" if asked == "gpu" else asked.index is None and device.kind == asked.kind
+
+
+class _Made:
+    """The devices that were requested so far, as attributes, which a compiler can follow."""
+
+
+def device_named(name: str) -> Device:
+    """Return `Device(name)`, also if a compiler traces the call."""
+    made: Device = getattr(_Made, _make(name))
+    return made
+
+
+@constant
+def _make(name: str) -> str:
+    device = Device(name)
+    attribute = f"device {device}"
+    setattr(_Made, attribute, device)
+    return attribute
+
+
+CPU = device_named("cpu")
+GPU = device_named("gpu")
+"""The target's accelerator of any kind. No array reports this device."""
+SHARDED = device_named("sharded")
+"""The device of an array that is stored on several devices."""

@@ -1,0 +1,163 @@
+"""Canonical dtype names, and the meaning of each.
+
+Dtypes of two libraries have only a name in common. So the core decides by names: the kind, the width, and the
+range of integers that are exact. The names are those of NumPy and ml_dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class DType(NamedTuple):
+    """The meaning of a canonical name."""
+
+    kind: str
+    bits: int
+    digits: int = 0
+    """Every integer from -2**digits to 2**digits is exact in a floating dtype."""
+
+
+DTYPES = {
+    "bool": DType("bool", 8),
+    "int8": DType("int", 8),
+    "int16": DType("int", 16),
+    "int32": DType("int", 32),
+    "int64": DType("int", 64),
+    "uint8": DType("uint", 8),
+    "uint16": DType("uint", 16),
+    "uint32": DType("uint", 32),
+    "uint64": DType("uint", 64),
+    "float8_e4m3fn": DType("float", 8, 4),
+    "float8_e5m2": DType("float", 8, 3),
+    "float8_e4m3fnuz": DType("float", 8, 4),
+    "float8_e5m2fnuz": DType("float", 8, 3),
+    "float8_e8m0fnu": DType("float", 8, 1),
+    "bfloat16": DType("float", 16, 8),
+    "float16": DType("float", 16, 11),
+    "float32": DType("float", 32, 24),
+    "float64": DType("float", 64, 53),
+    "complex64": DType("complex", 64, 24),
+    "complex128": DType("complex", 128, 53),
+}
+
+UNNAMED = ("default", "nearest")
+"""Words for a dtype that depends on the array and on the target."""
+
+_PARTIAL = {
+    "longdouble": DType("float", 128, 113),
+    "clongdouble": DType("complex", 256, 113),
+    "complex32": DType("complex", 32, 11),
+}
+"""Numeric dtypes without a canonical name, because few libraries have them.
+
+The width of a long double is the largest on any machine; some machines have less.
+"""
+
+_OTHER = DType("other", 0)
+
+_INSTEAD = {
+    "longdouble": "float64",
+    "clongdouble": "complex128",
+    "complex32": "complex64",
+    "complex64": "complex128",
+    "complex128": "complex64",
+}
+
+_PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+def is_numeric(name: str) -> bool:
+    """Return True if the name means numbers, with or without a canonical name."""
+    return name in DTYPES or name in _PARTIAL
+
+
+def of_python(dtype: object) -> str | None:
+    """Return the dtype that a number type of Python stands for in NumPy; None for another object."""
+    return _PYTHON.get(dtype) if isinstance(dtype, type) else None
+
+
+def category(name: str) -> str:
+    """Return `bool`, `int` (signed or not), `float`, `complex`, or `other` for a library's own dtype."""
+    kind = _meaning(name).kind
+    return "int" if kind == "uint" else kind
+
+
+def is_inexact(name: str) -> bool:
+    """Return True if gradients can flow through the dtype."""
+    return category(name) in ("float", "complex")
+
+
+def instead(name: str) -> str:
+    """Return a hint for a dtype that a target does not have."""
+    near = _INSTEAD.get(name, "float32" if name in DTYPES else "")
+    return f"dtype={near!r}" if near else "casting it in its own library first"
+
+
+def exact_integers(name: str) -> tuple[int, int]:
+    """Return the range in which every integer is a value of the dtype."""
+    meaning = DTYPES[name]
+    if meaning.kind == "int":
+        return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
+    if meaning.kind == "uint":
+        return 0, (1 << meaning.bits) - 1
+    return -(1 << meaning.digits), 1 << meaning.digits
+
+
+def holds_integers(name: str, low: int, high: int) -> bool:
+    """Return True if every integer from `low` to `high` is a value of the dtype."""
+    least, most = exact_integers(name)
+    return least <= low and high <= most
+
+
+def holds_every(narrow: str, wide: str) -> bool:
+    """Return True if every number of one dtype is a number of the other; False for a library's own dtype."""
+    if narrow == wide:
+        return True
+    if wide not in DTYPES or wide == "float8_e8m0fnu":  # it has no zero
+        return False
+    given, other = _meaning(narrow), DTYPES[wide]
+    if "bool" in (given.kind, other.kind):
+        return given.kind == "bool"
+    if category(narrow) == "int":
+        return holds_integers(wide, *exact_integers(narrow))
+    if (given.kind, other.kind) == ("float", "complex"):
+        return 2 * given.bits <= other.bits
+    reaches = (narrow, wide) != ("float8_e8m0fnu", "float16")
+    return given.kind == other.kind and given.bits < other.bits and reaches
+
+
+def no_wider(name: str, default: str) -> str:
+    """Return `name`, narrowed to the default of its kind if it is wider than that."""
+    meaning, limit = DTYPES[name], DTYPES[default]
+    if meaning.bits <= limit.bits:
+        return name
+    return f"uint{limit.bits}" if meaning.kind == "uint" else default
+
+
+def nearest(name: str, has: Callable[[str], bool]) -> str:
+    """Return the dtype nearest to `name` among those that a target has.
+
+    The first choice is `name` itself, the second the narrowest dtype of its kind that holds all its values,
+    and the third the widest of its kind. Among dtypes of one width, one that is signed or unsigned like
+    `name` is preferred, then one with more digits. The result is `name` if there is none of its kind.
+    """
+    if has(name):
+        return name
+    alike = [word for word in DTYPES if category(word) == category(name) and has(word)]
+    holding = [word for word in alike if holds_every(name, word)]
+    kind, sign = _meaning(name).kind, 1 if holding else -1
+
+    def rank(word: str) -> tuple[int, bool, int]:
+        meaning = DTYPES[word]
+        return sign * meaning.bits, meaning.kind != kind, -meaning.digits
+
+    return min(holding or alike, key=rank, default=name)
+
+
+def _meaning(name: str) -> DType:
+    """Return the meaning of any name, also of a library's own word."""
+    return DTYPES.get(name) or _PARTIAL.get(name) or _OTHER

@@ -1,0 +1,439 @@
+"""Protocol of a backend: four required names, and everything else optional.
+
+A backend is a module, not a class: its library is imported at its top, and its verbs are functions in the
+order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. `backends/_defaults.py` derives a
+default for every other name from these. The core works with the completed backend, so no verb is missing.
+
+- *Flags and constants* are constants. The sharing rules and the tables in the docs follow from them.
+- *Verbs about arrays* (layout, dtypes, devices) read no element. They accept arrays that cannot be converted
+  too.
+- *Steps* are the parts of a plan. Each does one thing or raises.
+- *Optional functions* are None if the backend does not write them. They have no default, because the core
+  works without them.
+- `gaps` names the features that the library does not have. Flags such as `readonly` are derived from them.
+"""
+
+# pyright: reportReturnType=false
+# The methods of a protocol consist of their docstrings.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from operator import mul
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    import numpy as np
+
+    from xbridge._core.devices import Device
+    from xbridge.errors import XBridgeError
+
+    ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+
+HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+"""An array in host memory: the form that all libraries have in common."""
+
+Array: TypeAlias = Any
+"""An array of some backend. Only the backend's own module knows its type."""
+
+
+class Exporter(Protocol):
+    """An object that exports memory by DLPack. The consumer passes its stream."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type and the number of the device."""
+
+    def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
+        """Return a capsule. Its memory is ready for work that the stream is given after the call."""
+
+
+class ArrayInfo(NamedTuple):
+    """The properties that a conversion within one library needs. Tracers have them: none is a pointer."""
+
+    dtype: str
+    """Canonical name, or the library's own word if there is none."""
+    device: Device
+    shape: tuple[int, ...]
+    """The length of an axis is NaN if it is known only after the array is computed."""
+    requires_grad: bool = False
+    """True if autograd records operations on the array."""
+    native_byteorder: bool = True
+    """True if the bytes are in this machine's order."""
+
+
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order, in bytes."""
+    strides = tuple(accumulate((itemsize, *shape[:0:-1]), mul))
+    return strides[: len(shape)][::-1]
+
+
+def is_aligned(address: int, strides: tuple[int, ...], itemsize: int) -> bool:
+    """Return True if every element begins at a multiple of the item size."""
+    return all(offset % itemsize == 0 for offset in (address, *strides))
+
+
+class MemoryLayout(NamedTuple):
+    """The memory layout of an array that can be read."""
+
+    address: int
+    """Of the first element, in bytes; 0 if the array has no memory before it is materialized."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes."""
+    itemsize: int
+    writable: bool = True
+    aligned: bool = True
+    materialized: bool = True
+    """False while an operation is still pending on the bytes, as with a conjugate bit."""
+
+    @classmethod
+    def unallocated(cls, shape: tuple[int, ...], itemsize: int, *, writable: bool = True) -> MemoryLayout:
+        """Make the layout of an array without memory, which is in row-major order once it is materialized."""
+        return cls(0, shape, c_strides(shape, itemsize), itemsize, writable=writable, materialized=False)
+
+    def is_unallocated(self) -> bool:
+        """Return True if the array has no bytes in memory: it is empty, or not yet computed."""
+        return 0 in self.shape or not self.address
+
+    def span(self) -> tuple[int, int]:
+        """Return the lowest byte and one past the highest, relative to the first element."""
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = sum(r for r in reach if r < 0)
+        return low, sum(r for r in reach if r > 0) + self.itemsize
+
+    def may_overlap_itself(self) -> bool:
+        """Return True if two elements may share memory, or if that is not certain."""
+        if 0 in self.shape:
+            return False
+        behind = self.itemsize
+        axes = zip(self.shape, self.strides, strict=True)
+        for stride, n in sorted((abs(s), n) for n, s in axes if n > 1):
+            if stride < behind:
+                return True
+            behind += (n - 1) * stride
+        return False
+
+
+class Unsupported(NamedTuple):
+    """The reason why an array cannot be read, and the call to type instead."""
+
+    error: type[XBridgeError]
+    reason: str
+    hint: str
+
+
+class Gap(NamedTuple):
+    """A feature that a library does not have."""
+
+    status: Literal["never", "notyet", "notimpl"]
+    """`never`: the library will not have it; `notyet`: it may come; `notimpl`: the backend lacks it."""
+    reason: str
+
+    def __str__(self) -> str:
+        """Return both in one line."""
+        return f"{self.status}: {self.reason}"
+
+
+STATUSES = ("never", "notyet", "notimpl")
+
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "readonly": "Its arrays can be read-only, over memory that must not be written.",
+        "host": "Its arrays can be in host memory.",
+        "devices": "Its arrays can be on other devices than the host.",
+        "autograd": "Its operations record a graph, through which gradients flow.",
+        "namespace": "Its arrays have an array API namespace of their own.",
+        "sharing": "Its arrays can use dense host memory without a copy.",
+        "axis_order": "A copy keeps the order of the axes in memory.",
+    }
+)
+"""Every feature that can be a gap. A backend promises all that it does not list in `gaps`."""
+
+
+class Backend(Protocol):
+    """A completed backend: the names of its module, and defaults for all others."""
+
+    # -- always: every backend writes these four names ----------------------------------------------
+    @property
+    def name(self) -> str:
+        """The name that users type."""
+
+    @property
+    def array_types(self) -> tuple[type, ...]:
+        """Types of its arrays; instances of subclasses are its arrays too."""
+
+    def to_numpy(self, x: Array, /) -> HostArray:
+        """Return a view of an array in host memory: no copy. The array has no graph."""
+
+    def from_numpy(self, host: HostArray, /) -> Array:
+        """Return an array over the same memory, which may be read-only.
+
+        If `sharing` is a gap and the library is not `assumes_immutable`: an array of the same values in new
+        memory. A library without arrays in host memory (gap `host`) uses NumPy's arrays on the host: this and
+        `to_numpy` return their argument, and `to_device` takes and returns NumPy's arrays there.
+        """
+
+    # -- flags ---------------------------------------------------------------------------------------
+    @property
+    def gaps(self) -> Mapping[str, Gap]:
+        """Features that the library does not have.
+
+        Default: `devices` without the verb `devices`, `autograd` without `require_grad`, and `namespace` if
+        neither the verb nor the array types have an array API namespace.
+        """
+
+    @property
+    def assumes_immutable(self) -> bool:
+        """The library reads memory after the call too, so it shares immutable memory only. Default: False."""
+
+    @property
+    def imports_dlpack(self) -> bool:
+        """`from_dlpack` accepts device memory of unregistered libraries too. Default: False."""
+
+    @property
+    def samples(self) -> str:
+        """The import path of the library's samples for the test kit. Default: empty, for no samples."""
+
+    @property
+    def readonly(self) -> bool:
+        """Derived: arrays can be read-only, so read-only memory can be shared."""
+
+    @property
+    def autograd(self) -> bool:
+        """Derived: arrays can require grad."""
+
+    @property
+    def host_only(self) -> bool:
+        """Derived: arrays are in host memory only."""
+
+    # -- layout and properties ----------------------------------------------------------------------------
+    @property
+    def scalar_types(self) -> tuple[type, ...]:
+        """Types of its scalars, each of which stands for a 0-d array on the host. Default: none."""
+
+    def owns(self, cls: type, /) -> bool:
+        """Return True if instances of the class are the library's arrays or scalars.
+
+        Default: subclasses of `array_types` and `scalar_types`.
+        """
+
+    def array_info(self, x: Array, /) -> ArrayInfo:
+        """Describe any array of the library, convertible or not. Default: describe `to_numpy(x)`."""
+
+    @property
+    def is_text(self) -> Callable[[Array], bool] | None:
+        """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` decides."""
+
+    def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
+        """Say why `x` cannot be converted, within the library or to another one; None if it can.
+
+        Default: as NumPy for `to_numpy(x)`; with devices, if the dtype is not numeric.
+        """
+
+    def memory_layout(self, x: Array, /) -> MemoryLayout:
+        """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
+
+    def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+        """Return True if `from_numpy` can express such host memory. Default: in native byte order."""
+
+    def namespace(self, x: Array, /) -> ModuleType:
+        """Return the array API namespace of `x`. Default: `x.__array_namespace__()`."""
+
+    def copy(self, x: Array, /) -> Array:
+        """Copy to new dense memory, in the same axis order. Default: the namespace's, else NumPy's."""
+
+    def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+        """Stack arrays of one dtype, shape and device: shape + the arrays' shape.
+
+        Default: the namespace's, else NumPy's.
+        """
+
+    @property
+    def stack_many(self) -> Callable[[list[Array]], Array | None] | None:
+        """`stack_many(xs)`: `stack` along one axis, or None if the arrays differ or may differ."""
+
+    # -- dtypes --------------------------------------------------------------------------------------
+    def dtype_name(self, dtype: object, /) -> str | None:
+        """Name one of its dtype objects; None for anything else. Default: NumPy's dtypes."""
+
+    def unsupported_dtype(self, dtype: str, device: Device, /) -> Unsupported | None:
+        """Say why it cannot have arrays of that dtype there; None if it can. Default: as NumPy."""
+
+    def default_dtype(self, category: str, device: Device, /) -> str:
+        """Return the dtype that Python numbers of a category become. Default: as NumPy."""
+
+    @property
+    def promote(self) -> Callable[[list[str], list[complex]], str | None] | None:
+        """`promote(dtypes, numbers)`: the dtype of arrays of these dtypes beside Python numbers.
+
+        The result is None for dtypes that the library does not promote. NumPy's rules then hold for a list,
+        as they do without this function.
+        """
+
+    def astype(self, x: Array, dtype: str, /) -> Array:
+        """Cast as the library does; new memory. Default: the namespace's cast, else NumPy's."""
+
+    def check_cast(self, x: Array, dtype: str, /) -> Array:
+        """Return `x` if a cast to the dtype loses no value; else raise. Default: check all values."""
+
+    @property
+    def host_casts(self) -> frozenset[tuple[str, str]]:
+        """Casts (from, to) in which NumPy gives the same bits as any device, faster. Default: none."""
+
+    def cast_matches_numpy(self, dtype: str, other: str, device: Device, /) -> bool:
+        """Return True if the library's cast on the device gives NumPy's numbers, faster or not.
+
+        Default: all casts of a library with host memory only, else those in `host_casts`.
+        """
+
+    # -- devices: `devices`, `to_device`, `array_info` and `memory_layout` come together ---------------------
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices that are present now. Default: the host."""
+
+    def to_device(self, x: Array, device: Device, /) -> Array:
+        """Copy to new memory on another device, complete when the call returns."""
+
+    @property
+    def to_device_many(self) -> Callable[[list[Array], Device], list[Array]] | None:
+        """`to_device_many(xs, device)`: `to_device` for many small arrays, which may share new memory."""
+
+    def device_name(self, device: object, /) -> Device | None:
+        """Name one of its device objects; None for anything else. Default: None."""
+
+    def resolve_device(self, device: Device, near: Device, /) -> Device:
+        """Return one existing device for a name that may omit the index or say `gpu`.
+
+        Default: the named device, else `near` or the first one of that kind.
+        """
+
+    @property
+    def to_dlpack(self) -> Callable[[Array], Exporter] | None:
+        """`to_dlpack(x)`: export the memory of an array on its device by DLPack, whatever device is current.
+
+        Without it, arrays move between devices of two libraries through host memory.
+        """
+
+    @property
+    def from_dlpack(self) -> Callable[[Exporter], Array] | None:
+        """`from_dlpack(shown)`: an array over exported memory, in order of its device's current stream."""
+
+    # -- autograd: `require_grad`, `detach` and `array_info` come together -----------------------------
+    def detach(self, x: Array, /) -> Array:
+        """Return the same memory without its graph, read-only if the library can do that. Default: `x`."""
+
+    def require_grad(self, x: Array, /) -> Array:
+        """Return a new leaf over the same memory."""
+
+    def is_grad_enabled(self) -> bool:
+        """Return True if operations record a graph now. Default: if the backend writes `require_grad`."""
+
+    @property
+    def is_leaf(self) -> Callable[[Array], bool] | None:
+        """`is_leaf(x)`: True if the graph of an array that requires grad begins with it."""
+
+    # -- lazy ----------------------------------------------------------------------------------------
+    def materialize(self, x: Array, /) -> Array:
+        """Apply pending operations, into new memory. Default: `x`."""
+
+    @property
+    def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
+        """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
+
+    # -- speed ---------------------------------------------------------------------------------------
+    @property
+    def fast_types(self) -> tuple[type, ...]:
+        """Exact types that the fast path accepts. Default: `array_types`."""
+
+    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
+        """Return NumPy's view of an ordinary array in one step, else None. Never raise. Default: None."""
+
+    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
+        """Return an array over an ordinary host array in one step, else None. Never raise. Default: None."""
+
+    @property
+    def fast_from_numpy_many(self) -> Callable[[list[HostArray]], list[Array] | None] | None:
+        """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
+
+    @property
+    def streams_to_device(self) -> Callable[[int, Device], bool] | None:
+        """`streams_to_device(nbytes, device)`: True if `stream_to_device` accepts an array of that size."""
+
+    @property
+    def stream_to_device(self) -> Callable[..., Array] | None:
+        """`stream_to_device(host, device, dtype)`: cast or copy on the host and move, piece by piece.
+
+        The host never holds a whole copy. The result has the axis order that NumPy would have given it. The
+        dtype is optional.
+        """
+
+    # -- compilers and threads -----------------------------------------------------------------------
+    def is_tracing(self) -> bool:
+        """Return True if a compiler of the library traces the caller now. Default: False."""
+
+    def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
+        """Return `fn`, made to run outside modes that would change its result. Default: `fn`."""
+
+    @property
+    def threaded(self) -> Callable[[ArrayFn, Device], ArrayFn] | None:
+        """`threaded(fn, device)`: `fn` for one call in another thread, on behalf of this thread.
+
+        The call runs in the modes of this thread, and its result is complete and usable by this thread. It
+        reads device memory after the work that this thread has queued so far, and does not wait for later
+        work. Calls nest.
+        """
+
+    @property
+    def thread_context(self) -> Callable[[], Callable[[], None]] | None:
+        """`thread_context()`: capture the modes, device and streams of this thread.
+
+        The returned function applies them to the thread that calls it, until that thread ends.
+        """
+
+
+REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
+
+CONSTANTS: dict[str, type] = {
+    "name": str,
+    "array_types": tuple,
+    "gaps": Mapping,
+    "assumes_immutable": bool,
+    "imports_dlpack": bool,
+    "samples": str,
+    "scalar_types": tuple,
+    "host_casts": frozenset,
+    "fast_types": tuple,
+}
+"""Constants that a backend may write, and their types."""
+
+DERIVED = ("readonly", "autograd", "host_only")
+
+VERBS = tuple(
+    word for word, each in vars(Backend).items() if isinstance(each, FunctionType) and word[0] != "_"
+)
+"""Functions of every completed backend."""
+
+OPTIONAL = tuple(
+    word
+    for word, each in vars(Backend).items()
+    if isinstance(each, property) and word not in (*CONSTANTS, *DERIVED)
+)
+"""Functions that are None if the backend does not write them."""
+
+TOGETHER = (
+    ("devices", "to_device", "array_info", "memory_layout"),
+    ("to_device", "devices", "array_info"),
+    ("require_grad", "detach", "array_info"),
+    ("to_dlpack", "devices"),
+    ("from_dlpack", "devices"),
+    ("fast_from_numpy_many", "fast_from_numpy"),
+    ("to_device_many", "to_device"),
+    ("materialize_many", "materialize"),
+    ("streams_to_device", "stream_to_device"),
+    ("stream_to_device", "streams_to_device"),
+)
+"""Groups of names: a backend that writes the first one writes the others too."""

@@ -1,0 +1,1 @@
+"""Run a conversion: resolve the source, have it planned, execute the steps."""

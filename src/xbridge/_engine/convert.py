@@ -1,0 +1,104 @@
+"""Convert one array: plan the steps and run them. The other verbs about one array are here too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xbridge import _host
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, instead, is_numeric
+from xbridge._engine.execute import observers, run
+from xbridge._engine.source import import_for, import_source
+from xbridge._plan.rules import plan_between, plan_within
+from xbridge._plan.steps import Conversion, Plan, in_words
+from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.source import Source
+    from xbridge._plan.steps import Options
+
+
+def convert(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Array:
+    """Convert an input to the target. With `leaving`, check it as if it left its library."""
+    source = import_for(source, target, options)
+    return run(source.array, plan(source, target, options, leaving=leaving))
+
+
+def plan(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Plan:
+    """Plan the conversion of an array, or raise the reason that forbids it."""
+    backend, array, info = source.backend, source.array, source.info()
+    leaving = leaving or source.foreign or backend is not target
+    refused = backend.unsupported(array, leaving=leaving)
+    if refused:
+        raise refused.error.build(in_words(backend, info, target), refused.reason, refused.hint)
+    if backend is target:
+        return plan_within(backend, array, info, options)
+    return plan_between(backend, target, array, info, options)
+
+
+def list_values(source: Source, host: Backend, options: Options) -> Any:
+    """List the values of an array as Python numbers."""
+    source = import_for(source, host, options)
+    dtype = source.info().dtype
+    named = dtype if dtype in DTYPES else None  # in the host's byte order: not every dtype lists in both
+    cast = "float32" if named and host.unsupported_dtype(dtype, CPU) else named
+    listable = bool(named) or not is_numeric(dtype)
+    listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
+    if listed is None or host.array_info(listed).dtype not in DTYPES:
+        raise DTypeError.build(
+            f"list an array of {dtype}",
+            "Python has no such numbers",
+            f"to_numpy(x, {instead(dtype)}).tolist()",
+        )
+    return listed.tolist()
+
+
+def foresee(source: Source, target: Backend, options: Options) -> Plan:
+    """Plan a conversion for a reader: with sizes and the layout, or with the error that it would raise."""
+    given = _viewed(source, target)
+    backend, info = given.backend, given.info()
+    try:
+        if options.copy is False:
+            import_source(source, target, must_share=True)
+        found = plan(given, target, options).with_sizes(given.array)
+        for observer in observers():
+            observer.forbid(found)
+    except XBridgeError as error:
+        conversion = Conversion(backend, target, info, options, info.dtype, info.device)
+        found = Plan(conversion, (), error=error.with_traceback(None))  # a traceback holds the array
+    if backend.unsupported(given.array, leaving=True):
+        return found
+    layout = backend.memory_layout(given.array)
+    # A scalar stands for a value, which has no address.
+    return found._replace(layout=layout._replace(address=0) if source.is_scalar() else layout)
+
+
+def _viewed(source: Source, target: Backend) -> Source:
+    """Import an input without a copy of its memory; a scalar is copied."""
+    try:
+        return import_source(source, target, must_share=source.foreign)
+    except CopyError as error:
+        raise UnsupportedArrayError.build(
+            f"explain a conversion of a {type(source.array).__name__}",
+            "its memory cannot be shown without a copy or a computation",
+            "reading it first: asarray(x)",
+        ) from error
+
+
+def share(source: Source, target: Backend, options: Options) -> Array:
+    """Convert an array over the same memory, also if the contract would copy it."""
+    source = import_source(source, target, must_share=True)
+    result = convert(source, target, options)
+    layouts = (
+        ()
+        if source.backend is target
+        else (source.backend.memory_layout(source.array), target.memory_layout(result))
+    )
+    if layouts and not any(layout.is_unallocated() for layout in layouts) and not _host.overlap(*layouts):
+        raise CopyError.build(
+            f"share this memory with {target.name}",
+            f"{target.name} has copied it",
+            f"to_backend(x, {target.name!r})",
+        )
+    return result

@@ -1,0 +1,174 @@
+"""Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
+
+The target imports them, or else a backend with the flag `imports_dlpack`. Importers do not check an export,
+so each export is checked before the importer reads it. A capsule is checked while it is exported, because
+only then the waiting stream is known. A CUDA array interface is read once, and checked as it was read.
+Read-only memory is copied on import, because importers may lack read-only arrays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.protocol import ArrayInfo
+from xbridge._host.array_interface import cuda_layout
+from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
+from xbridge._host.importers import check_export
+from xbridge.backends import INDEX
+from xbridge.backends._registry import get, is_available, known_backends
+from xbridge.errors import Chained, CopyError, DeviceError, UnsupportedArrayError, XBridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, MemoryLayout
+    from xbridge._host import NotOnHostError
+
+INDEXED = sorted(
+    (name for name, entry in INDEX.items() if entry.imports_dlpack),
+    key=lambda name: INDEX[name].imports_dlpack,
+)
+"""The backends of the index that import device memory of unregistered libraries, in order."""
+
+_FIRST = "in its own library first"
+_TOP = 1 << 64
+
+
+def import_device_array(
+    x: Any, refused: NotOnHostError, target: Backend | None, *, must_share: bool
+) -> tuple[Array, Backend]:
+    """Import the memory of `x`, or a copy if it is read-only. Return the array and its backend."""
+    importer = next(_importers(refused, target), None)
+    if importer is None:
+        missing = [INDEX[name].install for name in INDEXED if not is_available(name)]
+        hints = [refused.hint, *(f"{install} where that device is" for install in missing[:1])]
+        raise DeviceError.build(refused.action, refused.reason, ", or ".join(hints)) from refused.__cause__
+    array, shown = _look(x, refused, importer)
+    layout = shown.layout
+    guarded = not layout.is_unallocated() and (layout.may_overlap_itself() or not layout.writable)
+    if must_share and not layout.is_unallocated():
+        # An exporter that shares its memory shows the same memory twice.
+        copied = shown.copied or _look(x, refused, importer)[1].layout != layout
+        if copied or guarded:
+            reason = f"it may not be written, and {importer.name} has no read-only arrays"
+            reason = "it hands out a copy" if copied else reason
+            raise CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")
+    return (importer.copy(array) if guarded and not shown.copied else array), importer
+
+
+def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
+    """Import the memory once, and compare the array with the export and with the attributes of `x`."""
+    shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
+    assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
+    with Chained(partial(_failed, x)):
+        array = importer.from_dlpack(shown)  # type: ignore[arg-type] # through either protocol
+        found = importer.array_info(array)
+        check_export(x, found.dtype, found.shape)
+    if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
+        raise _refused(
+            x,
+            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {importer.name} "
+            f"sees {found.dtype} of shape {found.shape} on {found.device}",
+        )
+    return array, shown
+
+
+def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
+    """List the backends that can import memory of the device: the target, then those with the flag.
+
+    A target that assumes immutable memory is left out, because it reads memory after the call.
+    """
+    if refused.device is None:
+        return
+    own = [] if target is None or target.assumes_immutable else [target]
+    others = (get(name) for name in _names() if is_available(name))
+    for backend in chain(own, (other for other in others if other.imports_dlpack)):
+        if backend.from_dlpack and any(_is_at(refused, device) for device in backend.devices()):
+            yield backend
+
+
+def _names() -> Iterator[str]:
+    """Yield the names of the backends to try: those of the index in order, then all registered ones."""
+    yield from INDEXED
+    yield from (name for name in known_backends() if name not in INDEX)
+
+
+def _is_at(refused: NotOnHostError, device: Device) -> bool:
+    """Return True if a device may be the device of the memory."""
+    return refused.device in (device, device.kind)
+
+
+class _Shown:
+    """An export of device memory, which is checked before the importer reads it."""
+
+    dtype: str
+    layout: MemoryLayout
+    copied = False
+    """True if the memory is a new copy."""
+
+    def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
+        self._x, self._refused, self._importer = x, refused, importer
+
+    def _check(self, dtype: str, layout: MemoryLayout) -> None:
+        """Store the dtype and the layout, or raise if the importer cannot use such an array."""
+        device = self._refused.device
+        assert device is not None  # noqa: S101 -- otherwise no importer was found
+        lacks = self._importer.unsupported_dtype(dtype, device)
+        if lacks:
+            raise lacks.error.build(f"read a {type(self._x).__name__}", lacks.reason, f"casting it {_FIRST}")
+        low, high = layout.span()
+        if not layout.is_unallocated() and not 0 < layout.address + low < layout.address + high <= _TOP:
+            raise _refused(self._x, "its memory would be outside of any device's")
+        if not layout.is_unallocated() and not self._importer.accepts_layout(
+            ArrayInfo(dtype, device, layout.shape), layout
+        ):
+            raise _refused(self._x, f"{self._importer.name} has no such strides, or no such alignment")
+        self.dtype, self.layout = dtype, layout
+
+
+class _Capsule(_Shown):
+    """An exporter whose capsule is read during the export. After an error it is not called again."""
+
+    _error: XBridgeError | None = None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the device of the first answer."""
+        assert self._refused.code is not None  # noqa: S101 -- only an exporter of capsules has a code
+        return self._refused.code
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
+        """Return the capsule after it was read. It can be used as a new one."""
+        if self._error is not None:
+            raise self._error
+        try:
+            with Chained(partial(_failed, self._x)):
+                capsule = ask(self._x, {"stream": stream}, {"max_version": max_version or (1, 0)})
+            tensor, flags = read(self._x, capsule)
+            if (tensor.device_type, tensor.device_id) != self._refused.code:
+                raise _refused(self._x, f"its capsule is on another device than {self._refused.device}")
+            self._check(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
+            self.copied = bool(flags & IS_COPIED)
+        except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
+            self._error = error
+            raise
+        return capsule
+
+
+class _Interface(_Shown):
+    """A copy of a CUDA array interface as it was read. `x` keeps the memory."""
+
+    def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
+        super().__init__(x, refused, importer)
+        self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
+        self._check(dtype, layout)
+
+
+def _failed(x: object, error: Exception) -> UnsupportedArrayError:
+    return _refused(x, f"its export failed with {error!r}")
+
+
+def _refused(x: object, reason: str, hint: str = f"converting it {_FIRST}") -> UnsupportedArrayError:
+    return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, hint)

@@ -1,0 +1,179 @@
+"""Execute a plan, and notify observers such as a policy or a record.
+
+An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
+one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
+plan. The caller of a conversion in another thread is the line
+that began it.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from xbridge._core.locks import lock
+from xbridge._engine.caller import caller
+from xbridge.backends import _registry
+from xbridge.errors import (
+    Chained,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    UnsupportedArrayError,
+    ValueLossError,
+    index_errors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.caller import Caller
+    from xbridge._plan.steps import Op, Options, Plan, Step
+    from xbridge.errors import XBridgeError
+
+T = TypeVar("T")
+
+_FAILURES: dict[Op, type[XBridgeError]] = {
+    "astype": DTypeError,
+    "check_cast": DTypeError,
+    "to_device": DeviceError,
+    "to_device_many": DeviceError,
+    "stream_to_device": DeviceError,
+    "to_dlpack": DeviceError,
+    "from_dlpack": DeviceError,
+    "detach": GradientError,
+    "require_grad": GradientError,
+}
+
+
+class Observer(Protocol):
+    """An observer of conversions. While an observer is registered, every conversion is planned."""
+
+    def forbid(self, plan: Plan) -> None:
+        """Raise an error if the conversion may not run."""
+        ...
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Notice a conversion that will run."""
+        ...
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Notice a conversion that has run, and the time that it took."""
+        ...
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Notice a batch that `prefetch` was asked for, and the wait for it."""
+        ...
+
+
+_observers: tuple[Observer, ...] = ()
+_changing = lock()
+
+
+def add_observer(observer: Observer) -> None:
+    """Notify an observer from now on. An observer that is added twice is notified twice."""
+    global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
+    with _changing:
+        _observers = (*_observers, observer)
+    _registry.count_observers(1)
+
+
+def remove_observer(observer: Observer) -> None:
+    """Undo one call of `add_observer`."""
+    global _observers  # noqa: PLW0603 -- as above
+    with _changing:
+        last = len(_observers) - 1 - _observers[::-1].index(observer)
+        _observers = _observers[:last] + _observers[last + 1 :]
+    _registry.count_observers(-1)
+
+
+def observers() -> tuple[Observer, ...]:
+    """Return the observers that are notified now."""
+    return _observers
+
+
+def outside(
+    fn: Callable[[Any, Backend, Options], T],
+    given: object,
+    sources: list[Backend],
+    target: Backend,
+    options: Options,
+) -> T:
+    """Call `fn(given, target, options)` outside of the contexts of the libraries, such as tracing.
+
+    A call within one library is part of its context. If a library traces the caller, the options say so,
+    because the result will be traced again.
+    """
+    if all(source is target for source in sources):
+        return fn(given, target, options)
+    backends: list[Backend] = []
+    for backend in (*sources, target):
+        if backend.is_tracing():
+            return backend.untraced(fn)(given, target, options._replace(compiled=True))  # type: ignore[no-any-return] # as `fn`
+        if backend not in backends:
+            backends.append(backend)
+    for backend in backends:
+        fn = backend.untraced(fn)
+    return fn(given, target, options)
+
+
+def run(x: Array, plan: Plan) -> Array:
+    """Execute a plan and notify observers. A compiler runs traced code without notifying them."""
+    if is_observed(plan.conversion.target):
+        return observed([x[0] if isinstance(x, list) else x], [plan], lambda: perform(x, plan))
+    return perform(x, plan)
+
+
+def is_observed(target: Backend) -> bool:
+    """Return True if there is an observer, and conversions to the target can be observed."""
+    return bool(_registry.observers) and not target.is_tracing()
+
+
+def perform(x: Array, plan: Plan) -> Array:
+    """Execute the steps of a plan."""
+    with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
+        try:
+            for step in plan.steps:
+                x = getattr(step.module, step.op)(x, *step.args)
+        except ValueLossError as error:
+            conversion = plan.conversion
+            if conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device) is None:
+                raise
+            raise ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False) from error
+    return x
+
+
+def _failed(step: Step, plan: Plan, error: Exception) -> XBridgeError:
+    failure = _FAILURES.get(step.op, UnsupportedArrayError)
+    reason = f"the step {step.action} failed with {error!r}"
+    do = f"that step in {step.module.name} itself"
+    if step.op == "check_cast":
+        do = f"naming it: dtype={step.args[0]!r}"
+    elif failure is DeviceError and plan.conversion.device not in plan.conversion.target.devices():
+        do = "device='cpu'"
+    return failure.build(plan.conversion.asked(), reason, do)
+
+
+def observed(xs: list[Array], plans: list[Plan], do: Callable[[], T]) -> T:
+    """Call `do`, which executes the plans of some arrays, and notify observers before and after.
+
+    One array stands for all of a list that is stacked. Arrays that are converted together share the time in
+    proportion to their bytes.
+    """
+    sized, by = [plan.with_sizes(x) for x, plan in zip(xs, plans, strict=True)], caller()
+    notified = observers()
+    for observer in notified:
+        for _ in index_errors(map(observer.forbid, sized)):
+            pass
+    for observer in notified:
+        for plan in sized:
+            observer.before(plan, by)
+    begin = perf_counter()
+    made = do()
+    seconds = perf_counter() - begin
+    shares = [1 + sum(step.nbytes or 0 for step in plan.steps) for plan in sized]
+    for plan, share in zip(sized, shares, strict=True):
+        for observer in notified:
+            observer.after(plan, by, seconds * share / sum(shares))
+    return made

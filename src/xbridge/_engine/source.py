@@ -1,0 +1,117 @@
+"""Resolve an input: find the backend of an array, and import the arrays of unregistered libraries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xbridge import _host
+from xbridge._core.devices import CPU
+from xbridge.backends import HOST, _registry
+from xbridge.backends._registry import backend_for, get
+from xbridge.errors import OptionError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayInfo, Backend
+    from xbridge._plan.steps import Options
+
+
+class Source:
+    """An input and its backend, which is the host for an input that no backend owns."""
+
+    __slots__ = ("_info", "array", "backend", "foreign", "is_array")
+
+    def __init__(
+        self, array: Array, backend: Backend, *, is_array: bool = True, foreign: bool = False
+    ) -> None:
+        self.array = array
+        self.backend = backend
+        self.is_array = is_array
+        """True if `array` is an array of the backend: not a scalar, an exporter, a number or a list."""
+        self.foreign = foreign
+        """True if no backend owns the input, so that every conversion takes the input out of its library."""
+        self._info: ArrayInfo | None = None
+
+    def info(self) -> ArrayInfo:
+        """Return the backend's description of the array, which is computed once."""
+        if self._info is None:
+            self._info = self.backend.array_info(self.array)
+        return self._info
+
+    def is_literal(self) -> bool:
+        """Return True if the input is a Python number or a sequence, which has no backend."""
+        return self.foreign and not self.is_array and _host.is_literal(self.array)
+
+    def is_number(self) -> bool:
+        """Return True if the input is a Python number, which has no backend."""
+        return self.is_literal() and isinstance(self.array, (bool, int, float, complex))
+
+    def is_scalar(self) -> bool:
+        """Return True if the input is a scalar of its backend, such as one of NumPy's."""
+        return not self.is_array and not self.foreign
+
+    def is_lazy(self) -> bool:
+        """Return True if the array has no memory before it is computed."""
+        if self.backend.unsupported(self.array, leaving=True):
+            return False
+        layout = self.backend.memory_layout(self.array)
+        return not layout.materialized and not layout.address
+
+
+def resolve_source(x: object) -> Source:
+    """Find the backend of an input. No element is read, so a compiler can trace the call."""
+    backend = backend_for(type(x))
+    if backend is None:
+        return Source(x, get(HOST), is_array=False, foreign=True)
+    return Source(x, backend, is_array=not isinstance(x, backend.scalar_types))
+
+
+def resolve_like(like: object) -> Source:
+    """Resolve the array whose backend and device are asked for."""
+    try:
+        return import_source(resolve_source(like))
+    except UnsupportedArrayError as error:
+        kind = type(like).__name__
+        named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
+        hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
+        raise OptionError.build(f"take a {kind} as like", "it is not an array", hint) from error
+
+
+def import_source(
+    source: Source, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
+) -> Source:
+    """Import a scalar or an exporter. An array stays as it is.
+
+    An exporter on the host becomes a host array. With `fetch`, an exporter on a device must move to the host.
+    Without `fetch`, the target or another backend imports the memory on its device.
+    """
+    if source.is_array:
+        return source
+    try:
+        host = _host.import_array(source.array, must_share=must_share, fetch=fetch)
+        return Source(host, get(HOST), foreign=source.foreign)
+    except _host.NotOnHostError as error:
+        refused = error
+    from xbridge._engine import device_import  # noqa: PLC0415 -- only unregistered device memory needs it
+
+    array, importer = device_import.import_device_array(source.array, refused, target, must_share=must_share)
+    return Source(array, importer, foreign=True)
+
+
+def import_for(source: Source, target: Backend, options: Options) -> Source:
+    """Import an input as a conversion with these options needs it."""
+    fetch = target.host_only or options.device == CPU
+    return import_source(source, target, must_share=options.copy is False, fetch=fetch)
+
+
+def device_for(source: Source, target: Backend, options: Options) -> Device:
+    """Return the device of an input that a conversion with these options imports."""
+    return import_for(source, target, options).info().device
+
+
+def leading_index(sources: list[Source]) -> int | None:
+    """Return the index of the input that decides the target: the first array, else the first scalar."""
+    arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
+    # No `next` with a default: the compiler of an older torch cannot follow it.
+    proper = [i for i in arrays if not sources[i].is_scalar()]
+    return (proper or arrays)[0] if arrays else None

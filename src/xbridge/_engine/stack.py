@@ -1,0 +1,340 @@
+"""Convert numbers, and nested lists of numbers and arrays.
+
+The target stacks the arrays of a list if one of them is its own. Otherwise the library of lazy arrays stacks
+them, so that they are computed together. Otherwise the host stacks views of all. Every element is read once.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from operator import attrgetter, not_
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from xbridge import _host
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
+from xbridge._core.protocol import ArrayInfo
+from xbridge._engine.batch import convert_all
+from xbridge._engine.convert import convert
+from xbridge._engine.execute import run
+from xbridge._engine.source import Source, import_for, resolve_source
+from xbridge._plan.reasons import reason
+from xbridge._plan.rules import check_destination, chosen, destination
+from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for, fast_converters, get
+from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge._host import Nest
+
+T = TypeVar("T")
+
+_dtype_and_shape = attrgetter("dtype", "shape")
+
+
+class _Element(NamedTuple):
+    """An array of a list, or a number beside arrays. The dtype of a number gives way to theirs."""
+
+    source: Source
+    info: ArrayInfo
+    weak: bool
+    scalar: bool
+    """True if it is a NumPy scalar, which goes to the device of the arrays."""
+
+    def must_stay_exact(self, dtype: str) -> bool:
+        """Return True if only a named dtype may round the element: a number, or a readable integer."""
+        if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
+            return self.weak
+        backend = self.source.backend
+        return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
+
+
+def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
+    """Choose the function that converts an input.
+
+    Return the function, its first argument, and the backends of the arrays in it, the leading one first.
+    """
+    if not source.is_literal():
+        return convert, source, [source.backend]
+    nest = _host.nest(source.array)
+    if nest is None:
+        return from_numbers, source.array, [source.backend]
+    kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
+    backends = {kind: backend_for(kind) or source.backend for kind in kinds}
+    proper = [backend for kind, backend in backends.items() if not issubclass(kind, backend.scalar_types)]
+    return from_arrays, nest, [*proper, *backends.values()]
+
+
+def from_numbers(obj: object, target: Backend, options: Options) -> Array:
+    """Convert numbers, to the target's default dtypes unless one was named."""
+    named = _named(options)
+    device = destination(target, options.device, CPU)
+    floating = None if named else target.default_dtype("float", device)
+    host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
+    _refuse_sharing(options, host.shape)
+    _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
+    return convert(Source(host, get(HOST)), target, options._replace(dtype=named or "default", copy=None))
+
+
+def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
+    """Stack the arrays of a list in one array.
+
+    With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
+    """
+    whole = _at_once(nest, target, options) or _one_by_one(nest, target, options)
+    return convert(whole, target, options._replace(copy=options.copy and None))
+
+
+def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
+    """Stack arrays after each is described, and converted if the stacker needs it."""
+    elements = _elements(nest, target, options)
+    _refuse_ragged(elements)
+    shape = (*nest.shape, *elements[0].info.shape)
+    _refuse_sharing(options, shape)
+    place = _one_place(elements, options)
+    _refuse_to_cut(elements, target, options)
+    named = _named(options)
+    dtype = _common_dtype(elements, target, options)
+
+    stacker = _stacker(elements, target, options)
+    if stacker.host_only:  # a sharded array is gathered if any device was named
+        spot = None if options.device is None else CPU
+    else:
+        spot = destination(stacker, options.device, place)
+    # A stacker without the common dtype cannot stack in it and narrow the stack.
+    where = CPU if spot is None else spot
+    narrow = dtype in DTYPES and stacker.unsupported_dtype(dtype, where) is not None
+    if options.dtype not in UNNAMED:
+        narrow = False
+    elif narrow:
+        dtype = chosen(options.dtype, dtype, stacker, where)
+    if dtype in DTYPES:  # otherwise the stack would be computed before an error
+        check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
+    part = Options(spot, dtype, options.copy and None, options.grad)
+    checked = part._replace(check_loss=not named)
+    parts = [
+        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part)
+        for element in elements
+    ]
+
+    tracked = any(element.info.requires_grad for element in elements)
+    requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
+    info = _strong(elements)[0].info._replace(
+        dtype=dtype, device=where, shape=shape, requires_grad=requires_grad
+    )
+    stack = Step(
+        stacker, "stack", (nest.shape,), reason("stack", "the arrays of a list are in separate memory")
+    )
+    plan = Plan(Conversion(stacker, stacker, info, part, dtype, where), (stack,))
+    return Source(run(parts, plan), stacker)
+
+
+def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
+    options = options._replace(copy=None)  # `copy=False` is refused for the whole list
+    given = [
+        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
+        for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
+    ]
+    sources = [import_for(source, target, options) for source in given]
+    _compute_unknown(sources, target)
+    return [
+        _Element(source, source.info(), weak, leaf.is_scalar())
+        for source, leaf, weak in zip(sources, given, nest.weak, strict=True)
+    ]
+
+
+def _compute_unknown(sources: list[Source], target: Backend) -> None:
+    """Compute arrays on the host, if they leave their library and one of them has an unknown shape."""
+    backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
+    for backend in backends:
+        places = [i for i, source in enumerate(sources) if source.backend is backend]
+        for i, host in zip(
+            places, convert_all([sources[i] for i in places], get(HOST), Options()), strict=True
+        ):
+            sources[i] = Source(host, get(HOST))
+
+
+def _strong(elements: list[_Element]) -> list[_Element]:
+    """Return the elements that decide the dtype and the device, at least one."""
+    return [element for element in elements if not element.weak]
+
+
+def _placed(elements: list[_Element]) -> list[_Element]:
+    """Return the elements that decide the device."""
+    return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
+
+
+def _common_dtype(elements: list[_Element], target: Backend, options: Options) -> str:
+    """Return the dtype of the stack, and raise if an integer does not fit."""
+    strong = _strong(elements)
+    numbers = [element.source.array for element in elements if element.weak]
+    mixed, named = _is_mixed(elements), _named(options)
+    if mixed and named:
+        dtype = named
+    elif mixed or numbers:
+        own = all(element.source.backend is target for element in strong)
+        dtype = _promoted([element.info.dtype for element in strong], numbers, target if own else get(HOST))
+    else:
+        dtype = strong[0].info.dtype
+    for number in numbers:
+        device = destination(target, options.device, CPU)
+        last = named or (chosen(options.dtype, dtype, target, device) if options.dtype else dtype)
+        _refuse_overflow(number, last, target, device)
+    return dtype
+
+
+def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
+    """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
+    weak = [_host.sample(number) for number in numbers]
+    own = library.promote and library.promote(dtypes, weak)
+    return own or _host.promote(dtypes, weak)
+
+
+def _is_mixed(elements: list[_Element]) -> bool:
+    return len({element.info.dtype for element in elements}) > 1
+
+
+def _stacker(elements: list[_Element], target: Backend, options: Options) -> Backend:
+    """Return the backend that stacks the elements."""
+    place = _placed(elements)[0].info.device
+    own = any(element.source.backend is target for element in elements)
+    there = CPU not in (place, options.device) and place in target.devices()
+    if own or there or (_named(options) and _is_mixed(elements)):
+        return target
+    return _together([element.source for element in elements]) or get(HOST)
+
+
+def _part(element: _Element, stacker: Backend, options: Options) -> Array:
+    """Convert an element for the stacker."""
+    source, info = element.source, element.info
+    if info.dtype == options.dtype and info.native_byteorder and not source.foreign:
+        array = _as_it_is(source, info, stacker, options)
+        if array is not None:
+            return array
+    return convert(source, stacker, options, leaving=stacker.host_only)
+
+
+def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
+    """Stack plain arrays of one type, dtype and shape without a description of each; None in doubt.
+
+    Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
+    """
+    kinds = set(map(type, nest.leaves))
+    direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
+    backend = backend_for(*kinds) if direct else None
+    if direct is None or backend is None or options.grad == "keep":
+        return None
+    if backend.stack_many:
+        row = backend.stack_many(nest.leaves)
+        if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
+            return None
+        _refuse_sharing(options, (*nest.shape, *row.shape[1:]))
+        whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
+        whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
+        return Source(whole, backend)
+    if backend is target and not backend.host_only:
+        return None
+    hosts = list(map(direct, nest.leaves))
+    if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
+        return None
+    dtype, shape = _dtype_and_shape(hosts[0])
+    if dtype.name not in DTYPES:
+        return None
+    _refuse_sharing(options, (*nest.shape, *shape))
+    return Source(get(HOST).stack(hosts, nest.shape), get(HOST))
+
+
+def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
+    """Return the array for the stacker if that needs no plan; None in doubt, or if there is an observer."""
+    direct = fast_converters[stacker.name].get(type(source.array))
+    if direct is None:
+        return None
+    if source.backend is stacker and not stacker.host_only:
+        return source.array if info.device == options.device else None
+    return direct(source.array) if stacker.host_only and options.grad != "keep" else None
+
+
+def _together(sources: list[Source]) -> Backend | None:
+    """Return the backend of several lazy arrays; None if there is none."""
+    for backend, source in {source.backend: source for source in sources}.items():
+        if source.is_lazy() and sum(other.backend is backend for other in sources) > 1:
+            return backend
+    return None
+
+
+def _named(options: Options) -> str | None:
+    """Return the dtype that was named."""
+    return None if options.dtype in UNNAMED else options.dtype
+
+
+def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: Device) -> None:
+    """Raise if an integer of the list does not fit. No integer wraps, not even to a named dtype."""
+    if not numbers.size or numbers.dtype.kind not in "iu" or category(dtype) != "int":
+        return
+    if not _fits(numbers, dtype):
+        given = numbers.dtype.name
+        reason, wide = "an integer does not fit", chosen("default", given, target, device)
+        hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
+        if lacks and not _fits(numbers, wide):
+            reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
+        raise ValueLossError.build(f"make a {dtype} array of this list", reason, hint)
+
+
+def _fits(numbers: HostArray, dtype: str) -> bool:
+    """Return True if every one of these integers is in the range of an integer dtype."""
+    least, most = exact_integers(dtype)
+    return least <= int(numbers.min()) and int(numbers.max()) <= most
+
+
+def _one_place(elements: list[_Element], options: Options) -> Device:
+    """Return the device of the elements. Without a named device, all must be on one."""
+    places = _distinct(element.info.device for element in _placed(elements))
+    if options.device is None and len(places) > 1:
+        raise DeviceError.build(
+            "stack the arrays of this list", f"they are on {', '.join(places)}", "align(*arrays) first"
+        )
+    return places[0]
+
+
+def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) -> None:
+    tracked = any(element.info.requires_grad for element in elements)
+    if options.grad == "keep" and tracked and not target.is_grad_enabled():
+        raise GradientError.build(
+            "stack the arrays of this list with grad='keep'",
+            f"{target.name} records no graph now",
+            "grad=None",
+        )
+
+
+def _refuse_ragged(elements: list[_Element]) -> None:
+    shapes = _distinct(element.info.shape for element in elements)
+    if len(shapes) > 1:
+        unknown = not all(map(is_known, shapes))
+        raise OptionError.build(
+            "make an array of this list",
+            f"it holds shapes {', '.join(map(str, shapes))}",
+            f"backend={HOST!r} to compute them" if unknown else "arrays of one shape",
+        )
+
+
+def _distinct(things: Iterable[T]) -> list[T]:
+    """Return each thing once, in order. A size that is traced can be compared, but not hashed."""
+    found: list[T] = []
+    for thing in things:
+        if thing not in found:
+            found.append(thing)
+    return found
+
+
+def _refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:
+    if options.copy is False and 0 not in shape:
+        raise CopyError.build(
+            "make an array of this list with copy=False",
+            "its elements are in separate memory",
+            "copy=None",
+        )

@@ -1,0 +1,231 @@
+"""Reader of DLPack capsules, the one exchange protocol with dtype, device, strides and a read-only flag.
+
+NumPy's own importer refuses bfloat16 and float8. Others ignore the read-only flag, or abort on a negative
+stride. So the C structure is read here, field by field, and checked before any memory is read. The capsule is
+borrowed: as long as a view of its memory exists, it has the name of a used capsule. So no other consumer
+takes it, and its own destructor frees the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
+from xbridge._host.memory import native_dtype, raw_view
+from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import HostArray
+    from xbridge.errors import XBridgeError
+
+_HOST = (1, 0)
+_HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
+_KINDS = {CUDA: "cuda", ROCM: "rocm", CUDA_MANAGED: "cuda"}
+READ_ONLY, IS_COPIED = 1, 2
+_MOST_AXES = 64
+_NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+_EXTENDED = {
+    (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
+    (11, 8): "float8_e4m3fnuz",
+    (12, 8): "float8_e5m2",
+    (13, 8): "float8_e5m2fnuz",
+    (14, 8): "float8_e8m0fnu",
+}
+
+
+class NotOnHostError(DeviceError):
+    """The memory is on a device, and the host cannot read it."""
+
+    device: Device | None = None
+    """The device, if it has a name here; without an index if the exporter gives none."""
+    code: tuple[int, int] | None = None
+    """The device in DLPack's numbers, if the exporter has DLPack."""
+    interface: object = None
+    """The CUDA array interface, if the exporter has one."""
+
+
+class ExportError(UnsupportedArrayError):
+    """The exporter raised: it refuses DLPack for this array. It may still have another protocol."""
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_: ClassVar = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned. The older DLManagedTensor begins with its tensor."""
+
+    _fields_: ClassVar = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_api, _function = ctypes.pythonapi, ctypes.PYFUNCTYPE
+_is_valid = _function(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = _function(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_name = _function(ctypes.c_void_p, ctypes.py_object)(("PyCapsule_GetName", _api))
+_rename = _function(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetName", _api))
+
+
+class _Borrowed:
+    """A capsule with the name of a used one, for as long as a view of its memory exists."""
+
+    used = ctypes.create_string_buffer(b"used_dltensor_versioned")
+
+    def __init__(self, capsule: object) -> None:
+        self.capsule, self.name = capsule, _name(capsule)
+        _rename(capsule, ctypes.addressof(self.used))
+
+    def __del__(self, rename: Callable[[object, int], int] = _rename) -> None:
+        rename(self.capsule, self.name)
+
+
+def _refused(
+    x: object,
+    reason: str,
+    error: type[XBridgeError] = UnsupportedArrayError,
+    hint: str = "numpy.asarray(x)",
+) -> XBridgeError:
+    return error.build(f"read a {type(x).__name__} through DLPack", reason, hint)
+
+
+def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
+    """Return a view of an exporter's host memory, and True if it is the exporter's own memory.
+
+    The view is writable only if a versioned capsule allows it. With `fetch`, an exporter with device memory
+    is asked for a copy on the host.
+    """
+    with Chained(lambda error: _refused(x, f"the export failed with {error!r}", ExportError)):
+        device, number = map(int, x.__dlpack_device__())
+    near = device in _HOST_DEVICES
+    if not near and not fetch:
+        raise _elsewhere(x, device, number, "device='cpu'")
+    version: dict[str, object] = {"max_version": (1, 1)}
+    with Chained(
+        lambda error: (
+            _refused(x, f"the export failed with {error!r}", ExportError)
+            if near
+            else _elsewhere(x, device, number, "moving it to the cpu first")
+        )
+    ):
+        capsule = ask(x, {}, version) if near else ask(x, {**version, "dl_device": _HOST}, {})
+    tensor, flags = read(x, capsule)
+    if tensor.device_type not in _HOST_DEVICES:
+        raise _refused(x, "its capsule contradicts itself")
+    return _view(x, capsule, tensor, readonly=bool(flags & READ_ONLY)), near and not flags & IS_COPIED
+
+
+def read(x: object, capsule: object) -> tuple[_Tensor, int]:
+    """Return the tensor of a capsule, and its flags. A capsule without flags is read-only."""
+    if _is_valid(capsule, b"dltensor_versioned"):
+        managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+        if managed.major != 1:
+            raise _refused(x, f"it speaks DLPack {managed.major}")
+        return managed.tensor, managed.flags
+    if _is_valid(capsule, b"dltensor"):
+        return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
+    if type(capsule).__name__ == "PyCapsule":
+        raise _refused(
+            x, "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
+        )
+    raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
+
+
+def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError:
+    place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
+    reason = f"its memory is on {place or f'DLPack device type {device}'}"
+    refused = NotOnHostError.build(f"read a {type(x).__name__} through DLPack", reason, hint)
+    refused.device, refused.code = place, (device, number)
+    return refused
+
+
+def ask(x: Any, must: dict[str, object], may: dict[str, object]) -> object:
+    """Return the capsule. If the exporter refuses the optional keywords, ask again without them.
+
+    A proxy accepts every keyword and forwards it to an object that may not know it. So only a parameter of
+    that name shows that a `TypeError` has another cause.
+    """
+    try:
+        return x.__dlpack__(**must, **may)
+    except NotImplementedError:
+        if not may:
+            raise
+    except TypeError as error:
+        if _knows(x.__dlpack__, may) and not any(option in str(error) for option in may):
+            raise
+    return x.__dlpack__(**must)
+
+
+def _knows(method: Callable[..., object], options: dict[str, object]) -> bool:
+    """Return True if the method has a parameter of its own for every option."""
+    from inspect import signature  # noqa: PLC0415 -- 10 ms, and only a failed export needs it
+
+    try:
+        return options.keys() <= signature(method).parameters.keys()
+    except (TypeError, ValueError):
+        return not options
+
+
+def outline(x: object, tensor: _Tensor, *, readonly: bool) -> tuple[str, MemoryLayout]:
+    """Return the dtype and the layout of a tensor in a capsule; raise if there cannot be such an array."""
+    if not 0 <= tensor.ndim <= _MOST_AXES:
+        raise _refused(x, "its capsule contradicts itself")
+    if tensor.ndim and not tensor.shape:
+        raise _refused(x, "its capsule has no shape")
+    name = _dtype_name(x, tensor)
+    size, shape = tensor.bits // 8, tuple(tensor.shape[: tensor.ndim])
+    if min(shape, default=1) < 0 or not (tensor.data or 0 in shape):
+        raise _refused(x, "its capsule has no memory")
+    strides = c_strides(shape, size)
+    if tensor.strides:
+        strides = tuple(step * size for step in tensor.strides[: tensor.ndim])
+    address = (tensor.data or 0) + tensor.byte_offset
+    return name, MemoryLayout(address, shape, strides, size, not readonly, is_aligned(address, strides, size))
+
+
+def _view(x: object, capsule: object, tensor: _Tensor, *, readonly: bool) -> HostArray:
+    name, layout = outline(x, tensor, readonly=readonly)
+    dtype = native_dtype(name)
+    try:
+        if 0 in layout.shape:
+            return np.empty(layout.shape, dtype)
+        return raw_view(layout, owner=_Borrowed(capsule)).view(dtype)
+    except (ValueError, OverflowError) as error:
+        raise _refused(x, f"its capsule spans no memory of this machine: {error}") from error
+
+
+def _dtype_name(x: object, tensor: _Tensor) -> str:
+    name = _EXTENDED.get((tensor.code, tensor.bits))
+    if name is None:
+        kind = _NAMES.get(tensor.code, "opaque")
+        name = "bool" if (kind, tensor.bits) == ("bool", 8) else f"{kind}{tensor.bits}"
+    if tensor.lanes != 1 or name not in DTYPES:
+        reason = f"NumPy has no dtype for type code {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes"
+        raise _refused(x, reason, DTypeError, "casting it in its own library first")
+    return name

@@ -1,0 +1,285 @@
+"""Importers of objects from unregistered libraries: scalars, exporters, typed buffers.
+
+The protocols are tried in the order of the information that they carry: DLPack, `__array_interface__`,
+`__cuda_array_interface__`, `__array__`, the buffer protocol. The result is writable only if the protocol
+allows it, and `__array__` does not say which object owns the memory it returns. The export is compared with
+the dtype and shape that the object has.
+"""
+
+from __future__ import annotations
+
+import sys
+from mmap import mmap
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._core.devices import Device
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
+from xbridge._core.literals import LITERALS, is_kind
+from xbridge._host.array_interface import exporting, from_interface, refused
+from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
+from xbridge._host.memory import as_readonly, layout_of
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import HostArray
+
+_ELSEWHERE = "in its own library first"
+_OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
+"""Protocols to try if the DLPack export of an object raises."""
+_IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
+_WAYS_OUT = {
+    "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
+    "toarray": "x.toarray()",
+    "compute": "x.compute()",
+    "result": "x.result()",
+    "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
+    "isdigit": "asarray(float(x)) if it spells a number",
+    "__float__": "asarray(float(x))",
+    "__fspath__": "numpy.load(x)",
+    **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
+    "keys": f"dict(x), and {_IN_A_TREE}",
+    **dict.fromkeys(
+        ("__iter__", "__getitem__"), f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
+    ),
+    "__dict__": f"vars(x), and {_IN_A_TREE}",
+}
+"""Hints by an attribute that the class of an object has."""
+_CASTS = {
+    "astype": "x.astype({0!r})",
+    "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
+    "to_pylist": "x.cast({0!r}, safe=False)",
+    "arr": "x.cast(type(x.dtype)(float, x.dtype.shape))",
+    "cast": "x.cast(float)",
+}
+"""Casts by an attribute that the class of an object has. `float` is for libraries without dtype strings."""
+_ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
+"""Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
+_WRAPPED = ("subtype", "inner", "value_type", "pyarrow_dtype")
+"""Attributes of a dtype with the dtype of its values: sparse, nested, encoded, of another library."""
+_TOP = max(sys.maxsize, 1 << 32)
+"""The highest address that memory of a program can have."""
+
+
+def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
+    """Return a host array of `x`: with `must_share`, over its memory; with `fetch`, from any device."""
+    if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
+        if must_share:
+            raise _not_shared(x, "it hands out a copy")
+        return np.asarray(x)
+    host, shares = _read(x, must_share=must_share, fetch=fetch)
+    if must_share and host.size:
+        # An object that shares its memory exports the same memory twice.
+        again, _ = _read(x, must_share=must_share, fetch=fetch)
+        if not shares or layout_of(host) != layout_of(again):
+            raise _not_shared(x, "it hands out a copy")
+    return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
+
+
+def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
+    """Return what `x` exports, and False if it cannot be the memory of `x`."""
+    if _attribute(x, "__dlpack__") is not None and _attribute(x, "__dlpack_device__") is not None:
+        try:
+            host, shares = from_dlpack(x, fetch=fetch)
+        except ExportError:
+            if all(_attribute(x, protocol) is None for protocol in _OTHERS):
+                raise
+            host, shares = _read_otherwise(x, must_share=must_share), True
+    else:
+        host, shares = _read_otherwise(x, must_share=must_share), True
+    with exporting(x):
+        _compare(x, host)
+    return host, shares
+
+
+def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
+    """Return what `x` exports by a protocol other than DLPack."""
+    if (interface := _attribute(x, "__array_interface__")) is not None:
+        return from_interface(x, interface)
+    if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
+        refused = NotOnHostError.build(
+            f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
+        )
+        refused.device, refused.interface = Device("cuda"), interface
+        raise refused
+    if _attribute(x, "__array__") is not None:
+        return _from_array_method(x, must_share=must_share)
+    return _from_buffer(x)
+
+
+def _attribute(x: Any, protocol: str) -> Any:
+    """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
+    with exporting(x):
+        return getattr(x, protocol, None)
+
+
+def _compare(x: Any, host: HostArray) -> None:
+    """Check an export against the memory of this machine, and against the dtype and shape of the object."""
+    if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
+        reason = f"it exports {host.dtype}, which is not a numeric dtype"
+        raise refused(x, reason, f"casting it {_ELSEWHERE}", DTypeError)
+    layout = layout_of(host)
+    low, high = layout.span()
+    if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
+        raise refused(x, "its memory would be outside of this machine's")
+    check_export(x, host.dtype.name, host.shape)
+    missing = sum(_missing(part) for part in (x, *_parts(x)))
+    marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
+    if marks < missing:
+        reason = f"{missing} of its values are missing, and it exports numbers for them"
+        raise refused(x, reason, _cast(x, "float64"), DTypeError)
+
+
+def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
+    """Raise if an object exports another dtype or shape than it has."""
+    shape = _shape(x)
+    if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
+        raise refused(x, f"its shape is None, and it exports {exported}")
+    if shape is not None and exported[: len(shape) or None] != shape:
+        raise refused(x, f"its shape is {shape}, and it exports {exported}")
+    for label, announced, fits in _announced(x, dtype):
+        if not fits:
+            reason = f"its {label} {announced}, and it exports {dtype}"
+            raise refused(x, reason, _cast(x, dtype), DTypeError)
+
+
+def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
+    """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
+
+    An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
+    wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
+    floats: such an export marks missing values.
+    """
+    parts = _columns(x)
+    if parts is None:
+        own = getattr(x, "dtype", getattr(x, "type", None))
+        word, words = _word(own), _words(own)
+        if words == [word]:
+            return [("dtype is", word, word not in DTYPES or word == exported)]
+        parts = [("values are", word) for word in words]
+    marked = is_inexact(exported) and not any(is_inexact(word) for _, word in parts)
+    return [
+        (label, word, (word == "null" or holds_every(word, exported)) and not marked) for label, word in parts
+    ]
+
+
+def _parts(x: Any) -> list[Any]:
+    """Return the columns of a table that has them as a list."""
+    columns = getattr(x, "columns", None)
+    return columns if isinstance(columns, list) else []
+
+
+def _missing(x: Any) -> int:
+    """Return how many values are missing, if `x` counts them."""
+    count = getattr(x, "null_count", 0)
+    return count if isinstance(count, int) else 0
+
+
+def _columns(x: Any) -> list[tuple[str, str]] | None:
+    """Return the dtypes of the columns of a table; None if `x` is not one."""
+    schema: Any
+    for schema in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
+        if isinstance(schema, (list, tuple)):  # dtypes alone; the columns name themselves
+            pairs = list(zip(_parts(x) or schema, schema, strict=True))
+        elif callable(getattr(schema, "items", None)):
+            pairs = list(schema.items())
+        elif hasattr(schema, "names") and hasattr(schema, "types"):
+            pairs = list(zip(schema.names, schema.types, strict=True))
+        else:
+            continue
+        return [(f"column {name!r} is", word) for name, dtype in pairs for word in _words(dtype)]
+    return None
+
+
+def _words(dtype: Any) -> list[str]:
+    """Return the words of the dtypes that a dtype consists of: fields, elements, categories."""
+    word, fields = _word(dtype), getattr(dtype, "fields", None)
+    if word in DTYPES:
+        return [word]
+    if isinstance(fields, list):
+        types = (getattr(field, "dtype", getattr(field, "type", None)) for field in fields)
+        return [word for part in types for word in _words(part)]
+    inner = [getattr(dtype, name, None) for name in _WRAPPED]
+    inner.append(getattr(getattr(dtype, "categories", None), "dtype", None))
+    wrapped = next((part for part in inner if part is not None), None)
+    if wrapped is not None:
+        return _words(wrapped)
+    return [of_python(dtype) or _ALIASES.get(word, word)]
+
+
+def _cast(x: object, dtype: str) -> str:
+    """Return the call that makes the promotion explicit, with a method of the object's class."""
+    cls = type(x)
+    nested = hasattr(getattr(x, "dtype", None), "inner")
+    encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
+    casts = (hint for word, hint in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
+    generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
+    return generic if encoded else next(casts, generic).format(dtype)
+
+
+def _shape(x: Any) -> tuple[int, ...] | None:
+    """Return the shape that `x` has. If its elements are arrays, the export may have their axes behind it."""
+    shape = getattr(x, "shape", None)
+    if shape is None and (length := length_hint(x, -1)) >= 0:
+        return (length,)
+    return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
+
+
+def _word(dtype: object) -> str:
+    """Return the word of a dtype that libraries have in common: `int64` for `pandas.Int64Dtype`."""
+    word = str(getattr(dtype, "__name__", dtype))
+    return word.lower().partition("[")[0].rpartition(".")[2]
+
+
+def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
+    if must_share:
+        with Chained(lambda error: _not_shared(x, f"__array__(copy=False) failed with {error!r}")):
+            host = x.__array__(copy=False)
+    else:
+        with exporting(x):
+            host = x.__array__()
+    if type(host) not in (np.ndarray, np.memmap, np.matrix):
+        raise refused(x, f"its __array__ returned a {type(host).__name__}")
+    return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
+
+
+def _from_buffer(x: object) -> HostArray:
+    if is_kind(x, LITERALS) and not hasattr(type(x), "_fields"):
+        raise UnsupportedArrayError.build(
+            f"convert a {type(x).__name__}",
+            "numbers and lists are not arrays",
+            f"asarray(x), or {_IN_A_TREE}",
+        )
+    with exporting(x):
+        try:
+            view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
+        except ValueError as error:
+            reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
+            raise refused(x, reason, hint) from error
+        except TypeError as error:
+            raise UnsupportedArrayError.build(
+                f"convert a {type(x).__name__}",
+                "no backend owns the type and it exports no memory",
+                _way_out(type(x)),
+            ) from error
+    if issubclass(type(x), (bytes, bytearray, mmap)):
+        raise UnsupportedArrayError.build(
+            f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
+        )
+    with exporting(x):
+        host: HostArray = np.asarray(view)
+    return host
+
+
+def _way_out(cls: type) -> str:
+    """Return a hint for an object. The names come from its bases, not from its metaclass."""
+    if issubclass(cls, dict):
+        return _IN_A_TREE
+    words = {word for base in cls.__mro__ for word in vars(base)}
+    return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
+
+
+def _not_shared(x: object, reason: str) -> CopyError:
+    return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")

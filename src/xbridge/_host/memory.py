@@ -1,0 +1,239 @@
+"""Copies, casts, read-only views and comparisons of host memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from xbridge._core.dtypes import DTYPES, holds_integers
+from xbridge._core.protocol import MemoryLayout
+from xbridge.errors import MissingLibraryError, ValueLossError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from xbridge._core.protocol import Array, HostArray
+
+ALIGNMENT = 64
+"""Memory that another library is to share begins at a multiple of so many bytes."""
+
+ALIGNED = 1 << 16
+"""Memory of at least so many bytes is aligned. Measured: below it, another copy costs less."""
+
+LARGE = 1 << 26
+"""A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
+
+WORKERS = min(4, os.cpu_count() or 1)
+
+_CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
+_WORK = 1000
+"""NumPy may try so many candidate solutions before two layouts are compared byte by byte."""
+
+
+def native_dtype(name: str) -> np.dtype[Any]:
+    """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
+    if name in DTYPES and not hasattr(np, name):
+        try:
+            import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
+        except ImportError as error:
+            raise MissingLibraryError.build(
+                f"hold {name} in host memory",
+                "NumPy knows it through ml_dtypes, which is not installed",
+                "pip install ml_dtypes, or dtype='float32'",
+            ) from error
+
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extended
+    return np.dtype(name)
+
+
+def dtype_of_code(code: str) -> np.dtype[Any] | None:
+    """Return the dtype of one of NumPy's codes for numbers, such as `<f4` or `d`; None for any other word."""
+    try:
+        return np.dtype(code) if _CODE.fullmatch(code) else None
+    except TypeError:  # there is no such width
+        return None
+
+
+def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
+    """Copy into fresh memory in one pass: dense, in native byte order and the same axis order.
+
+    With order C, the copy is aligned so that a library can share it.
+    """
+    return _filled(host, host.dtype.newbyteorder("="), order)
+
+
+def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
+    """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
+    return _filled(host, native_dtype(dtype), order)
+
+
+def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
+    """Cast `host` into new memory, in one pass: dense, in the same axis order.
+
+    With order C, the result is in C order and aligned to be shared. The axis order of an array that repeats
+    memory along an axis is not defined, so its result is in C order too.
+
+    The first write to every page takes most of the time of a large copy. Threads share that work, because
+    NumPy releases the interpreter lock while it copies. The threads end with the call, so a fork finds none.
+    """
+    is_shared = order == "C" and host.size * dtype.itemsize >= ALIGNED
+    order = "C" if 0 in host.strides else order
+    if host.nbytes < LARGE and not is_shared:
+        with np.errstate(all="ignore"):
+            return host.astype(dtype, order=order, subok=False)
+    fresh = _aligned(host.shape, dtype) if is_shared else np.empty_like(host, dtype, order, subok=False)
+    if host.nbytes < LARGE:
+        fill(fresh, host)
+        return fresh
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 -- 10 ms, and only this needs it
+
+    axis = max(range(fresh.ndim), key=lambda axis: fresh.strides[axis] * (fresh.shape[axis] > 1))
+    cuts = [fresh.shape[axis] * turn // WORKERS for turn in range(WORKERS + 1)]
+    parts = [(slice(None),) * axis + (slice(*cut),) for cut in pairwise(cuts)]
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            list(pool.map(fill, [fresh[part] for part in parts], [host[part] for part in parts]))
+    except RuntimeError:  # an interpreter that shuts down starts no threads
+        fill(fresh, host)
+    return fresh
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """Allocate memory that begins at a multiple of `ALIGNMENT`."""
+    raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray(shape, dtype, raw, start)
+
+
+def fill(into: HostArray, values: HostArray) -> None:
+    """Copy values into existing memory, with NumPy's own cast."""
+    with np.errstate(all="ignore"):
+        np.copyto(into, values, casting="unsafe")
+
+
+def as_readonly(host: HostArray) -> HostArray:
+    """Return a read-only view, which cannot be made writable again."""
+    return _reinterpret(host, writable=False)
+
+
+def as_writable(host: HostArray) -> HostArray:
+    """Return a view with the writable flag set, for a consumer that does not write."""
+    return _reinterpret(host, writable=True)
+
+
+def _reinterpret(host: HostArray, *, writable: bool) -> HostArray:
+    return raw_view(layout_of(host)._replace(writable=writable), owner=host).view(host.dtype)
+
+
+def check_cast(host: HostArray, dtype: str) -> HostArray:
+    """Return the array, if a cast keeps its integers exact and its finite values finite; else raise."""
+    target = native_dtype(dtype)
+    if host.size == 0:
+        return host
+    if host.dtype.kind in "iu":
+        lost = not holds_integers(dtype, int(host.min()), int(host.max()))
+    else:
+        lost = host.dtype.kind != "b" and _overflows(host, target)
+    if lost:
+        raise ValueLossError.narrowing(host.dtype.name, dtype)
+    return host
+
+
+def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
+    """Return True if the cast of some library makes a finite value infinite in a narrower floating dtype."""
+    narrow = target.type(0).real.dtype
+    # Some libraries cast to half precision in two steps, which may round up a value that one step rounds
+    # down.
+    ways = [np.dtype(np.float32), narrow] if narrow.itemsize < 4 else [narrow]
+    with np.errstate(all="ignore"):
+        for part in (np.real(host), np.imag(host)) if host.dtype.kind == "c" else (host,):
+            ends = np.array([part.min(), part.max()])
+            if not np.isfinite(ends).all():
+                finite = part[np.isfinite(part)]
+                ends = np.array([finite.min(), finite.max()]) if finite.size else np.zeros(1)
+            for way in ways:
+                ends = ends.astype(way)
+            if np.isinf(ends).any():
+                return True
+    return False
+
+
+def extremes(xp: ModuleType, x: Array) -> Array:
+    """Return the least and the greatest finite values of an array, computed by its library.
+
+    They are few numbers to move to the host, where `check_cast` decides by them as by the whole array.
+    """
+    if x.dtype.kind in "biu":
+        return xp.stack([x.min(), x.max()])
+    parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
+    finite = [xp.where(xp.isfinite(part), part, part.dtype.type(0)) for part in parts]
+    return xp.stack([end for part in finite for end in (part.min(), part.max())])
+
+
+def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
+    """Return True if two arrays in one address space have a byte in common, without reading them.
+
+    Bounding ranges and NumPy's solver decide nearly every pair. If the solver gives up, the bytes of both are
+    marked on two maps and compared: that is exact, and bounded by the memory that the two span.
+    """
+    if a.is_unallocated() or b.is_unallocated():
+        return False
+    a, b = _moving(a), _moving(b)
+    try:
+        return bool(np.shares_memory(raw_view(a), raw_view(b), max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        (low_a, high_a), (low_b, high_b) = a.span(), b.span()
+        start = min(a.address + low_a, b.address + low_b)
+        size = max(a.address + high_a, b.address + high_b) - start
+        return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+
+
+def _moving(layout: MemoryLayout) -> MemoryLayout:
+    """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
+    axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
+    return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
+
+
+class Window:
+    """An array interface that NumPy can view. The view keeps the owner of the memory alive."""
+
+    def __init__(self, interface: dict[str, Any], owner: object) -> None:
+        self.__array_interface__, self.owner = interface, owner
+
+
+def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
+    """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
+    interface = {
+        "version": 3,
+        "typestr": f"|V{layout.itemsize}",
+        "data": (layout.address, not layout.writable),
+        "shape": layout.shape,
+        "strides": layout.strides,
+    }
+    return np.asarray(Window(interface, owner))
+
+
+def layout_of(host: HostArray) -> MemoryLayout:
+    """Return the layout of an array in host memory."""
+    flags = host.flags
+    address = int(host.__array_interface__["data"][0])
+    return MemoryLayout(address, host.shape, host.strides, host.itemsize, flags.writeable, flags.aligned)
+
+
+def _marks(layout: MemoryLayout, start: int, size: int) -> HostArray:
+    """Mark the bytes of a layout on a map of `size` bytes from `start`: one byte first, then axis by axis."""
+    marks = np.zeros(size, np.bool_)
+    marks[layout.address + layout.span()[0] - start] = True
+    for n, stride in [*zip(layout.shape, layout.strides, strict=True), (layout.itemsize, 1)]:
+        done = 1
+        while done < n and stride:
+            more = min(done, n - done)
+            marks[more * abs(stride) :] |= marks[: -more * abs(stride)].copy()
+            done += more
+    return marks

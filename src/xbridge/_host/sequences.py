@@ -1,0 +1,188 @@
+"""Readers of numbers, and of nested lists of numbers and arrays.
+
+Numbers become one host array by NumPy's rules, unless NumPy would round an integer without a warning. Arrays
+in a list are collected unread, so that the caller can stack them in one pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from xbridge._core.dtypes import DTYPES, category, exact_integers
+from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
+from xbridge._host.memory import native_dtype
+from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._core.protocol import HostArray
+
+Nested: TypeAlias = Any
+"""A number, an array, or a list, tuple or range of nested things."""
+
+_NO_ARRAYS = (*LITERALS, str, type(None))
+_DEEPEST = 64
+
+
+class Nest(NamedTuple):
+    """Arrays at one depth of a nested list, in order, and the shape of the list above them."""
+
+    shape: tuple[int, ...]
+    leaves: list[Any]
+    weak: list[bool]
+    """True for leaves that are Python numbers: their dtype follows the other leaves."""
+
+
+def is_literal(x: object) -> bool:
+    """Return True if `x` is a number or a sequence and not an array."""
+    return is_kind(x, LITERALS) and not is_kind(x, np.generic)
+
+
+def nest(x: Nested) -> Nest | None:
+    """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
+    with Chained(_failed):
+        kinds = set(map(type, x)) if is_kind(x, (list, tuple)) else set()
+        if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
+            return Nest((len(x),), list(x), [False] * len(x))
+        depth = _depth(x, 0)
+        if depth < 0:
+            return None
+        leaves: list[Any] = []
+        shape = _collect(x, depth, leaves)
+        return Nest(shape, leaves, [is_literal(leaf) for leaf in leaves])
+
+
+def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostArray:
+    """Return numbers as one host array, of the dtype that NumPy chooses.
+
+    With `floating`, integers among floats must be exact in that dtype. With `rounding`, large integers may
+    become floats.
+    """
+    try:
+        host = np.array(x)
+    except ValueError as error:
+        raise _ragged(str(error)) from error
+    if host.dtype.kind in "biu" or (host.dtype.kind in "fc" and _is_small(host, floating)):
+        return host
+    return _of_large_integers(x, floating, rounding=rounding)
+
+
+def _is_small(host: HostArray, floating: str | None) -> bool:
+    """Return True if all values are so small that an integer among them is exact."""
+    return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())
+
+
+def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> HostArray:
+    """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
+    numbers = list(_flat(x))
+    if not all(isinstance(n, NUMBERS) for n in numbers):
+        raise UnsupportedArrayError.build(
+            "make an array of this list", "not all of its items are numbers", "a list of numbers or arrays"
+        )
+    if all(isinstance(n, int) for n in numbers):
+        if min(numbers) >= 0 and max(numbers) < 1 << 64:
+            return np.array(x, np.uint64)
+        if not rounding:
+            raise _too_large("fit no integer dtype together")
+    dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
+    if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
+        raise ValueLossError.build(
+            f"make a {floating} array of this list",
+            f"an integer would be rounded in {floating}",
+            f"dtype={dtype!r} to say that it may be",
+        )
+    with Chained(_failed):
+        try:
+            return np.array(x, dtype)
+        except OverflowError:
+            raise _too_large("are larger than any float") from None
+
+
+def _is_exact(n: int, floating: str) -> bool:
+    """Return True if a floating dtype has enough digits for an integer."""
+    zeros = (n & -n).bit_length() - 1
+    return n == 0 or (abs(n) >> zeros) < exact_integers(floating)[1]
+
+
+def sample(number: HostArray) -> complex:
+    """Return a Python number of the same kind."""
+    return {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0j}[number.dtype.kind]
+
+
+def promote(names: list[str], weak: list[complex]) -> str:
+    """Return the dtype of a list of arrays, as NumPy promotes. Python numbers are weak."""
+    try:
+        strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
+        if all(name in DTYPES for name in names):
+            stays = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
+            return strong.name if stays else np.result_type(strong, *weak).name
+    except (TypeError, ValueError) as error:
+        raise _unlike(names) from error
+    raise _unlike(names)
+
+
+def _unlike(names: list[str]) -> DTypeError:
+    odd = next((name for name in names if name not in DTYPES), None)
+    return DTypeError.build(
+        f"stack arrays of {' and '.join(dict.fromkeys(names))}",
+        "they have no common dtype",
+        f"leaving out what is {odd}" if odd else "dtype='float32'",
+    )
+
+
+def _flat(x: Nested) -> Iterator[Any]:
+    if is_kind(x, SEQUENCES):
+        for item in x:
+            yield from _flat(item)
+    else:
+        yield x
+
+
+def _depth(x: Nested, level: int) -> int:
+    """Return the number of lists above the deepest array in `x`; -1 if there is no array."""
+    if not is_literal(x):
+        return -1 if x is None or is_kind(x, str) else level
+    if not is_kind(x, SEQUENCES):
+        return -1
+    if level == _DEEPEST:
+        raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
+    deepest = -1
+    for item in x:
+        if type(item) not in NUMBERS:
+            deepest = max(deepest, _depth(item, level + 1))
+    return deepest
+
+
+def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
+    """Append the items that are `depth` lists deep, and return the shape of those lists."""
+    if depth == 0:
+        leaves.append(x)
+        return ()
+    if not is_kind(x, SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
+        raise _ragged("it holds arrays and numbers at different depths")
+    if not is_kind(x, SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
+        raise _ragged("it holds a table beside rows")
+    shape: tuple[int, ...] | None = None
+    for item in x:
+        found = _collect(item, depth - 1, leaves)
+        if shape is not None and found != shape:
+            raise _ragged("its rows differ in length")
+        shape = found
+    return (len(x), *(shape or ()))
+
+
+def _ragged(reason: str) -> OptionError:
+    return OptionError.build("make an array of this list", reason, "rows of one length")
+
+
+def _failed(error: Exception) -> UnsupportedArrayError:
+    return UnsupportedArrayError.build(
+        "make an array of this list", f"a part of it failed with {error!r}", "a list of numbers or arrays"
+    )
+
+
+def _too_large(reason: str) -> ValueLossError:
+    return ValueLossError.build("make an array of this list", f"its integers {reason}", "smaller ones")

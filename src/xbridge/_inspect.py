@@ -1,0 +1,230 @@
+"""Questions about arrays and conversions. None reads an element or converts an array."""
+
+from __future__ import annotations
+
+from xbridge._core.entry_points import entry_point
+from xbridge.backends._registry import backend_for, by_type, get, is_number
+from xbridge.errors import UnsupportedArrayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from xbridge._api import Grad
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend
+    from xbridge._plan.steps import Plan
+
+
+def backend_of(x: Array, /) -> str:
+    """Name the backend that owns an array.
+
+    Parameters
+    ----------
+    x : array
+        Any array of a registered library, convertible or not, of any shape, dtype and device.
+
+    Returns
+    -------
+    str
+        Such as ``"numpy"``. No memory is read.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        No backend owns the type of `x`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> backend_of(np.zeros(2))
+    'numpy'
+    """
+    try:
+        return by_type[type(x)].name
+    except KeyError:
+        return _owner(x).name
+
+
+def device_of(x: Array, /) -> Device:
+    """Return the device of an array.
+
+    Parameters
+    ----------
+    x : array
+        Any array of a registered library, convertible or not, of any shape and dtype.
+
+    Returns
+    -------
+    Device
+        A string such as ``"cpu"`` or ``"cuda:0"``, with ``.kind`` and ``.index``. No memory is read.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        No backend owns the type of `x`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> device_of(np.zeros(2)) == "cpu"
+    True
+    """
+    return _owner(x).array_info(x).device
+
+
+def dtype_of(x: Array, /) -> str:
+    """Name the dtype of an array.
+
+    Parameters
+    ----------
+    x : array
+        Any array of a registered library, convertible or not, of any shape and device.
+
+    Returns
+    -------
+    str
+        The canonical name, for any byte order, or the library's own name if there is none. No memory is
+        read.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        No backend owns the type of `x`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> dtype_of(np.zeros(2, ">f4"))
+    'float32'
+    """
+    return _owner(x).array_info(x).dtype
+
+
+def array_namespace(*xs: Array) -> ModuleType:
+    """Return the array API namespace of arrays of one backend.
+
+    Parameters
+    ----------
+    *xs : array or number
+        Arrays of one backend, of any shape, dtype and device; Python numbers are passed over.
+
+    Returns
+    -------
+    module
+        array-api-compat's namespace of that backend.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        There is no array among `xs`, or they are of several backends.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> array_namespace(np.zeros(2), 1.0).__name__
+    'array_api_compat.numpy'
+    """
+    arrays = [x for x in xs if not is_number(x)]
+    names = dict.fromkeys(_owner(x).name for x in arrays)
+    if len(names) != 1:
+        raise UnsupportedArrayError.build(
+            "find one namespace",
+            f"the arrays come from {' and '.join(names) or 'nowhere'}",
+            "align(*xs) first" if names else "an array",
+        )
+    return get(*names).namespace(arrays[0])
+
+
+def shares_memory(a: Array, b: Array, /) -> bool:
+    """Return True if two arrays have a byte of memory in common, across libraries.
+
+    Parameters
+    ----------
+    a, b : array
+        As for `to_backend`, of any shape, strides, dtype and device.
+
+    Returns
+    -------
+    bool
+        Exact, not a bound; the work is at most linear in the memory that the two span. No memory is read.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        One of them is not an array in memory: sparse, fake, freed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.zeros(6)
+    >>> shares_memory(a[::2], a[2:]), shares_memory(a[::2], a[1::2])
+    (True, False)
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.shares_memory(a, b)
+
+
+@entry_point
+def explain(
+    x: Array,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    requires_grad: bool | None = None,
+) -> Plan:
+    """Plan a conversion without running it.
+
+    Parameters
+    ----------
+    x : array
+        As for `to_backend`. None of its elements is read.
+    backend : str or module
+        The target library.
+    device, dtype, copy, grad, requires_grad
+        As for `to_backend` and `asarray`.
+
+    Returns
+    -------
+    Plan
+        The plan that the conversion would run, a frozen value: the facts of both ends, the steps in
+        order, each with its bytes and its reason, and the verdict. A conversion that would raise an error
+        has a plan as well, and its `error` is that error.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError, OptionError
+        There is no such target or option, so there is nothing to plan.
+    UnsupportedArrayError
+        `x` is not an array, or it is an exporter that would have to copy or compute to show its memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plan = explain(np.arange(6.0)[::-1], "numpy", dtype="float32")
+    >>> print(plan)
+    from  numpy float64 (6,) on cpu  48 bytes  writable
+    1     numpy astype float32       24 bytes  float64 becomes float32
+    to    numpy float32 (6,) on cpu  24 bytes  writable
+    so    new memory, writable; values may change
+    >>> plan.steps[0].nbytes, plan.shares_memory, plan.error
+    (24, False, None)
+    """
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
+
+
+def _owner(x: Array) -> Backend:
+    backend = backend_for(type(x))
+    if backend is None:
+        raise UnsupportedArrayError.build(
+            f"name the backend of a {type(x).__name__}", "no backend owns that type", "asarray(x)"
+        )
+    return backend

@@ -1,0 +1,1 @@
+"""Observe conversions: a policy allows, warns or forbids, and a record collects."""

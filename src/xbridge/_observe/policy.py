@@ -1,0 +1,270 @@
+"""Policies: rules that allow conversions, warn of them or forbid them.
+
+A policy never changes the result of a conversion. The code under it gets the same result or an error. Only
+`unsafe_share` shares memory that the contract would copy.
+
+The rules of a block apply in that block, for its thread or task. The rules of the process are set by
+`XBRIDGE_POLICY` or on pytest's command line. They apply outside of blocks, and to operations for
+which a block has no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from warnings import warn_explicit
+
+from xbridge._core.locks import lock
+from xbridge._engine.execute import add_observer, remove_observer
+from xbridge.errors import (
+    CastWarning,
+    CopyWarning,
+    DetachWarning,
+    OptionError,
+    PolicyError,
+    TransferWarning,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+    from typing import Self
+
+    from xbridge._engine.caller import Caller
+    from xbridge._plan.steps import Plan, Step
+    from xbridge.errors import CrossingWarning
+
+Rule: TypeAlias = Literal["allow", "warn", "raise"]
+F = TypeVar("F", bound=Callable[..., object])
+
+_RULES = ("allow", "warn", "raise")
+
+
+class Rules(NamedTuple):
+    """The rules for conversions. Each is `"allow"`, `"warn"` or `"raise"`."""
+
+    copies: Rule = "allow"
+    """New memory on the same device, of the same dtype."""
+    transfers: Rule = "allow"
+    """Bytes that move from one device to another."""
+    detaches: Rule = "allow"
+    """The end of the source's autograd graph."""
+    casts: Rule = "allow"
+    """Another dtype, or another byte order."""
+
+
+class _Block:
+    """The rules of one block, as an observer of the conversions in it.
+
+    The rules end with the block, also for a task that was started in the block and still runs.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.runs = True
+
+    def forbid(self, plan: Plan) -> None:
+        """Raise an error if the plan has an operation that the policy forbids."""
+        for word, reason in self._found(plan, "raise"):
+            raise PolicyError.build(
+                plan.conversion.asked(),
+                f"{reason}, and policy({word}='raise') forbids {word}",
+                f"policy({word}='allow') around it",
+            )
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Warn of operations of the plan, at the calling line."""
+        for word, reason in self._found(plan, "warn"):
+            warn_explicit(
+                f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
+                _CATEGORIES[word],
+                caller.f_code.co_filename,
+                caller.f_lineno,
+                module=caller.f_globals.get("__name__"),
+                registry=caller.f_globals.setdefault("__warningregistry__", {}),
+            )
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Do nothing, because a policy does not count."""
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Do nothing, because a wait converts nothing."""
+
+    def _found(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Yield the word and the reason of each operation under a rule, but not copies of empty arrays."""
+        if _in_force() is not self:
+            return
+        rules = self.rules._asdict()
+        found = {"detaches": "its graph ends there"} if plan.cuts_graph else {}
+        for step in plan.steps:
+            for word in _words(step):
+                if step.copy_reason and (word != "copies" or step.nbytes != 0):
+                    found.setdefault(word, step.copy_reason.message)
+        yield from ((word, reason) for word, reason in found.items() if rules[word] == rule)
+
+
+_here: ContextVar[tuple[_Block, ...]] = ContextVar("xbridge policy", default=())
+_everywhere = _Block(Rules())
+_changing = lock()
+
+
+def _in_force() -> _Block:
+    """Return the innermost block that runs here, or the block of the process."""
+    return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
+
+
+class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+    """Allow, warn of or forbid conversions, in a `with` block or in a decorated function.
+
+    Parameters
+    ----------
+    copies, transfers, detaches, casts : {None, "allow", "warn", "raise"}
+        The rule for conversions that would make new memory of the same dtype on the same device, move bytes
+        between devices, end a graph, or change a dtype, requested or not. None keeps the rule around the
+        block. Outside of all blocks, everything is allowed.
+
+    Raises
+    ------
+    OptionError
+        Another word is given. Or the decorated object is not a function, or is a generator, whose body
+        runs in its consumer.
+    PolicyError
+        By a conversion in the block, before any step of it runs.
+
+    Warns
+    -----
+    CopyWarning, TransferWarning, DetachWarning, CastWarning
+        By a conversion in the block, with the line that called it. All are `CrossingWarning`.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> with policy(copies="raise"):
+    ...     xbridge.to_numpy(np.ones(3), copy=True)
+    Traceback (most recent call last):
+    xbridge.errors.PolicyError: cannot convert a numpy float64 array of shape (3,) on cpu to numpy: copy=True,
+    and policy(copies='raise') forbids copies; try policy(copies='allow') around it
+    >>> with policy(casts="warn", transfers="raise"):
+    ...     policy.now()
+    Rules(copies='allow', transfers='raise', detaches='allow', casts='warn')
+    """
+
+    def __init__(
+        self,
+        *,
+        copies: Rule | None = None,
+        transfers: Rule | None = None,
+        detaches: Rule | None = None,
+        casts: Rule | None = None,
+    ) -> None:
+        said = {"copies": copies, "transfers": transfers, "detaches": detaches, "casts": casts}
+        self._said: dict[str, Rule] = {
+            word: _checked(word, rule) for word, rule in said.items() if rule is not None
+        }
+        self._blocks: list[_Block] = []
+
+    def __repr__(self) -> str:
+        """Return the call that makes this policy."""
+        return f"policy({', '.join(f'{word}={rule!r}' for word, rule in self._said.items())})"
+
+    @staticmethod
+    def now() -> Rules:
+        """Return the rules for conversions that are called here and now."""
+        return _in_force().rules
+
+    def __enter__(self) -> Self:
+        """Put the rules in force."""
+        block = _Block(policy.now()._replace(**self._said))
+        add_observer(block)
+        self._blocks.append(block)
+        _here.set((*_here.get(), block))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the rules of the innermost block of this policy."""
+        blocks = _here.get()
+        mine = [block for block in blocks if block in self._blocks]
+        block = (mine or self._blocks)[-1]  # a generator may be left in another context
+        block.runs = False
+        self._blocks.remove(block)
+        _here.set(tuple(block for block in blocks if block.runs))
+        remove_observer(block)
+
+    def __call__(self, fn: F, /) -> F:
+        """Return a function that runs each call in a block of this policy."""
+        reason, hint = "", "a with block around the loop that does"
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            reason = "the body of a generator runs in its consumer"
+        elif isinstance(fn, type) or not callable(fn):
+            reason, hint = "it is not a function", "its methods, below @classmethod and @staticmethod"
+        if reason:
+            raise OptionError.build(
+                f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", reason, hint
+            )
+
+        @wraps(fn)
+        async def awaited(*args: Any, **options: Any) -> object:
+            with policy(**self._said):
+                return await cast("Awaitable[object]", fn(*args, **options))
+
+        @wraps(fn)
+        def called(*args: Any, **options: Any) -> object:
+            with policy(**self._said):
+                return fn(*args, **options)
+
+        late = iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__)
+        return cast("F", awaited if late else called)
+
+
+def rules_in(words: str) -> Rules:
+    """Return the rules of the process with these changes, such as `transfers=raise,copies=warn`."""
+    said: dict[str, Rule] = {}
+    for part in filter(None, words.replace(" ", "").split(",")):
+        word, _, rule = part.partition("=")
+        if word not in Rules._fields:
+            raise OptionError.build(
+                f"take a policy on {word!r}",
+                f"policies are on {', '.join(Rules._fields)}",
+                "transfers=raise",
+            )
+        said[word] = _checked(word, rule)
+    return _everywhere.rules._replace(**said)
+
+
+def everywhere(rules: Rules) -> Rules:
+    """Set the rules of the process, which apply outside of blocks, and return the previous ones."""
+    global _everywhere
+    block = _Block(rules)
+    with _changing:
+        before, _everywhere = _everywhere, block
+    if before.rules != Rules():
+        remove_observer(before)
+    if rules != Rules():
+        add_observer(block)
+    return before.rules
+
+
+_CATEGORIES: dict[str, type[CrossingWarning]] = {
+    "copies": CopyWarning,
+    "transfers": TransferWarning,
+    "detaches": DetachWarning,
+    "casts": CastWarning,
+}
+
+
+def _words(step: Step) -> tuple[str, ...]:
+    """Return the words of a policy that a step falls under."""
+    if step.op == "stream_to_device":
+        return ("casts" if len(step.args) > 1 else "copies", "transfers")
+    return ({"to_device": "transfers", "astype": "casts"}.get(step.op, "copies"),)
+
+
+def _checked(word: str, rule: str) -> Rule:
+    if not isinstance(rule, str) or rule not in _RULES:
+        raise OptionError.build(
+            f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
+        )
+    return cast("Rule", rule)

@@ -1,0 +1,328 @@
+"""Records: all conversions of the process, by the calling line and by source and target.
+
+A record holds one row for each line, source and target, however long it runs. From a certain number of rows
+on, new lines share a row. A record observes all threads, because hidden transfers are often in other threads.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xbridge._core import text
+from xbridge._core.locks import lock
+from xbridge._engine.execute import add_observer, remove_observer
+from xbridge._plan.reasons import ONCE
+from xbridge.errors import MissingLibraryError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+    from typing import Self
+
+    from xbridge._engine.caller import Caller
+    from xbridge._plan.steps import Plan
+
+_MOST_ROWS = 10_000
+_ELSEWHERE: dict[str, Any] = {
+    "file": "elsewhere",
+    "line": 0,
+    "function": "",
+    "avoid": "",
+    "source": "anything",
+    "target": "anything",
+}
+
+
+_IF_SAME = " (if it stays the same)"
+"""A result that is made once for many conversions does not show later writes to the source."""
+
+_ASKED = "nothing: copy=True asks for new memory"
+"""The advice for a snapshot. The source will change, so one conversion for all would not be enough."""
+
+
+class RecordRow(NamedTuple):
+    """The conversions that one line of code called, from one source to one target."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+    target: str
+    calls: int
+    copied: int
+    """Bytes of new memory on the same device."""
+    moved: int
+    """Bytes that came from another device."""
+    seconds: float
+    avoid: str
+    """How to avoid these bytes, or the option that asks for them. Empty if there are none."""
+
+    @property
+    def where(self) -> str:
+        """Return file and line, with a relative path if the file is in the working directory or below."""
+        return _place(self)
+
+    @classmethod
+    def of(cls, plan: Plan, caller: Caller, seconds: float) -> Self:
+        """Return the row of one conversion."""
+        code, conversion = caller.f_code, plan.conversion
+        source = f"{conversion.source.name} {conversion.info.dtype} on {conversion.info.device}"
+        target = f"{conversion.target.name} {conversion.dtype} on {conversion.device}"
+        place = (code.co_filename, caller.f_lineno, code.co_qualname, source, target)
+        moved = sum(step.nbytes or 0 for step in plan.steps if step.op in ("to_device", "stream_to_device"))
+        copied = sum(step.nbytes or 0 for step in plan.steps) - moved
+        return cls(*place, 1, copied, moved, seconds, _to_avoid(plan))
+
+    def plus(self, other: RecordRow) -> RecordRow:
+        """Return the sum of two rows."""
+        return self._replace(
+            calls=self.calls + other.calls,
+            copied=self.copied + other.copied,
+            moved=self.moved + other.moved,
+            seconds=self.seconds + other.seconds,
+        )
+
+
+class QueueStats(NamedTuple):
+    """The state of the queue of a `prefetch` when the program took batches."""
+
+    file: str
+    line: int
+    function: str
+    depth: int
+    batches: int
+    ready: int
+    """The number of ready batches when the program asked for one, summed over all batches."""
+    waited: float
+    """Seconds in which the program waited for a batch that was not ready."""
+
+    def __str__(self) -> str:
+        """Return one line. If the queue is full on average, the program takes more time than the batches."""
+        full = f"{self.ready / self.batches:.2g} of {self.depth} ready"
+        waited = text.format_seconds(self.waited)
+        return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
+
+
+class _Counter:
+    """The rows and queues of one record, as an observer of conversions."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
+        self._queues: dict[tuple[str, int, int], QueueStats] = {}
+        self._lock = lock()
+
+    def rows(self) -> list[RecordRow]:
+        """Return the rows, in the order of their first conversion."""
+        with self._lock:
+            return list(self._rows.values())
+
+    def queues(self) -> list[QueueStats]:
+        """Return the queues, in the order of their first batch."""
+        with self._lock:
+            return list(self._queues.values())
+
+    def forbid(self, plan: Plan) -> None:
+        """Do nothing, because a record forbids nothing."""
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Do nothing, because a record counts conversions that have run."""
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Count a conversion that has run."""
+        self.add(RecordRow.of(plan, caller, seconds))
+
+    def add(self, row: RecordRow) -> None:
+        """Add a row to that of its line, source and target, or to a common one if there are too many."""
+        key = (row.file, row.line, row.source, row.target, row.avoid)
+        with self._lock:
+            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
+                row = row._replace(**_ELSEWHERE)
+                key = (row.file, row.line, row.source, row.target, row.avoid)
+            known = self._rows.get(key)
+            self._rows[key] = row if known is None else known.plus(row)
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Count a batch, the number of batches that were ready then, and the wait."""
+        key = (caller.f_code.co_filename, caller.f_lineno, depth)
+        with self._lock:
+            if key in self._queues or len(self._queues) < _MOST_ROWS:
+                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
+                old = self._queues.get(key, fresh)
+                self._queues[key] = QueueStats(
+                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
+                )
+
+
+class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+    """Collect the conversions in a `with` block, in all threads of the process.
+
+    `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
+    `to_json()` as a list, and `plot(path)` draws them. `queues` has one entry for each line with a
+    `prefetch` from which batches were taken.
+
+    Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
+    conversions that a compiler has traced within its library.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> with record() as seen:
+    ...     for _ in range(3):
+    ...         y = xbridge.to_numpy(np.ones(1000), dtype="float32")
+    >>> (row,) = seen.rows
+    >>> row.calls, row.copied, row.moved, row.avoid
+    (3, 12000, 0, 'cast it once (if it stays the same)')
+    """
+
+    def __init__(self) -> None:
+        self._counter = _Counter()
+
+    def __enter__(self) -> Self:
+        """Start to collect conversions."""
+        add_observer(self._counter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop to collect conversions. The rows stay."""
+        remove_observer(self._counter)
+
+    @property
+    def rows(self) -> tuple[RecordRow, ...]:
+        """Return the rows by line, source and target, the longest time first."""
+        return tuple(sorted(self._counter.rows(), key=lambda row: row.seconds, reverse=True))
+
+    @property
+    def queues(self) -> tuple[QueueStats, ...]:
+        """Return the queue of each `prefetch`, the longest wait first."""
+        return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
+
+    def summary(self, most: int = 20) -> str:
+        """Return the record as a table.
+
+        Parameters
+        ----------
+        most : int
+            The number of rows to show. The last line of the table counts all rows.
+
+        Returns
+        -------
+        str
+            Calls, bytes copied, bytes moved between devices, time, and how to avoid them; then one line
+            for each queue.
+
+        Examples
+        --------
+        >>> with record() as seen:
+        ...     pass
+        >>> print(seen.summary())
+        nothing was converted
+        """
+        rows = self.rows
+        converted = table(rows, most) if rows else ["nothing was converted"]
+        return "\n".join([*converted, *map(str, self.queues)])
+
+    def to_json(self) -> str:
+        """Return the record as a JSON list of objects, one for each row.
+
+        Returns
+        -------
+        str
+            The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
+            `seconds` and `avoid`: how to avoid these bytes, or the option that asks for them.
+
+        Examples
+        --------
+        >>> record().to_json()
+        '[]'
+        """
+        return json.dumps([row._asdict() for row in self.rows], indent=1)
+
+    def plot(self, path: str | PathLike[str], most: int = 12) -> None:
+        """Draw bytes and time by line, source and target into a picture.
+
+        Parameters
+        ----------
+        path : path
+            The file to write. Its suffix decides the format, such as ``.png`` or ``.svg``.
+        most : int
+            The number of rows to draw, the longest time first.
+
+        Raises
+        ------
+        MissingLibraryError
+            Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> record().plot("conversions.png")  # doctest: +SKIP
+        """
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
+        except ImportError as error:
+            reason = f"matplotlib cannot be imported: {error}"
+            raise MissingLibraryError.build(
+                "draw a record", reason, "pip install 'xbridge-array[plot]'"
+            ) from error
+        rows = self.rows[:most][::-1]
+        places = range(len(rows))
+        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
+        left.barh(places, copied, label="copied")
+        left.barh(places, moved, left=copied, label="moved between devices")
+        left.set_xlabel("MB")
+        names = [f"{row.where}\n{row.source} to {row.target}" for row in rows]
+        left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
+        right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
+        right.set_xlabel("ms")
+        right.margins(x=0.2)  # for the words behind the bars
+        for place, row in enumerate(rows):
+            right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
+        for each in (left, right):
+            each.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        figure.savefig(path)
+
+
+def merge(seen: record, rows: str) -> None:
+    """Add the rows of another process, from the JSON of its record."""
+    for row in json.loads(rows):
+        seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
+
+
+def table(rows: Sequence[RecordRow], most: int) -> list[str]:
+    """Return a table of the first rows, at least one, and of the sum of all rows."""
+    head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
+    cells = [head, *map(_cells, rows[:most])]
+    count = f"all {len(rows)}" if len(rows) > 1 else "all"
+    cells.append((count, "", "", *_amounts(reduce(RecordRow.plus, rows)), ""))
+    return text.table(cells, right=range(3, 7))
+
+
+def _cells(row: RecordRow) -> tuple[str, ...]:
+    return (row.where, row.source, row.target, *_amounts(row), row.avoid)
+
+
+def _amounts(row: RecordRow) -> tuple[str, ...]:
+    memory = map(text.format_bytes, (row.copied, row.moved))
+    return (f"{row.calls:,}", *memory, text.format_seconds(row.seconds))
+
+
+def _place(row: RecordRow | QueueStats) -> str:
+    """Return file and line, as a relative path if the file is in the working directory or below."""
+    path = Path(row.file)
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{row.line}"
+
+
+def _to_avoid(plan: Plan) -> str:
+    """Return how to avoid the steps that make new memory, unless the caller asked for new memory."""
+    reasons = [step.copy_reason for step in plan.steps if step.copy_reason and step.nbytes != 0]
+    if reasons and plan.conversion.options.copy:
+        return _ASKED
+    advice = "; ".join(dict.fromkeys(chain.from_iterable(why.advice for why in reasons)))
+    return advice + _IF_SAME if any(why.kind in ONCE for why in reasons) else advice

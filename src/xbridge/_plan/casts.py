@@ -1,0 +1,132 @@
+"""The place of a cast: fewest bytes move between devices, among the places that give the same numbers.
+
+The target casts. If the target lacks the dtype to cast from, the source casts. If both lack a dtype, the host
+casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
+device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
+target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge import _host
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
+from xbridge._plan.reasons import reason
+from xbridge._plan.steps import Step, nbytes_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Backend
+    from xbridge._plan.steps import Conversion
+
+
+def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
+    """Return the backend that performs the cast in a conversion through host memory."""
+    source, target, before, after = (
+        conversion.source,
+        conversion.target,
+        conversion.info.dtype,
+        conversion.dtype,
+    )
+    start, goal = conversion.info.device, conversion.device
+    if after != before and target.unsupported_dtype(before, CPU):
+        return _host if source.unsupported_dtype(after, CPU) else source
+    fewer = _narrows(conversion)
+    if fewer and start != CPU and _has_both(conversion, source, start) and _is_alike(conversion):
+        return source
+    sooner = (before, after) in target.host_casts and (fewer or goal == CPU)
+    return _host if sooner or target.host_only or after == before else target
+
+
+def order_cast_and_move(
+    conversion: Conversion,
+    backend: Backend,
+    casts: list[Step],
+    start: Device | None = None,
+    goal: Device | None = None,
+) -> list[Step]:
+    """Order a move and a cast: the cast first if fewer bytes move then, or if it is impossible later."""
+    start, goal = start or conversion.info.device, goal or conversion.device
+    if start == goal:
+        return casts
+    move = Step(backend, "to_device", (goal,), reason("device", f"it moves from {start} to {goal}"))
+    first = (
+        casts
+        and _has_both(conversion, backend, start)
+        and (_narrows(conversion) or not _has_both(conversion, backend, goal))
+    )
+    return [*casts, move] if first else [move, *casts]
+
+
+def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
+    """Fuse a cast or copy on the host with the move that follows, if the target streams such arrays."""
+    streams_to_device = conversion.target.streams_to_device
+    if streams_to_device is None or conversion.device == CPU:
+        return steps
+    at = [step.op for step in steps].index("from_numpy")
+    change, move = steps[at - 1], steps[at + 1]
+    if change.op not in ("astype", "copy") or move.op != "to_device":
+        return steps
+    nbytes = nbytes_of(
+        conversion.info.shape, conversion.dtype if change.op == "astype" else conversion.info.dtype
+    )
+    if not nbytes or not streams_to_device(nbytes, conversion.device):
+        return steps
+    args = (*move.args, conversion.dtype) if change.op == "astype" else move.args
+    assert change.copy_reason is not None  # noqa: S101 -- it is a copy
+    assert move.copy_reason is not None  # noqa: S101 -- likewise
+    why = change.copy_reason.and_then(move.copy_reason)
+    return [*steps[: at - 1], Step(conversion.target, "stream_to_device", args, why), *steps[at + 2 :]]
+
+
+def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
+    """Return the step that checks the values, if the dtype was not named and may not hold them all."""
+    asked = conversion.options.dtype in UNNAMED or conversion.options.check_loss
+    if not asked or holds_every(conversion.info.dtype, conversion.dtype):
+        return []
+    return [Step(backend, "check_cast", (conversion.dtype,))]
+
+
+def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
+    """Return the step that changes the dtype, or the byte order if a dtype was named."""
+    info, dtype = conversion.info, conversion.dtype
+    args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
+    if dtype != info.dtype:
+        return [Step(backend, "astype", args, reason("cast", f"{info.dtype} becomes {dtype}"))]
+    if conversion.options.dtype is not None and not info.native_byteorder:
+        return [
+            Step(backend, "astype", args, reason("byte_order", f"its bytes are not in the order of {dtype}"))
+        ]
+    return []
+
+
+def order(target: Backend) -> tuple[str, ...]:
+    """Return the axis order for a copy on the host, if the target does not keep any order."""
+    return ("C",) if "axis_order" in target.gaps else ()
+
+
+def _narrows(conversion: Conversion) -> bool:
+    """Return True if the array has fewer bytes after the cast."""
+    before, after = (DTYPES.get(word) for word in (conversion.info.dtype, conversion.dtype))
+    return bool(before and after and after.bits < before.bits)
+
+
+def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
+    """Return True if a backend can cast there. A library has its own dtypes on all devices."""
+    if device == CPU and "host" in backend.gaps:
+        return False
+    words = conversion.info.dtype, conversion.dtype
+    return not any(backend.unsupported_dtype(word, device) for word in words if word in DTYPES)
+
+
+def _is_alike(conversion: Conversion) -> bool:
+    """Return True if the casts of source and target both give NumPy's numbers, each on its device."""
+    dtypes, places = (conversion.info.dtype, conversion.dtype), (conversion.info.device, CPU)
+    backends = (conversion.source, conversion.target)
+    return all(
+        backend.cast_matches_numpy(*dtypes, device) for backend, device in zip(backends, places, strict=True)
+    )

@@ -1,0 +1,159 @@
+"""Read options: the dtype and device objects of any library become names, and all else is checked."""
+
+from __future__ import annotations
+
+import re
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from xbridge import _host
+from xbridge._core.devices import Device, device_named
+from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
+from xbridge._core.dynamo import constant
+from xbridge._plan.steps import Options
+from xbridge.backends import HOST
+from xbridge.backends._registry import backends_for_object, get, is_root
+from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Backend
+
+T = TypeVar("T")
+
+_ALIASES = {
+    "int": "int64",
+    "long": "int64",
+    "float": "float64",
+    "double": "float64",
+    "single": "float32",
+    "half": "float16",
+    "complex": "complex128",
+}
+_WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
+"""The package and the name in the `str` of a dtype, or of a class that stands for one."""
+
+
+def read_options(
+    backends: tuple[Backend, ...],
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+    requires_grad: object = None,
+) -> Options:
+    """Check the options of a call. `backends` are the first to read a dtype or device object."""
+    if copy is not None and copy is not True and copy is not False:
+        raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
+    if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
+        raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'")
+    if requires_grad is False:
+        if grad == "keep":
+            raise OptionError.build(
+                "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
+            )
+        grad = "detach"
+    elif requires_grad is not None and requires_grad is not True:
+        raise OptionError.build(
+            f"take requires_grad={shown(requires_grad)}",
+            "it is None, True or False",
+            "requires_grad=None",
+        )
+    return Options(_device(device, backends), _dtype(dtype, backends), copy, grad, requires_grad is True)
+
+
+def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
+    if device is None or isinstance(device, Device):
+        return device
+    if isinstance(device, str):
+        return device_named(device)
+    try:
+        found = _named(lambda backend: backend.device_name(device), device, backends)
+        is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
+    except XBridgeError:
+        raise
+    except FOREIGN_ERRORS as error:
+        raise _refused("device", device, f"to look at it failed with {error!r}", "device='cpu'") from error
+    if is_index:
+        return _accelerator(int(device))
+    if found is not None:
+        return found
+    raise _refused("device", device, "no library knows it as a device", "device='cpu'")
+
+
+def _accelerator(index: int) -> Device:
+    """Name the target's accelerator of that index."""
+    if 0 <= index < 1 << 31:
+        return device_named(f"gpu:{index}")
+    raise _refused("device", index, "an index counts from 0, and has at most 31 bits", "device='cpu'")
+
+
+def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
+    if dtype is None:
+        return None
+    found: str | None
+    if isinstance(dtype, str):
+        word = (
+            dtype if type(dtype) is str else str.__str__(dtype)
+        )  # `str` of an enumeration's member has the class in it
+        found = word if word in DTYPES or word in UNNAMED else _spelt(word)
+    else:
+        try:
+            found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
+        except XBridgeError:
+            raise
+        except FOREIGN_ERRORS as error:
+            reason = f"to look at it failed with {error!r}"
+            raise _refused("dtype", dtype, reason, "dtype='float32'") from error
+    if not found:
+        raise _unknown(dtype)
+    return found
+
+
+@constant
+def _spelt(word: str) -> str:
+    """Return the dtype behind the `str` of a library's dtype, or behind a code of NumPy's; "" if none."""
+    parts = _WRITTEN.fullmatch(word)
+    if parts and is_numeric(parts[3]) and is_root(parts[2]):
+        return parts[3]
+    found = get(HOST).dtype_name(_host.dtype_of_code(word))
+    return found if found in DTYPES else ""
+
+
+def _named(name_of: Callable[[Backend], T | None], thing: object, backends: tuple[Backend, ...]) -> T | None:
+    """Return the name of a library's object from the first backend that knows it, `backends` first."""
+    for asked in (backends, None):
+        for backend in asked or backends_for_object(thing):
+            name = name_of(backend)
+            if name is not None:
+                return name
+    return None
+
+
+def _unknown(dtype: object) -> XBridgeError:
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    word = shown(dtype, str)
+    coded = _host.dtype_of_code(word)
+    native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
+    if native in DTYPES:
+        reason = "a result is in the byte order of this machine"
+        return _refused("dtype", dtype, reason, f"dtype={native!r}")
+    word = word.casefold()
+    alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
+    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike)
+    reason = "it is not a canonical name or a library's native dtype"
+    hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
+    return _refused("dtype", dtype, reason, hint)
+
+
+def _digits(word: str) -> list[str]:
+    """Return the digits in a word. A mistyped dtype still has the right width."""
+    return [*filter(str.isdecimal, word)]
+
+
+def _refused(option: str, given: object, reason: str, hint: str) -> XBridgeError:
+    error = DeviceError if option == "device" else DTypeError
+    return error.build(f"read {option} {shown(given)}", reason, hint)

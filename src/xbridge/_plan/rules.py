@@ -1,0 +1,300 @@
+"""Plan a conversion from facts, as a list of steps: the rules of the contract.
+
+Memory passes from one library to another on the array's device, if both have that device, else on the host:
+
+    source: detach, materialize, check, cast, copy, to_dlpack   target: from_dlpack, cast, move, require_grad
+    source: detach, materialize, check, cast, move, to_numpy
+        host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
+
+Within one library every step is the library's own operation. So arrays that cannot leave their library
+(tracers, sparse, fake) are accepted. No rule tries an operation and catches its error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge import _host
+from xbridge._core.devices import CPU, GPU, SHARDED
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
+from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
+from xbridge._plan.reasons import ASKED, reason
+from xbridge._plan.steps import Conversion, Plan, Step, in_words
+from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
+    from xbridge._plan.reasons import CopyReason
+    from xbridge._plan.steps import Options
+
+
+def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
+    """Plan a conversion within one library."""
+    conversion = _conversion(backend, backend, info, options)
+    changes = order_cast_and_move(
+        conversion, backend, [*check(conversion, backend), *cast(conversion, backend)]
+    )
+    detached = options.grad == "detach" and info.requires_grad
+    if not changes:
+        if detached and not backend.readonly:
+            reason_to_copy = reason("requires_grad", f"it requires grad, and {_has_no_readonly(backend)}")
+            changes = [Step(backend, "copy", copy_reason=reason_to_copy)]
+        elif options.copy:
+            changes = [Step(backend, "copy", copy_reason=ASKED)]
+    if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
+        raise GradientError.build(
+            conversion.asked(),
+            "grad='keep' was asked while gradients are off",
+            "grad=None, or turning them on",
+        )
+    steps = [*([Step(backend, "detach")] if detached else []), *changes]
+    if options.requires_grad and not steps and info.requires_grad and _is_leaf(backend, x):
+        return _plan(conversion, steps)
+    return _plan(conversion, [*steps, *_track(conversion)])
+
+
+def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
+    """Plan a conversion from one library to another."""
+    conversion = _conversion(source, target, info, options)
+    device = conversion.device
+    if info.requires_grad and options.grad == "keep":
+        raise GradientError.build(
+            conversion.asked(),
+            "grad='keep' was asked, and a graph cannot leave its library",
+            "grad=None",
+        )
+    layout = source.memory_layout(x)
+    steps = [Step(source, "detach")] if info.requires_grad else []
+    if not layout.materialized:
+        late = reason("pending", "an operation is still pending on it")
+        if layout.is_unallocated():
+            late = reason("lazy", "it is still to be computed")
+        steps.append(Step(source, "materialize", copy_reason=late))
+    exchange = source.to_dlpack is not None and target.from_dlpack is not None
+    if exchange and CPU not in (info.device, device) and info.device in target.devices():
+        return _plan(
+            conversion,
+            [*steps, *_on_device(conversion, layout, copied=not layout.materialized), *_track(conversion)],
+        )
+    backend = choose_caster(conversion)
+    checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
+    steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
+    steps.append(Step(source, "to_numpy"))
+    taken = Step(target, "from_numpy", copy_reason=_no_sharing(target))
+    on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
+    later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
+    if not any(step.copy_reason for step in [*steps, *on_host]):
+        # A move is complete when it returns. A cast may read immutable memory after it returns.
+        once = device != CPU if target.assumes_immutable else later
+        on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
+    elif source.readonly and not any(step.copy_reason for step in on_host):
+        on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
+    return _plan(
+        conversion, [*fuse_transfer(conversion, [*steps, *on_host, taken, *later]), *_track(conversion)]
+    )
+
+
+def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
+    """Return the steps that pass device memory from source to target. The source makes any copy.
+
+    The stream of the source orders the copy before later writes. The stream of the target would not, and a
+    wait for that stream would block the host.
+    """
+    source, target, info = conversion.source, conversion.target, conversion.info
+    before, casts = check(conversion, source), cast(conversion, target)
+    if casts and target.unsupported_dtype(info.dtype, info.device) is not None:
+        _refuse(conversion, source.unsupported_dtype(conversion.dtype, info.device))
+        before, casts, copied = [*before, *cast(conversion, source)], [], True
+    later = order_cast_and_move(conversion, target, casts)
+    why = next(_obstacles(conversion, layout), None) or (ASKED if conversion.options.copy else None)
+    if later:
+        shared = source.assumes_immutable and target.accepts_layout(info, layout)
+        why = None if shared else later[0].copy_reason
+    if why and not copied:
+        before.append(Step(source, "copy", (), why))
+    return [*before, Step(source, "to_dlpack"), Step(target, "from_dlpack"), *later]
+
+
+def check_destination(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> None:
+    """Raise the errors of a conversion that follow from facts alone, before the array is made."""
+    _track(_conversion(source, target, info, options))
+
+
+def destination(target: Backend, asked: Device | None, near: Device) -> Device:
+    """Return the device of a result: the named one, else the array's, if the target has it."""
+    if asked is None and target.host_only:
+        asked = CPU
+    elif asked is None and near == CPU and "host" in target.gaps:
+        asked = GPU
+    return target.resolve_device(_accelerator(target, asked or near), near)
+
+
+def _accelerator(target: Backend, asked: Device) -> Device:
+    """Return the target's name for its accelerator of an index; any other device as it is."""
+    if asked.kind != GPU or asked.index is None:
+        return asked
+    places = [place for place in target.devices() if place.kind != CPU]
+    numbered = enumerate(place.index for place in places)
+    numbers = [number if index is None else index for number, index in numbered]
+    return places[numbers.index(asked.index)] if asked.index in numbers else asked
+
+
+def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
+    """Choose the dtype and the device, and raise if they cannot be had."""
+    if info.device == SHARDED and options.device is None and source is not target:
+        raise DeviceError.build(
+            in_words(source, info, target),
+            "it is on several devices, and is gathered only if a device is named",
+            f"to_backend(x, {target.name!r}, device='cpu')",
+        )
+    device = destination(target, options.device, info.device)
+    dtype = _dtype(source, target, info, options, device)
+    conversion = Conversion(source, target, info, options, dtype, device)
+    if source is not target and device != CPU and device not in target.devices():
+        places = ", ".join(target.devices())
+        raise DeviceError.build(
+            conversion.asked(),
+            f"{target.name} has no device {device} here, only {places}",
+            "device='cpu'",
+        )
+    if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
+        raise DTypeError.build(
+            conversion.asked(),
+            f"a cast from {info.dtype} to {dtype} drops the imaginary part",
+            "x.real",
+        )
+    changes = (device, dtype) != (info.device, info.dtype)
+    if source is not target or (changes and dtype in DTYPES):
+        _refuse(conversion, target.unsupported_dtype(dtype, device))
+    if options.grad == "keep" and info.requires_grad and not is_inexact(dtype):
+        raise GradientError.build(
+            conversion.asked(),
+            f"grad='keep' was asked, and no gradient flows through {dtype}",
+            "grad=None",
+        )
+    return conversion
+
+
+def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
+    """Raise if the target lacks the dtype. The hint is `dtype="nearest"` if the target has a near one."""
+    if lacks:
+        near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
+        there = conversion.target.unsupported_dtype(near, conversion.device) is None
+        hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
+        if there and conversion.options.copy is False:  # any cast is a copy
+            hint = "dtype='nearest', copy=None"
+        if there and conversion.options.unsafe:  # `unsafe_share` takes no options
+            hint = f"to_backend(x, {conversion.target.name!r}, dtype='nearest')"
+        raise lacks.error.build(conversion.asked(), lacks.reason, hint)
+
+
+def chosen(word: str, dtype: str, target: Backend, device: Device) -> str:
+    """Return the dtype that "default" or "nearest" means for an array of a dtype on that device."""
+    if word == "nearest":
+        return nearest(dtype, lambda other: target.unsupported_dtype(other, device) is None)
+    return no_wider(dtype, target.default_dtype(category(dtype), device)) if dtype in DTYPES else dtype
+
+
+def _dtype(source: Backend, target: Backend, info: ArrayInfo, options: Options, device: Device) -> str:
+    """Return the dtype of the result. A library has its own dtypes on all devices."""
+    if options.dtype not in UNNAMED:
+        return options.dtype or info.dtype
+    if source is target and info.dtype not in DTYPES:
+        return info.dtype
+    return chosen(options.dtype, info.dtype, target, device)
+
+
+def _track(conversion: Conversion) -> list[Step]:
+    """Return the step that makes a new leaf, if one was asked for and is possible."""
+    if not conversion.options.requires_grad:
+        return []
+    target, info = conversion.target, conversion.info
+    why = hint = ""
+    if not target.autograd:
+        why = target.gaps["autograd"].reason
+        hint = "a backend that has gradients"
+    elif not is_inexact(conversion.dtype):
+        why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
+    elif info.requires_grad and conversion.options.grad != "detach":
+        why, hint = "a new leaf would cut the graph that it has", "grad='detach' to cut it"
+    if why:
+        raise GradientError.build(f"{conversion.asked()} with requires_grad=True", why, hint)
+    return [Step(target, "require_grad")]
+
+
+def _is_leaf(backend: Backend, x: Array) -> bool:
+    """Return True if the graph begins with the array, so that the array is a leaf already."""
+    return backend.is_leaf is not None and backend.is_leaf(x)
+
+
+def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
+    """Apply the sharing rules. A later step that copies the memory needs only a view of it."""
+    target, info = conversion.target, conversion.info
+    why = next(_obstacles(conversion, layout), None)
+    if will_copy:
+        return [] if target.accepts_layout(info, layout) else [Step(_host, "copy", order(target), why)]
+    why = why or (ASKED if conversion.options.copy else None)
+    if why:
+        return [Step(_host, "copy", order(target), why)]
+    return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
+
+
+def _no_sharing(target: Backend) -> CopyReason | None:
+    """Return why `from_numpy` of the target copies; None if it shares.
+
+    A target that assumes immutable memory shares it, because it gets only memory that does not change.
+    """
+    shares = target.assumes_immutable or "sharing" not in target.gaps
+    return None if shares else reason("no_sharing", target.gaps["sharing"].reason)
+
+
+def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:
+    """Return True if a new array over the memory must be read-only."""
+    return info.requires_grad or not layout.writable or layout.may_overlap_itself()
+
+
+def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyReason]:
+    """Yield the reasons that keep the target from sharing the memory safely."""
+    source, target, info = conversion.source, conversion.target, conversion.info
+    if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
+        yield reason("mutable", f"its memory can change, and {target.name} reads it later")
+    if not target.accepts_layout(info, layout):
+        if not info.native_byteorder:
+            yield reason("byte_order", "its bytes are in foreign order")
+        elif not layout.aligned:
+            yield reason("alignment", "its memory is not aligned")
+        else:
+            yield reason("strides", f"{target.name} has no such strides")
+    if conversion.options.unsafe:
+        return
+    if not target.readonly:
+        if not layout.writable:
+            yield reason("read_only", f"its memory is read-only, and {_has_no_readonly(target)}")
+        if layout.may_overlap_itself():
+            shared = "its elements may share memory with each other"
+            yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
+        if info.requires_grad:
+            yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
+    elif conversion.options.compiled and _is_guarded(info, layout):
+        yield reason("compiled", "a compiler would make its read-only array writable")
+
+
+def _has_no_readonly(backend: Backend) -> str:
+    return f"{backend.name} has no read-only arrays"
+
+
+def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
+    """Check `copy=False` against the steps. An empty array has no memory to share."""
+    if conversion.options.copy is False:
+        empty = 0 in conversion.info.shape
+        copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)
+        why = next(filter(None, copies), None)
+        if why:
+            how, hint = "with copy=False", "copy=None"
+            if conversion.options.unsafe:
+                how, hint = "without a copy", f"to_backend(x, {conversion.target.name!r})"
+            raise CopyError.build(f"{conversion.asked()} {how}", why.message, hint)
+    return Plan(conversion, tuple(steps))

@@ -1,0 +1,306 @@
+"""The plan of a conversion: the options, the steps and the result.
+
+Each step is one function of one backend: the source's, the target's or the host's. The plan that `explain`
+shows is the plan that runs. A run needs only the steps. The sizes and the result are derived for readers.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
+    from xbridge._plan.reasons import CopyReason
+    from xbridge.errors import XBridgeError
+
+
+Op: TypeAlias = Literal[
+    "detach",
+    "materialize",
+    "materialize_many",
+    "check_cast",
+    "astype",
+    "copy",
+    "to_device",
+    "to_device_many",
+    "stream_to_device",
+    "stack",
+    "to_numpy",
+    "from_numpy",
+    "to_dlpack",
+    "from_dlpack",
+    "as_readonly",
+    "as_writable",
+    "require_grad",
+]
+"""The operation of a step: the name of a function of a backend or of `_host`."""
+
+
+class Options(NamedTuple):
+    """The options of a call, checked and in canonical words."""
+
+    device: Device | None = None
+    dtype: str | None = None
+    copy: bool | None = None
+    grad: str | None = None
+    requires_grad: bool = False
+    check_loss: bool = False
+    """True if a lost value is an error although the dtype was named."""
+    compiled: bool = False
+    """True if a compiler will handle the result. Compilers make read-only arrays writable."""
+    unsafe: bool = False
+    """True to share memory that the contract would copy."""
+
+
+class Step(NamedTuple):
+    """One operation of one backend: the source's, the target's or the host's."""
+
+    module: Backend | ModuleType
+    op: Op
+    args: tuple[object, ...] = ()
+    copy_reason: CopyReason | None = None
+    """Why the step makes new memory; None if it does not."""
+    nbytes: int | None = None
+    """Bytes of new memory; None if they are not computed, or only the library knows them."""
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend; operations in host memory are NumPy's."""
+        return self.module.name
+
+    @property
+    def action(self) -> str:
+        """The operation with its arguments."""
+        return " ".join(map(str, (self.op, *self.args)))
+
+    @property
+    def reason(self) -> str:
+        """Why the step makes new memory, or else its purpose."""
+        return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
+
+
+_PURPOSES: dict[Op, str] = {
+    "detach": "its graph stays behind",
+    "check_cast": "a value that does not fit is an error",
+    "to_numpy": "a view of its memory",
+    "from_numpy": "an array over that memory",
+    "to_dlpack": "its memory is shown where it is",
+    "from_dlpack": "an array over that memory",
+    "as_readonly": "the source cannot be written through it",
+    "as_writable": "no other array uses the new memory",
+    "require_grad": "a new graph begins",
+}
+
+
+class ArrayEndpoint(NamedTuple):
+    """Facts about the array at one end of a conversion."""
+
+    backend: str
+    dtype: str
+    device: Device
+    shape: tuple[int, ...]
+    nbytes: int | None
+    """Bytes of the elements; None if only the library knows them."""
+    writable: bool | None
+    """True if the array may be written; None if it has no memory yet."""
+    requires_grad: bool
+    """True if autograd tracks the array."""
+
+
+class Conversion(NamedTuple):
+    """The two ends of a conversion and its options."""
+
+    source: Backend
+    target: Backend
+    info: ArrayInfo
+    options: Options
+    dtype: str
+    device: Device
+
+    def asked(self) -> str:
+        """Describe the conversion for errors."""
+        return in_words(self.source, self.info, self.target)
+
+
+class Plan(NamedTuple):
+    """The steps of a conversion in order, and its result: facts about the array, and not the array.
+
+    `xbridge.explain` returns the plan that the conversion would run. Print it, or read its attributes.
+
+    Attributes
+    ----------
+    source, target : ArrayEndpoint
+        The array at each end: `backend`, `dtype`, `device`, `shape`, `nbytes`, `writable`,
+        `requires_grad`. `target` is None if the conversion is refused.
+    steps : tuple of Step
+        The steps in order: `backend`, `op`, `args`, `nbytes`, `reason`. Without a step, the result is the
+        source itself.
+    shares_memory, exact, cuts_graph : bool
+        True if the result shares the source's memory, if every value is kept, and if the source's graph
+        ends.
+    checks : tuple of Step
+        The steps that read values, and may still raise.
+    error : XBridgeError or None
+        The error that the conversion would raise. There is no result then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xbridge import explain
+    >>> plan = explain(np.arange(3), "numpy", dtype="float32")
+    >>> plan.shares_memory, plan.exact, [(step.op, step.nbytes) for step in plan.steps]
+    (False, False, [('astype', 12)])
+    """
+
+    conversion: Conversion
+    steps: tuple[Step, ...]
+    layout: MemoryLayout | None = None
+    """The memory of the source; None if the source has none, or if it is not computed."""
+    grad_enabled: bool = True
+    """True if the target's operations recorded a graph when the sizes were computed."""
+    error: XBridgeError | None = None
+
+    @property
+    def source(self) -> ArrayEndpoint:
+        """The array that is converted."""
+        info, layout = self.conversion.info, self.layout
+        nbytes = layout and _size(info.shape, 8 * layout.itemsize)
+        writable = layout and layout.writable
+        return ArrayEndpoint(self.conversion.source.name, *info[:3], nbytes, writable, info.requires_grad)
+
+    @property
+    def target(self) -> ArrayEndpoint | None:
+        """The result; None if the conversion raises an error."""
+        if self.error:
+            return None
+        conversion, given = self.conversion, self.source
+        nbytes = nbytes_of(given.shape, conversion.dtype) if given.nbytes is not None else None
+        nbytes = given.nbytes if conversion.dtype == given.dtype else nbytes
+        place = (conversion.dtype, conversion.device, given.shape)
+        return ArrayEndpoint(conversion.target.name, *place, nbytes, self.writable, self.requires_grad)
+
+    @property
+    def copies(self) -> bool:
+        """True if a step makes new memory."""
+        return any(step.copy_reason for step in self.steps)
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if both use the same bytes. Empty arrays and lazy arrays have none."""
+        unallocated = self.layout is not None and self.layout.is_unallocated()
+        return not (self.error or self.copies or unallocated)
+
+    @property
+    def writable(self) -> bool | None:
+        """True if the result may be written, and its library writes arrays."""
+        backend = self.conversion.target
+        if self.error or backend.assumes_immutable or "as_readonly" in self._ops():
+            return False
+        return True if self.copies or not backend.readonly else self.source.writable
+
+    @property
+    def exact(self) -> bool:
+        """True if every value is kept, or else the conversion raises."""
+        before, after = self.conversion.info.dtype, self.conversion.dtype
+        checked = bool(self.checks) and category(before) == "int"
+        return not self.error and (checked or holds_every(before, after))
+
+    @property
+    def requires_grad(self) -> bool:
+        """True if autograd tracks the result."""
+        return not self.error and ("require_grad" in self._ops() or self._keeps_graph())
+
+    @property
+    def cuts_graph(self) -> bool:
+        """True if the source has a graph that ends."""
+        return self.conversion.info.requires_grad and not self._keeps_graph() and not self.error
+
+    @property
+    def checks(self) -> tuple[Step, ...]:
+        """The steps that read values, and may still raise."""
+        return tuple(step for step in self.steps if step.op == "check_cast")
+
+    def _ops(self) -> list[Op]:
+        return [step.op for step in self.steps]
+
+    def _keeps_graph(self) -> bool:
+        conversion = self.conversion
+        if (
+            conversion.source is not conversion.target
+            or not conversion.info.requires_grad
+            or "detach" in self._ops()
+        ):
+            return False
+        return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))
+
+    def with_sizes(self, x: Array) -> Plan:
+        """Return the plan with sizes, for readers. No element of `x` is read."""
+        steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_sized(self))
+        return self._replace(steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain words and numbers, for JSON."""
+        from xbridge._plan.report import as_dict  # noqa: PLC0415 -- only for readers
+
+        return as_dict(self)
+
+    def __repr__(self) -> str:
+        """Return the plan in one line."""
+        from xbridge._plan.report import line  # noqa: PLC0415 -- only for readers
+
+        return f"<Plan: {line(self)}>"
+
+    def __str__(self) -> str:
+        """Return the plan in a few aligned lines."""
+        from xbridge._plan.report import text  # noqa: PLC0415 -- only for readers
+
+        return text(self)
+
+    def __rich_console__(self, console: object, options: object) -> Iterator[str]:
+        """Yield the same lines for rich. Brackets are escaped, because rich reads them as markup."""
+        yield str(self).replace("[", r"\[")
+
+    def _repr_html_(self) -> str:
+        """Return a table, for notebooks."""
+        from xbridge._plan.report import html  # noqa: PLC0415 -- only for readers
+
+        return html(self)
+
+
+def _sized(plan: Plan) -> Iterator[Step]:
+    """Yield the steps with their bytes."""
+    dtype = plan.conversion.info.dtype
+    for step in plan.steps:
+        if step.op == "astype":
+            dtype = str(step.args[0])
+        elif step.op == "stream_to_device":
+            dtype = str(*step.args[1:] or (dtype,))
+        yield step._replace(nbytes=nbytes_of(plan.conversion.info.shape, dtype) if step.copy_reason else 0)
+
+
+def nbytes_of(shape: tuple[int, ...], dtype: str) -> int | None:
+    """Return the bytes of a dense array; None for a library's own dtype or an unknown shape."""
+    return _size(shape, DTYPES[dtype].bits) if dtype in DTYPES else None
+
+
+def is_known(shape: tuple[int, ...]) -> bool:
+    """Return True if the length of every axis is known before the array is computed."""
+    return not any(isinstance(n, float) for n in shape)
+
+
+def _size(shape: tuple[int, ...], bits: int) -> int | None:
+    return prod(shape) * bits // 8 if is_known(shape) else None
+
+
+def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:
+    """Describe a conversion by its input and its target."""
+    given = f"{source.name} {info.dtype} array of shape {info.shape} on {info.device}"
+    return f"convert a {given} to {target.name}"

@@ -1,0 +1,324 @@
+"""Conversions in other threads: one with a handle, or batches ahead of their use.
+
+A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
+The handle returns the result only when it is complete. Threads end with their work. No thread waits in a pool
+for the next call, so no thread is left at a fork or at the exit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from math import isnan
+from numbers import Real
+from operator import index
+from os import getpid
+from threading import TIMEOUT_MAX, get_ident
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.entry_points import entry_point
+from xbridge._core.locks import freed
+from xbridge._engine.caller import caller
+from xbridge._engine.execute import observers
+from xbridge._transfer.threads import (
+    begun_by,
+    can_leave,
+    capture_context,
+    ends,
+    in_thread,
+    resolve_destination,
+    start_thread,
+)
+from xbridge.errors import OptionError, XBridgeError, shown
+from xbridge.tree.batch import TreeArrays
+from xbridge.tree.leaf import leaf_converter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from types import ModuleType
+
+    from xbridge._api import Grad
+    from xbridge._core.protocol import ArrayFn, Backend
+    from xbridge._engine.caller import Caller
+
+_END = object()
+
+
+class Transfer:
+    """A conversion that runs or is done, as `transfer` returns it.
+
+    If the transfer is deleted, the conversion goes on to its end, and the result is deleted then.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> under_way = xbridge.transfer(np.ones(2), "numpy")
+    >>> under_way.result()
+    array([1., 1.])
+    >>> under_way.done()
+    True
+    """
+
+    __slots__ = ("_future", "_process")
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future, self._process = future, getpid()
+        freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
+
+    def done(self) -> bool:
+        """Return True if `result` would return or raise at once.
+
+        Returns
+        -------
+        bool
+            True for all later calls, once it is True.
+        """
+        return self._future.done() or self._process != getpid()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until everything has arrived.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; None waits as long as it takes.
+
+        Returns
+        -------
+        tree
+            The given tree, with the target's arrays in place of arrays. Every call returns the same object.
+
+        Raises
+        ------
+        OptionError
+            `timeout` is not a number of seconds.
+        XBridgeError
+            The error of the conversion, as for `to_backend`, at every call. Or the conversion was running
+            when `fork` made this process, which does not have its thread.
+        TimeoutError
+            The conversion is not done yet, and goes on.
+        """
+        if timeout is not None and (
+            not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
+        ):
+            raise OptionError.build(
+                f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
+            )
+        if not self._future.done():
+            _stay(self._process, "wait for a transfer", "transfer")
+        try:
+            return self._future.result(timeout and float(max(min(timeout, TIMEOUT_MAX), 0)))
+        except TimeoutError:
+            if self._future.done():
+                raise  # the conversion's own
+        raise TimeoutError(f"the transfer is not done after {timeout} s, and goes on; try result()")
+
+
+@entry_point
+def transfer(
+    tree: Any,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Transfer:
+    """Start to convert the arrays of a batch, and return at once.
+
+    Parameters
+    ----------
+    tree : tree
+        As for `xbridge.tree.to_backend`. Do not write into the arrays before the transfer is done.
+    backend, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    Transfer
+        ``.result()`` waits and returns the batch. ``.done()`` is True if the batch is complete.
+
+    Raises
+    ------
+    XBridgeError
+        An option with which no array could be converted. ``result`` raises the errors about single arrays.
+        While a CUDA graph is captured, ``result`` raises a `DeviceError`.
+
+    Notes
+    -----
+    Arrays on a device are read after the work that the current stream had before the call. The result can be
+    used on any stream. Its memory may be reused when the stream that was current at the call is done with
+    it. Small arrays that go from the host to one device, or back, are moved in one piece and share their new
+    memory, which any one of them keeps alive.
+
+    Arrays that cannot leave the thread, such as a tracer or a tensor in a compiled program, are converted at
+    once. So are all arrays if no thread can be started.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> under_way = xbridge.transfer({"x": np.ones(2), "name": "a"}, "numpy", dtype="float32")
+    >>> under_way.result()
+    {'x': array([1., 1.], dtype=float32), 'name': 'a'}
+    """
+    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    target, place = resolve_destination(backend, keywords)
+    convert = leaf_converter(target, keywords)
+    future: Future[Any] = Future()
+    try:
+        batch = TreeArrays(tree, alone=True)
+        if all(map(can_leave, batch.arrays)):
+            convert_there = in_thread(convert, [(target, place), *ends(batch.arrays, target)])
+            begun = start_thread(begun_by(caller(), batch.map), convert_there)
+            if begun:
+                return Transfer(begun)
+        future.set_result(batch.map(convert))
+    except XBridgeError as error:
+        future.set_exception(error)
+    return Transfer(future)
+
+
+@entry_point
+def prefetch(
+    iterable: Iterable[Any],
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    depth: int = 2,
+) -> Generator[Any, None, None]:
+    """Convert the batches of an iterable ahead of their use.
+
+    One thread asks the iterable for the next batch. Another thread converts the batch before. The caller
+    computes with batches that are ready.
+
+    Parameters
+    ----------
+    iterable : iterable of trees
+        Such as a data loader. Each batch as for `transfer`.
+    backend, device, dtype, copy, grad
+        As for `to_backend`.
+    depth : int
+        The number of batches that are being converted or ready while the caller has one.
+
+    Yields
+    ------
+    tree
+        The batches in order, complete, for the stream that was current at the first request.
+
+    Raises
+    ------
+    XBridgeError
+        An option with which no array could be converted, at once. The error of a batch, in its turn. No
+        thread can be started, or the process was forked meanwhile. While a CUDA graph is captured, a
+        `DeviceError`. An error of the iterable is raised in its turn too, with its traceback.
+
+    Notes
+    -----
+    **An iterable that writes into the same arrays again needs** ``copy=True``: one thread loads and converts
+    in turn then. Without a copy, batches that were yielded change, in part or as a whole.
+
+    No work begins before the first batch is requested. The iterable runs with the modes, devices and streams
+    that the caller has then. When the loop is left, by ``break`` or an exception, the threads end. The loop
+    waits for at most the current work of each, and not at all on `KeyboardInterrupt` or `SystemExit`.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> batches = ({"x": np.full(2, i), "i": i} for i in range(3))
+    >>> for batch in xbridge.prefetch(batches, "numpy", dtype="float32"):
+    ...     print(batch["i"], batch["x"])
+    0 [0. 0.]
+    1 [1. 1.]
+    2 [2. 2.]
+    """
+    try:
+        ahead = 0 if isinstance(depth, bool) else index(depth)
+    except TypeError:
+        ahead = 0
+    if ahead < 1:
+        raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
+    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    resolve_destination(backend, keywords)
+    if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
+        kind = type(iterable).__name__
+        raise OptionError.build(f"take batches from a {kind}", "it is not iterable", "[batch]")
+    return _ahead(iterable, backend, keywords, ahead, caller())
+
+
+def _ahead(
+    iterable: Iterable[Any], name: str | ModuleType, keywords: dict[str, Any], depth: int, by: Caller
+) -> Generator[Any, None, None]:
+    """Load in one thread, convert in another, and yield in order.
+
+    With `copy=True`, one thread does both in turn, so the iterable may write the same memory again.
+    """
+    batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
+    target, place = resolve_destination(name, keywords)
+    convert_there = in_thread(leaf_converter(target, keywords), [(target, place)])
+    loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
+    convert_loaded = begun_by(by, _converted)
+    loader = ThreadPoolExecutor(1, "xbridge-load", capture_context())
+    converter = loader if keywords["copy"] is True else ThreadPoolExecutor(1, "xbridge-convert")
+    queue: deque[Future[list[Any]]] = deque()
+
+    def ask() -> None:
+        try:
+            queue.append(converter.submit(convert_loaded, loader.submit(loading.run, load)))
+        except RuntimeError as error:
+            reason = f"there is no thread for it ({error})"
+            raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
+
+    try:
+        for _ in range(depth):
+            ask()
+        while given := _first(queue, by, depth):
+            ask()
+            yield given.pop()
+            _stay(process, "convert batches ahead", "prefetch")
+    except (KeyboardInterrupt, SystemExit):
+        waits = False  # the program is to end, and the iterable may never give another batch
+        raise
+    finally:
+        for pool in (loader, converter):  # a garbage collection in one of its threads cannot wait for it
+            pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
+
+
+def _stay(process: int, what: str, hint: str) -> None:
+    """Raise an error in a child process, whose parent has the threads."""
+    if process != getpid():
+        raise XBridgeError.build(what, "its threads are those of another process", f"{hint} in this process")
+
+
+def _first(queue: deque[Future[list[Any]]], by: Caller, depth: int) -> list[Any]:
+    """Wait for the next batch, and notify observers. Return a list of it, empty at the end."""
+    if not observers():
+        return queue.popleft().result()
+    ready, begin = sum(batch.done() for batch in queue), perf_counter()
+    given = queue.popleft().result()
+    if given:
+        for observer in observers():
+            observer.waited(by, depth, ready, perf_counter() - begin)
+    return given
+
+
+def _loaded(batches: Iterator[Any], convert_there: ArrayFn, target: Backend) -> Callable[[], Any] | None:
+    """Load the next batch. Return a function that converts it, or None at the end."""
+    item = next(batches, _END)
+    if item is _END:
+        return None
+    batch = TreeArrays(item, alone=True)
+    return partial(batch.map, in_thread(convert_there, ends(batch.arrays, target)))
+
+
+def _converted(loaded: Future[Callable[[], Any] | None]) -> list[Any]:
+    """Convert a batch. Return a list of it, empty at the end."""
+    convert_there = loaded.result()
+    return [convert_there()] if convert_there else []

@@ -1,0 +1,216 @@
+"""Defaults for the names of the protocol that the module of a backend does not write.
+
+The completed backend is a module too, which a compiler can follow. The names that a backend's module writes
+are attributes of it, and shadow the methods here. So a default that needs another name uses the module's own,
+if there is one. The backend's module itself is unchanged.
+"""
+
+# ruff: noqa: ARG002 -- the protocol documents each verb and its parameters
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from xbridge import _host
+from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
+from xbridge.backends import numpy
+from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, ArrayInfo, HostArray, MemoryLayout
+
+
+class Completed(ModuleType):
+    """A backend with every name of the protocol: the module's own, and these defaults.
+
+    Parameters
+    ----------
+    module : module
+        A module that writes the four required names.
+    """
+
+    name: str
+    array_types: tuple[type, ...]
+    fast_types: tuple[type, ...]
+    to_numpy: Callable[[Array], HostArray]
+    from_numpy: Callable[[HostArray], Array]
+    gaps: Mapping[str, Gap]
+    readonly: bool
+    autograd: bool
+    host_only: bool
+    assumes_immutable: bool = False
+    imports_dlpack: bool = False
+    samples: str = ""
+    scalar_types: tuple[type, ...] = ()
+    host_casts: frozenset[tuple[str, str]] = frozenset()
+
+    def __init__(self, module: Any) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        own = vars(self)
+        own.update(dict.fromkeys(OPTIONAL))
+        own.update({word: getattr(module, word) for word in written(module)})
+        own.setdefault("fast_types", self.array_types)
+        self.gaps = {**_missing(own), **own.get("gaps", {})}
+        self.readonly = "readonly" not in self.gaps
+        self.autograd = "autograd" not in self.gaps
+        self.host_only = "devices" in self.gaps
+
+    # -- layout and properties -----------------------------------------------------------------------
+
+    def owns(self, cls: type, /) -> bool:
+        return issubclass(cls, (*self.array_types, *self.scalar_types))
+
+    def array_info(self, x: Array, /) -> ArrayInfo:
+        return numpy.array_info(self.to_numpy(x))
+
+    def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
+        if self.host_only:
+            return numpy.unsupported(self.to_numpy(self.detach(x)), leaving=leaving)
+        dtype = self.array_info(x).dtype
+        if not leaving or dtype in DTYPES:
+            return None
+        return Unsupported(
+            DTypeError, f"{dtype} is not a numeric dtype", "casting it in its own library first"
+        )
+
+    def memory_layout(self, x: Array, /) -> MemoryLayout:
+        return numpy.memory_layout(self.to_numpy(self.detach(x)))
+
+    def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
+        return info.native_byteorder
+
+    def namespace(self, x: Array, /) -> ModuleType:
+        if "namespace" in self.gaps:
+            raise self._without_namespace(self.gaps["namespace"].reason)
+        with Chained(lambda error: self._without_namespace(f"__array_namespace__ failed with {error!r}")):
+            return x.__array_namespace__()  # type: ignore[no-any-return] # what the class says it is
+
+    def copy(self, x: Array, /) -> Array:
+        if "namespace" in self.gaps:
+            return self._by_numpy(numpy.copy(self._read(x)), x)
+        return self.namespace(x).asarray(x, copy=True)
+
+    def stack(self, arrays: list[Array], shape: tuple[int, ...], /) -> Array:
+        if "namespace" in self.gaps:
+            return self._by_numpy(numpy.stack([self._read(x) for x in arrays], shape), arrays[0])
+        xp = self.namespace(arrays[0])
+        return xp.reshape(xp.stack(arrays), (*shape, *arrays[0].shape))
+
+    # -- dtypes --------------------------------------------------------------------------------------
+
+    dtype_name = staticmethod(numpy.dtype_name)
+    unsupported_dtype = staticmethod(numpy.unsupported_dtype)
+    default_dtype = staticmethod(numpy.default_dtype)
+
+    def astype(self, x: Array, dtype: str, /) -> Array:
+        if "namespace" in self.gaps:
+            return self._by_numpy(numpy.astype(self._read(x), dtype), x)
+        xp = self.namespace(x)
+        return xp.astype(x, getattr(xp, dtype))
+
+    def check_cast(self, x: Array, dtype: str, /) -> Array:
+        _host.check_cast(self._read(x), dtype)
+        return x
+
+    def cast_matches_numpy(self, dtype: str, other: str, device: Device, /) -> bool:
+        return self.host_only or (dtype, other) in self.host_casts
+
+    # -- devices -------------------------------------------------------------------------------------
+
+    def devices(self) -> tuple[Device, ...]:
+        return (CPU,)
+
+    def to_device(self, x: Array, device: Device, /) -> Array:
+        return x
+
+    def device_name(self, device: object, /) -> Device | None:
+        return None
+
+    def resolve_device(self, device: Device, near: Device, /) -> Device:
+        present = self.devices()
+        if device in present:
+            return device
+        alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
+        if alike:
+            return alike[0]
+        raise DeviceError.build(
+            f"put an array of {self.name} on {device!r}",
+            self.gaps["devices"].reason if self.host_only else f"its devices are {', '.join(present)}",
+            f"device={present[0]!r}",
+        )
+
+    # -- autograd ------------------------------------------------------------------------------------
+
+    def detach(self, x: Array, /) -> Array:
+        return x
+
+    def require_grad(self, x: Array, /) -> Array:
+        raise GradientError.build(
+            f"make an array of {self.name} require grad", self.gaps["autograd"].reason, "backend='torch'"
+        )
+
+    def is_grad_enabled(self) -> bool:
+        return "require_grad" in vars(self)
+
+    # -- lazy ----------------------------------------------------------------------------------------
+
+    def materialize(self, x: Array, /) -> Array:
+        return x
+
+    # -- speed ---------------------------------------------------------------------------------------
+
+    def fast_to_numpy(self, x: Array, /) -> HostArray | None:
+        return None
+
+    def fast_from_numpy(self, host: HostArray, /) -> Array | None:
+        return None
+
+    # -- compilers and threads -----------------------------------------------------------------------
+
+    def is_tracing(self) -> bool:
+        return False
+
+    def untraced(self, fn: Callable[..., Array], /) -> Callable[..., Array]:
+        return fn
+
+    # -- helpers -------------------------------------------------------------------------------------
+
+    def _without_namespace(self, reason: str) -> UnsupportedArrayError:
+        return UnsupportedArrayError.build(
+            f"find the namespace of an array of {self.name}", reason, "to_numpy(x)"
+        )
+
+    def _read(self, x: Array) -> HostArray:
+        """Return the values of an array in host memory."""
+        x = self.materialize(self.detach(x))
+        return self.to_numpy(x if self.array_info(x).device == CPU else self.to_device(x, CPU))
+
+    def _by_numpy(self, host: HostArray, like: Array) -> Array:
+        """Return a result of NumPy as an array of the library, on the device of another array."""
+        made, device = self.from_numpy(host), self.array_info(like).device
+        return made if device == CPU else self.to_device(made, device)
+
+
+def written(module: ModuleType) -> list[str]:
+    """Return the names of the protocol that a module writes."""
+    return [word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None]
+
+
+def _missing(own: Mapping[str, Any]) -> dict[str, Gap]:
+    """Return the gaps that follow from the names that a module does not write."""
+    name = own["name"]
+    gaps = {}
+    if "devices" not in own:
+        gaps["devices"] = Gap("notimpl", f"{name} has arrays in host memory only")
+    if "require_grad" not in own:
+        gaps["autograd"] = Gap("notimpl", f"{name} has no gradients")
+    if "namespace" not in own and not any(hasattr(cls, "__array_namespace__") for cls in own["array_types"]):
+        gaps["namespace"] = Gap("notimpl", f"{name} has no array API namespace")
+    return gaps

@@ -1,0 +1,187 @@
+"""Loading of backends: from a name and an entry to a completed backend, or an error that gives the reason."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from xbridge.backends import Entry
+from xbridge.errors import (
+    FOREIGN_ERRORS,
+    Chained,
+    MissingLibraryError,
+    OptionError,
+    UnknownBackendError,
+    shown,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from importlib.metadata import Distribution, EntryPoint
+    from types import ModuleType
+    from typing import Any
+
+    from xbridge._core.protocol import Backend
+
+
+_ALIKE = 0.8
+"""Names that are at least so similar are suggested. Below it, `scipy` and `numba` would suggest others."""
+
+
+def load(name: str, path: str, entry: Entry) -> Any:
+    """Import a module; try again if the import failed because another thread was importing the library."""
+    with Chained(lambda error: _failure(name, path, entry, error)):
+        try:
+            return import_module(path)
+        except FOREIGN_ERRORS:
+            if sys.modules.keys().isdisjoint(entry.roots):
+                raise
+        for module in under_way(entry):
+            import_module(module)  # waits for that thread, which no longer waits for this one
+        return import_module(path)
+
+
+def under_way(entry: Entry) -> list[str]:
+    """Return the modules of the library and of the backend that some thread is importing now."""
+    path = entry.module if isinstance(entry.module, str) else entry.module.__name__
+    roots = {*entry.roots, path.partition(".")[0]}
+    known = sys.modules.copy().items()
+    return [name for name, module in known if name.partition(".")[0] in roots and _is_initializing(module)]
+
+
+def _is_initializing(module: object) -> bool:
+    """Return True if the body of a module is still running, by the test of the import system itself."""
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
+
+
+def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLibraryError:
+    """Return the error for a failed import: the library or the backend is missing, unfinished or broken."""
+    begun = under_way(entry)
+    absent = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if absent and entry.package and f"{path}.".startswith(f"{absent}."):
+        reason = f"the package {entry.package} announces a module {path}, and there is none"
+        hint = f"pip install --upgrade {entry.package}"
+    elif absent.partition(".")[0] in {*entry.roots, path.partition(".")[0]}:
+        reason, hint = f"{absent.partition('.')[0]} is not installed", entry.install
+    elif begun:
+        reason, hint = f"{begun[0]} is still being imported", f"the same after import {begun[0]}"
+    else:
+        reason, hint = f"importing {entry} failed with {error!r}", f'python -c "import {path}"'
+    return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
+
+
+def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
+    """Return the backend of a module: check the names that it writes, and add defaults for the others."""
+    from xbridge.backends._defaults import Completed  # noqa: PLC0415 -- it imports NumPy
+
+    fault = next(_faults(name, module), None)
+    if fault and _is_initializing(module):
+        raise MissingLibraryError.build(
+            f"use backend {name!r}", f"{entry} is still being imported", f"the same after import {entry}"
+        )
+    if fault:
+        raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
+    completed: Any = Completed(module)  # type checkers treat its functions as methods
+    return completed  # type: ignore[no-any-return]
+
+
+def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield each reason why a module is not a backend, with a hint."""
+    from xbridge._core.protocol import CONSTANTS, REQUIRED, TOGETHER  # noqa: PLC0415 -- read on a miss only
+    from xbridge.backends._defaults import written  # noqa: PLC0415 -- it imports NumPy
+
+    yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
+    words = written(module)
+    missing = [word for word in REQUIRED if word not in words]
+    if missing:
+        yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
+    for word in words:
+        value, kind = getattr(module, word), CONSTANTS.get(word)
+        if kind is None and not callable(value):
+            yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"
+        if kind is not None and not isinstance(value, kind):
+            yield f"says {word} = {value!r}, which is not a {kind.__name__}", f"{word} = {kind.__name__}(...)"
+    for word in filter(words.__contains__, ("array_types", "scalar_types", "fast_types")):
+        strange = [cls for cls in getattr(module, word) if not isinstance(cls, type)]
+        if strange:
+            yield f"names {strange[0]!r} in {word}, which is not a type", f"types alone in {word}"
+    yield from _strange_gaps(getattr(module, "gaps", None) or {})
+    for word, *others in TOGETHER:
+        lacking = [other for other in others if word in words and other not in words]
+        if lacking:
+            yield f"has {word}, and no {', '.join(lacking)}", f"writing {', '.join(lacking)} too"
+    if module.name != name:
+        yield f"is named {module.name!r}", f"name = {name!r}"
+
+
+def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """Yield each gap that is not a `Gap` of a known feature, with a hint."""
+    from xbridge._core.protocol import FEATURES, STATUSES, Gap  # noqa: PLC0415 -- read on a miss only
+
+    for feature, gap in gaps.items():
+        if feature not in FEATURES:
+            yield f"has a gap {feature!r}, which is not a feature", f"one of {', '.join(FEATURES)}"
+        if not isinstance(gap, Gap) or gap.status not in STATUSES or not gap.reason:
+            example = f"Gap('never', 'why {feature} is missing')"
+            yield f"says gaps[{feature!r}] = {gap!r}, which is not a Gap", f"xbridge.protocol.{example}"
+
+
+def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield the public functions of a module that are misspelt verbs: the name, and the verb.
+
+    Helpers that are imported from xbridge are skipped.
+    """
+    from types import FunctionType  # noqa: PLC0415 -- read on a miss only
+
+    from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
+
+    verbs = (*VERBS, *OPTIONAL)
+    strays = [
+        word
+        for word, value in vars(module).items()
+        if word[0] != "_" and word not in verbs and isinstance(value, FunctionType)
+        if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge.")
+    ]
+    if strays:
+        from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it
+
+        for word in strays:
+            for verb in get_close_matches(word, verbs, n=1, cutoff=0.8):
+                yield word, verb
+
+
+def plugins() -> dict[str, tuple[Entry, ...]]:
+    """Return the entries that installed packages announce, by name. Their modules are imported later."""
+    from importlib.metadata import distributions  # noqa: PLC0415 -- 11 ms, and only a miss needs it
+
+    claims: dict[str, tuple[Entry, ...]] = {}
+    for package in distributions():
+        for point in _announced(package):
+            entry = Entry(point.value, (point.name,), f"pip install {package.name}", package.name)
+            held = claims.get(point.name, ())
+            if package.name not in [claim.package for claim in held]:  # a later copy on the path is hidden
+                claims[point.name] = (*held, entry)
+    return claims
+
+
+def _announced(package: Distribution) -> list[EntryPoint]:
+    """Return the entry points of the backends that a package announces; none if its metadata is broken."""
+    try:
+        return [point for point in package.entry_points if point.group == "xbridge.backends"]
+    except FOREIGN_ERRORS:
+        return []
+
+
+def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
+    """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
+
+    if isinstance(name, str):
+        root, asked = name.casefold().partition(".")[0], f"find backend {shown(name)}"
+        near = get_close_matches(root, names, n=1, cutoff=_ALIKE)
+    else:
+        called = getattr(name, "__name__", None) if isinstance(name, type(sys)) else None
+        asked, near = f"find a backend by {shown(name) if called is None else f'the module {called}'}", []
+    known = f"the known names are {', '.join(names)}"
+    return UnknownBackendError.build(asked, known, f"{near[0]!r}" if near else "one of these")

@@ -1,0 +1,376 @@
+"""Registry of backends: by name, and by the type of an array.
+
+A backend is a string until its name or an array of its type is used. A package root only nominates a backend
+for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
+`xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
+
+The fast path reads two tables. `fast_converters` maps the name of a backend and an exact type to a function
+that converts or returns None. `identity_types` is for an array that stays as it is. Both are read without the
+lock, and filled and emptied under it.
+
+Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
+and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
+registry has not changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from xbridge._core.dynamo import constant
+from xbridge._core.literals import NUMBERS
+from xbridge._core.locks import in_child, lock
+from xbridge.backends import HOST, INDEX, Entry
+from xbridge.backends._loading import complete, load, plugins, under_way, unknown
+from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._core.protocol import Array, Backend
+
+by_type: dict[type, Backend] = {}
+fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
+identity_types: dict[type, Callable[[Array], Array]] = {}
+
+
+class _Loaded:
+    """The backends loaded so far, as attributes, which a compiler can follow. None is removed."""
+
+
+_current: set[str] = set()
+"""The names whose backend in `_Loaded` is the one that is registered now."""
+
+_Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
+
+observers = 0
+"""The number of observers. While there are any, all conversions are planned and the fast tables are empty."""
+
+_entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
+_plugins: dict[str, tuple[Entry, ...]] | None = None
+_failed: set[Entry] = set()
+"""Entries that failed to load. `is_available` does not try them again."""
+_lock = lock()
+
+
+def get(name: str | ModuleType) -> Backend:
+    """Return the backend of that name, or of that module's library, imported if necessary."""
+    backend: Backend = getattr(_Loaded, _fetch(name))
+    return backend
+
+
+def backend_for(cls: type) -> Backend | None:
+    """Return the backend that owns instances of the class; None if there is none."""
+    try:
+        return by_type[cls]
+    except KeyError:
+        name = _find(cls)
+        return get(name) if name else None
+
+
+def backends_for_object(thing: object) -> list[Backend]:
+    """Return the backends of the package that an object which is not an array comes from, such as a dtype."""
+    return [get(name) for root in _roots(thing) for name in _nominated(root)]
+
+
+@constant
+def _roots(thing: object) -> tuple[str, ...]:
+    """Return the packages that an object and its class come from."""
+    modules = (type(thing).__module__, getattr(thing, "__module__", None))
+    return tuple(dict.fromkeys(str(module).partition(".")[0] for module in modules))
+
+
+def register_backend(
+    name: str,
+    module: ModuleType | str,
+    *,
+    roots: tuple[str, ...] | None = None,
+    replace: bool = False,
+) -> None:
+    """Add a backend.
+
+    Parameters
+    ----------
+    name : str
+        The name that users type.
+    module : module or str
+        A module with the required names of `xbridge.protocol.Backend` and any others, or its import path.
+        A path is imported when the backend is first needed.
+    roots : tuple of str, optional
+        Top-level packages that the array types come from. Default: `name`.
+    replace : bool
+        True to replace another module of that name.
+
+    Raises
+    ------
+    OptionError
+        The name belongs to another module and `replace` is False.
+
+    Examples
+    --------
+    >>> register_backend("mylib", "mylib_xbridge")
+    >>> "mylib" in known_backends(), is_available("mylib")
+    (True, False)
+    """
+    if not isinstance(name, str):
+        raise OptionError.build(f"register a backend {shown(name)}", "a name is a string", "'mylib'")
+    packages = (name,) if roots is None else (roots,) if isinstance(roots, str) else tuple(roots)
+    entry = Entry(module, packages, f"pip install {name}")
+    global _entries  # noqa: PLW0603 -- replaced under the lock
+    with _lock:
+        held = _entries.get(name)
+        if held is not None and not replace:
+            if held.module == module and (roots is None or held.roots == packages):
+                return
+            raise OptionError.build(
+                f"register a backend {name!r}",
+                f"that name belongs to {held}",
+                "replace=True, or another name",
+            )
+        _current.discard(name)
+        _empty()
+        by_type.clear()
+        _entries = {**_entries, name: entry}
+    _warm()
+
+
+def known_backends() -> tuple[str, ...]:
+    """Return the names of all known backends, installed or not.
+
+    Returns
+    -------
+    tuple of str
+        Built-in backends first, then registered ones, then entry points.
+
+    Examples
+    --------
+    >>> known_backends()[:2]
+    ('numpy', 'torch')
+    """
+    return tuple(dict.fromkeys([*_entries, *_scan()]))
+
+
+def is_available(name: str | ModuleType) -> bool:
+    """Return True if the backend can be imported and used here. The answer is kept once the import is over.
+
+    Parameters
+    ----------
+    name : str or module
+        The name of a backend, or the module of a library.
+
+    Returns
+    -------
+    bool
+        False if the name is not registered, or the library cannot be imported, or this thread is still
+        importing it.
+
+    Examples
+    --------
+    >>> is_available("numpy"), is_available("nolib")
+    (True, False)
+    """
+    if isinstance(name, _Module):
+        name = _named(name)
+    if not isinstance(name, str):
+        return False
+    found = claims(name)
+    if len(found) != 1 or found[0] in _failed:
+        return False
+    try:
+        _load(name)
+    except (MissingLibraryError, UnknownBackendError, OptionError):
+        if not under_way(found[0]):
+            _failed.update(found)
+        return False
+    return True
+
+
+def count_observers(change: int) -> None:
+    """Add to the number of observers. The first empties the fast tables, and the last fills them again."""
+    global observers  # noqa: PLW0603 -- changed under the lock
+    with _lock:
+        observers += change
+        _empty()
+    _warm()
+
+
+@constant
+def _find(cls: type) -> str:
+    """Find the backend that owns instances of a class, store it, and return its name; "" if there is none."""
+    entries = _entries
+    roots = dict.fromkeys(str(c.__module__).partition(".")[0] for c in cls.__mro__)
+    for root in roots:
+        for name in _nominated(root):
+            backend = _load(name)
+            if backend.owns(cls):
+                with _lock:
+                    if entries is _entries:
+                        by_type[cls] = backend
+                return name
+    return ""
+
+
+@constant
+def _fetch(name: str | ModuleType) -> str:
+    """Load a backend if necessary, and return its name."""
+    if isinstance(name, _Module):
+        name = _named(name) or name
+    if not isinstance(name, str):
+        raise unknown(name, known_backends())
+    _load(name)
+    return name
+
+
+def is_root(package: str) -> bool:
+    """Return True if a package may have array types of a backend."""
+    return bool(_nominated(package))
+
+
+def _named(module: ModuleType) -> str:
+    """Return the name of the backend for the library that a module belongs to; "" if there is none.
+
+    That is the library whose package contains the module. A module of another package, such as
+    array-api-compat, stands for the library that it is named after, if it has the library's array type.
+    """
+    root, *parts = str(getattr(module, "__name__", "")).split(".")
+    names = _nominated(root)
+    if names:
+        return names[0]
+    held = set(map(id, vars(module).values()))
+    for name in (name for part in parts for name in _nominated(part)):
+        if is_available(name) and not held.isdisjoint(map(id, get(name).array_types)):
+            return name
+    return ""
+
+
+def _nominated(root: str) -> list[str]:
+    """Return the backends whose array types may come from a package. Plugins are read if there is none."""
+    if root in sys.stdlib_module_names:
+        return []
+    names = [name for name, entry in _entries.items() if root in entry.roots]
+    return names or [name for name in _scan() if name == root]
+
+
+def _load(name: str) -> Backend:
+    """Return the backend of that name that is registered when the call returns, loaded if necessary."""
+    while name not in _current:
+        entry = _entry(name)
+        module = entry.module
+        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
+        if name != HOST:
+            _load(HOST)
+        with _lock:
+            if name not in _current and entry is _entries.get(name, entry):
+                setattr(_Loaded, name, backend)
+                _current.add(name)
+                _failed.discard(entry)
+                fast_converters.setdefault(name, {})
+                _empty()
+        _warm()
+    found: Backend = getattr(_Loaded, name)
+    return found
+
+
+def _empty() -> None:
+    """Empty the fast tables; the caller holds the lock."""
+    for table in (identity_types, *fast_converters.values()):
+        table.clear()
+
+
+def _warm() -> None:
+    """Fill the fast tables, unless the registry changes meanwhile: its change fills them again."""
+    backends = _connected()
+    own: dict[type, Callable[[Array], Array]] = {}
+    tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
+    for target in backends:
+        own.update(dict.fromkeys(target.fast_types, _itself))
+        table = tables.setdefault(target.name, {})
+        for source in backends:
+            table.update(dict.fromkeys(source.fast_types, _direct(source, target)))
+    with _lock:
+        if backends == _connected():
+            identity_types.update(own)
+            for name, table in tables.items():
+                fast_converters[name].update(table)
+
+
+def _connected() -> list[Backend]:
+    """Return the backends between which the fast path converts now."""
+    with _lock:
+        return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
+
+
+def _renew() -> None:
+    """Rebuild the tables in a child process, because a thread of the parent may have been changing them."""
+    with _lock:
+        _empty()
+        by_type.clear()
+    _warm()
+
+
+in_child(_renew)
+
+
+def _itself(x: Array) -> Array:
+    return x
+
+
+def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]:
+    """Return the function that converts an ordinary array between two backends, or returns None."""
+    if source is target:
+        return _itself
+    if target.name == HOST:
+        return source.fast_to_numpy
+    if source.name == HOST:
+        return target.fast_from_numpy
+
+    # Two libraries of immutable arrays share memory, and `fast_from_numpy` of such a library copies.
+    shares = source.assumes_immutable and target.assumes_immutable
+
+    def through_host(x: Array) -> Array | None:
+        host = None if shares else source.fast_to_numpy(x)
+        return None if host is None else target.fast_from_numpy(host)
+
+    return through_host
+
+
+def is_number(x: object) -> bool:
+    """Return True if `x` is a Python number and not an array scalar, some of which are Python numbers too."""
+    return isinstance(x, NUMBERS) and backend_for(type(x)) is None
+
+
+def are_arrays(cls: type) -> bool:
+    """Return True if a backend owns instances of a class. NumPy scalars that are strings do not count."""
+    return backend_for(cls) is not None and not issubclass(cls, (str, bytes))
+
+
+def claims(name: str) -> tuple[Entry, ...]:
+    """Return the entries for a name: at most one, unless several packages announce it."""
+    entry = _entries.get(name)
+    return _scan().get(name, ()) if entry is None else (entry,)
+
+
+def _entry(name: str) -> Entry:
+    found = claims(name)
+    if not found:
+        raise unknown(name, known_backends())
+    entry, *others = found
+    if others:
+        raise OptionError.build(
+            f"use backend {name!r}",
+            f"{' and '.join(map(str, found))} claim the same name",
+            " or ".join(f"pip uninstall {claim.package}" for claim in found),
+        )
+    return entry
+
+
+def _scan() -> dict[str, tuple[Entry, ...]]:
+    """Return the entry points, read once. Callers ignore those whose name is built in or registered."""
+    global _plugins  # noqa: PLW0603 -- filled once, by the first thread that is done
+    if _plugins is None:
+        found = plugins()
+        with _lock:
+            _plugins = found if _plugins is None else _plugins
+    return _plugins

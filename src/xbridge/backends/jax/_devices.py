@@ -1,0 +1,68 @@
+"""Names of JAX's devices, and the memory order of its arrays.
+
+JAX calls any graphics card `gpu` and counts devices over all processes. Here a device has the name and number
+that other libraries of this process give it. JAX is asked only when a device is needed, because the first
+question starts all of its devices.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import jax
+import jax.extend.backend
+
+from xbridge._core.devices import SHARDED, device_named
+from xbridge.errors import DeviceError
+
+if TYPE_CHECKING:
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array
+
+
+def host_device() -> jax.Device:
+    """Return the device whose memory is host memory."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise DeviceError.build(
+            "use host memory in JAX",
+            "it was started without its CPU",
+            "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'",
+        ) from error
+
+
+def places() -> dict[Device, jax.Device]:
+    """Return the devices of this process by name, the host's first."""
+    clients = jax.extend.backend.backends().values()
+    found = [device for client in clients for device in client.local_devices()]
+    return {named(device): device for device in sorted(found, key=lambda device: device.platform != "cpu")}
+
+
+def default() -> Device:
+    """Return the device of arrays that are made without a device."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined] # set while JAX is imported
+    if chosen is None or isinstance(chosen, str):
+        chosen = jax.local_devices(backend=chosen)[0]
+    return named(chosen)
+
+
+def place_of(sharding: jax.sharding.Sharding) -> Device:
+    """Return the device of an array, which is `SHARDED` if its parts are on several devices."""
+    return named(next(iter(sharding.device_set))) if sharding.num_devices == 1 else SHARDED
+
+
+@cache
+def named(device: jax.Device) -> Device:
+    """Return the name of one of JAX's devices."""
+    kind, index = device.platform, device.local_hardware_id
+    if kind == "gpu":
+        kind = "rocm" if "rocm" in device.client.platform_version else "cuda"
+    return device_named(f"{kind}:{device.id if index is None else index}")
+
+
+def in_rows(x: Array) -> bool:
+    """Return True if JAX's layout of an array is C order."""
+    order: tuple[int, ...] = x.format.layout.major_to_minor
+    return order == tuple(range(x.ndim))

@@ -1,0 +1,41 @@
+"""Effects of a cast on values: a loss, or a difference from NumPy's cast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from xbridge._core.dtypes import category, holds_integers
+
+if TYPE_CHECKING:
+    from xbridge._core.devices import Device
+
+_SIGN = -(1 << 63)
+
+
+def loses(x: torch.Tensor, dtype: str) -> bool:
+    """Return True if an integer leaves the exact range of a dtype, or a finite value becomes infinite."""
+    if not x.is_floating_point() and not x.is_complex():
+        signed = x.view(torch.int64) ^ _SIGN if x.dtype == torch.uint64 else x.to(torch.int64)
+        low, high = (int(end) + (x.dtype == torch.uint64) * -_SIGN for end in torch.aminmax(signed))
+        return not holds_integers(dtype, low, high)
+    if x.is_complex():
+        x, dtype = torch.view_as_real(x.resolve_conj()), "float32"
+    ends = torch.stack(torch.aminmax(x))
+    if ends.to(getattr(torch, dtype)).isfinite().all():
+        return False
+    finite = x[x.isfinite()]
+    return bool(finite.to(getattr(torch, dtype)).isinf().any())
+
+
+def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:
+    """Return True if a cast gives NumPy's values: it is exact, wraps, or rounds as NumPy does.
+
+    The bits of a NaN may differ. Casts to an integer differ in values that do not fit, casts of float8
+    differ, and float64 to float16 rounds twice. MPS is untested with large integers and subnormal numbers.
+    """
+    kinds = category(dtype), category(other)
+    rounds_otherwise = "float8" in dtype + other or (dtype, other) == ("float64", "float16")
+    cuts = kinds in (("float", "int"), ("complex", "float"), ("complex", "int"))
+    return not (cuts or rounds_otherwise or device.kind == "mps")

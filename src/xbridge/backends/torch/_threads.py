@@ -1,0 +1,100 @@
+"""Torch's modes, devices and streams of a thread, captured so that another thread can convert for it.
+
+Conversions in another thread have one stream of their own on each device, so that memory is reused there.
+They wait for the caller's stream in their thread, and never on their own stream. So a conversion does not
+wait for the computation that produces the arrays of the conversion before it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xbridge.backends.torch._devices import accelerators
+from xbridge.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import ArrayFn
+
+
+_sides: dict[torch.device, Any] = {}
+
+
+def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
+    """Return `fn` for another thread. It runs after work that this thread has queued, and is complete."""
+    place, recording, mine = torch.device(device), torch.is_grad_enabled(), _current_streams()
+    api = streams_of(place)
+    if api is None:
+        side = asked = None
+    elif is_captured(api):
+        raise DeviceError.build(
+            f"convert arrays to or from {device} in another thread",
+            "a graph is being captured, and follows this one alone",
+            "xbridge.tree.to_backend",
+        )
+    else:
+        side, asked = _sides.setdefault(place, api.Stream(place)), api.current_stream(place).record_event()
+
+    def in_thread(xs: list[object]) -> list[object]:
+        with torch._C.DisableTorchFunctionSubclass():
+            there = any(isinstance(x, torch.Tensor) and x.device == place for x in xs)
+        if asked is not None and there:
+            asked.synchronize()
+        with torch.set_grad_enabled(recording), nullcontext() if api is None else api.stream(side):
+            made = fn(xs)
+            if side is not None:
+                side.synchronize()
+        with torch._C.DisableTorchFunctionSubclass():
+            for y in made:
+                if isinstance(y, torch.Tensor) and y.device in mine:
+                    y.record_stream(mine[y.device])
+        return made
+
+    return in_thread
+
+
+def thread_context() -> Callable[[], None]:
+    """Return a function that gives another thread the modes, devices and streams of this one."""
+    recording, mine = torch.is_grad_enabled(), _current_streams()
+    default = torch.get_default_device()
+    numbers = {api: api.current_device() for api in map(streams_of, mine)}
+
+    def apply() -> None:
+        torch.set_grad_enabled(recording)
+        if default != torch.get_default_device():
+            torch.set_default_device(default)
+        for place, stream in mine.items():
+            if stream != streams_of(place).default_stream(place):  # otherwise every device would be started
+                streams_of(place).set_stream(stream)
+        for api, number in numbers.items():
+            api.set_device(number)
+
+    return apply
+
+
+def streams_of(place: torch.device) -> Any:
+    """Return the module of torch for a kind of device with streams; None for other kinds."""
+    api = None if place.type == "cpu" else getattr(torch, place.type, None)
+    return api if hasattr(api, "Stream") else None
+
+
+def is_captured(api: Any) -> bool:
+    """Return True if work of this thread for the device is recorded now, to run later."""
+    captured: bool = getattr(api, "is_current_stream_capturing", bool)()
+    return captured
+
+
+def _current_streams() -> dict[torch.device, Any]:
+    """Return the stream of this thread on each device of a kind that has been started."""
+    found = {}
+    for kind in accelerators():
+        api = streams_of(torch.device(kind))
+        if getattr(api, "is_initialized", bool)():
+            for place in (torch.device(kind, i) for i in range(api.device_count())):
+                found[place] = api.current_stream(place)
+    return found

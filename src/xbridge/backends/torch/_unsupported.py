@@ -1,0 +1,140 @@
+"""Kinds of tensors that are not values in memory, each with a hint.
+
+A tensor may be fake, meta, freed, wrapped by a transform or traced, and still look like any other. Torch's
+own conversions check some of these kinds and read garbage from the others. So each kind is checked here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C import _functorch
+from torch.autograd import forward_ad
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from xbridge._core.protocol import MemoryLayout
+from xbridge.errors import UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import HostArray
+
+
+def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
+    """Return a reason and a hint if a tensor is not an array in memory, else None."""
+    cls = type(x)
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return "an uninitialized parameter has no memory yet", "x.materialize(shape)"
+    if x.is_nested:
+        return "a nested tensor is ragged", "x.unbind()"
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
+        ways["MaskedTensor"] = "x.to_tensor(value)"
+        return f"a {cls.__name__} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
+    if x.is_quantized:
+        return "a quantized tensor holds codes, not values", "x.dequantize()"
+    if x.layout is not torch.strided:
+        return f"its layout is {x.layout}", "x.to_dense()"
+    if x.is_meta:
+        return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
+    if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+        return "a function transform is running over it", "converting outside the transform"
+    return None
+
+
+def not_values(x: torch.Tensor) -> tuple[str, str] | None:
+    """Return a reason and a hint if the bytes of a tensor are not its values, else None."""
+    if is_dual(x):
+        return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
+    modes = torch._C._TorchDispatchModeKey
+    if torch._C._get_dispatch_mode(modes.PROXY) is not None:
+        return "a tracer would bake its values into the program", "converting outside the trace"
+    if torch._C._get_dispatch_mode(modes.FAKE) is not None:
+        return "a fake mode is running, which computes no values", "converting outside the mode"
+    return freed(x)
+
+
+def freed(x: torch.Tensor) -> tuple[str, str] | None:
+    """Return a reason and a hint if the storage is too small for the elements, else None."""
+    if x.is_contiguous():
+        reach = x.numel()
+    else:
+        reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    need = (x.storage_offset() + reach) * x.itemsize
+    if x.numel() and not x._is_zerotensor() and (not x.data_ptr() or x.untyped_storage().nbytes() < need):
+        return "its storage was freed or shrunk", "restoring the storage first"
+    return None
+
+
+def readable(x: torch.Tensor) -> torch.Tensor:
+    """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
+    if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
+        fault = freed(x)
+        if fault:
+            raise UnsupportedArrayError.build("read a torch tensor", *fault)
+    return x
+
+
+def without_pending(x: torch.Tensor) -> torch.Tensor:
+    """Return `x` with its conjugate and its negative done, bit for bit; `x` itself if none is pending.
+
+    A GPU makes one NaN of all that it negates, so there the bits of the result are made of those of `x`.
+    """
+    done = x.resolve_conj().resolve_neg()
+    if done is x or x.is_cpu or torch.compiler.is_dynamo_compiling() or is_dual(x) or not_memory(x):
+        return done
+    conj, neg = x.is_conj(), x.is_neg()
+    raw = x.detach()
+    raw = raw.conj() if conj else raw
+    raw = torch._neg_view(raw) if neg else raw
+    result, raw = (_parts(y) for y in (done.data, raw))
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[raw.itemsize]
+    result = result.view(bits).copy_(raw.view(bits))
+    for part in range(result.shape[-1]):
+        if neg != (conj and part):
+            result[..., part] ^= torch.iinfo(bits).min
+    return done
+
+
+def _parts(x: torch.Tensor) -> torch.Tensor:
+    """Return the real numbers of each element along one more axis."""
+    return torch.view_as_real(x) if x.is_complex() else x.unsqueeze(-1)
+
+
+def may_require_grad(x: torch.Tensor) -> bool:
+    """Return True if autograd records a tensor, or may: a transform hides the tensor that it wraps."""
+    if x.requires_grad or is_dual(x):
+        return True
+    return not torch.compiler.is_dynamo_compiling() and _functorch.is_functorch_wrapped_tensor(x)
+
+
+def is_leaf(x: torch.Tensor, /) -> bool:
+    """Return True if a tensor requires grad and its graph begins with it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.requires_grad and x.is_leaf
+
+
+def is_dual(x: torch.Tensor) -> bool:
+    """Return True if a tensor has a tangent of forward-mode differentiation."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+
+
+def shape_of(x: torch.Tensor) -> tuple[int, ...]:
+    """Return the shape, as far as the tensor has one."""
+    if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
+        return ()
+    return (x.size(0),) if x.is_nested else tuple(x.shape)
+
+
+def covers(x: torch.Tensor, host: HostArray) -> bool:
+    """Return True if no two elements share memory and all are inside the storage."""
+    start = x.storage_offset() * host.itemsize
+    reach = host.nbytes
+    if not host.flags.forc:
+        layout = MemoryLayout(0, host.shape, host.strides, host.itemsize)
+        if layout.may_overlap_itself():
+            return False
+        reach = layout.span()[1]
+    return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach

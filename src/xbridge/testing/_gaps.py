@@ -1,0 +1,79 @@
+"""The mark of the tests that hold a backend to a feature.
+
+A backend may declare a feature of `xbridge._core.protocol.FEATURES` as a gap. The tests of that feature must
+fail then: they are strict expected failures. So a gap that closes is noticed, and so is one that never was. A
+test skips if it can see the feature neither kept nor broken, as with a library whose other devices are not in
+this machine.
+
+The plugin reads the mark of a test as ``item.get_closest_marker(MARK).args[0]``. If that is a key of the
+backend's `gaps`, it adds ``expected_failure(gaps[key])`` to the test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from xbridge._core.protocol import FEATURES
+from xbridge.errors import XBridgeError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import Gap
+
+MARK = "xbridge_promise"
+"""The name of the mark, to be registered by the plugin."""
+
+
+def promise(name: str) -> pytest.MarkDecorator:
+    """Mark a test as one that fails if the feature is declared as a gap.
+
+    Parameters
+    ----------
+    name : str
+        A key of `FEATURES`.
+
+    Returns
+    -------
+    pytest.MarkDecorator
+        The mark `xbridge_promise`, with the name as its argument.
+
+    Raises
+    ------
+    KeyError
+        There is no such feature, so no backend could ever declare the gap.
+
+    Examples
+    --------
+    >>> promise("autograd").mark.name, promise("autograd").mark.args
+    ('xbridge_promise', ('autograd',))
+    """
+    if name not in FEATURES:
+        raise KeyError(name)
+    mark: pytest.MarkDecorator = getattr(pytest.mark, MARK)
+    return mark.with_args(name)
+
+
+def expected_failure(gap: Gap) -> pytest.MarkDecorator:
+    """Return the mark of a test whose feature is declared as a gap.
+
+    Parameters
+    ----------
+    gap : Gap
+        An entry of the backend's `gaps`.
+
+    Returns
+    -------
+    pytest.MarkDecorator
+        A strict `xfail`, for failures that a missing feature can have: a check that does not hold, or a
+        refusal of xbridge. Anything else that is raised is a fault.
+
+    Examples
+    --------
+    >>> from xbridge.protocol import Gap
+    >>> expected_failure(Gap("never", "boxes do not move")).mark.kwargs["reason"]
+    'never: boxes do not move'
+    """
+    return pytest.mark.xfail(
+        strict=True, reason=str(gap), raises=(AssertionError, XBridgeError, pytest.fail.Exception)
+    )

@@ -1,0 +1,305 @@
+"""The backends and devices that every test with the fixture `backend` runs with.
+
+Both come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
+missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
+lacks a feature that a test needs, the test is skipped. If a backend declares a gap, the test of that feature
+must fail.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from xbridge._api import asarray
+from xbridge._core.devices import Device
+from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import FEATURES
+from xbridge.backends._loading import unknown
+from xbridge.backends._registry import claims, get, is_available, known_backends
+from xbridge.errors import DeviceError, OptionError, XBridgeError
+from xbridge.testing._gaps import MARK, expected_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+    from _pytest.mark import ParameterSet
+
+    from xbridge._core.protocol import Backend
+
+_ALL = "all"
+"""The word for every backend and device that is present."""
+
+_EMULATED = {"torch:emu": "xbridge.testing.emulated"}
+"""Emulated devices, each with the module that installs it."""
+
+_KINDS = ("cpu", "cuda", "xpu", "mps", "tpu", "rocm", "emu")
+"""Kinds of devices that a mark may always name, because another machine may have them."""
+
+_NEEDS = {"grad": "autograd", "device": "devices", **{word: word for word in (*FEATURES, *DTYPES)}}
+"""The words of `needs=`, and the feature or dtype that each means."""
+
+
+class BackendDevice(NamedTuple):
+    """A backend and the device for its arrays."""
+
+    id: str
+    """The word that selected it, which pytest shows after the name of the test."""
+    backend: str
+    device: Device
+
+
+class Rule(NamedTuple):
+    """The content of one mark."""
+
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    def includes(self, here: BackendDevice) -> bool:
+        """Return True if the mark does not exclude the combination."""
+        chosen = not self.only or any(_matches(word, here) for word in self.only)
+        return chosen and not any(_matches(word, here) for word in self.skip)
+
+
+_PLACES = pytest.StashKey[tuple[BackendDevice, ...]]()
+
+
+def places(config: pytest.Config) -> tuple[BackendDevice, ...]:
+    """Return every backend and device of the run, in the order of the option.
+
+    Parameters
+    ----------
+    config : pytest.Config
+        With the option and the ini value `xbridge`; if both are empty, every backend that is available.
+
+    Returns
+    -------
+    tuple of BackendDevice
+        The same tuple for each call.
+
+    Raises
+    ------
+    pytest.UsageError
+        A name is unknown, or its library or device is missing.
+    """
+    if _PLACES not in config.stash:
+        try:
+            asked = _asked(config)
+            for word in asked:
+                _install_emulated(word)
+            found = [here for word in asked for here in _places(word)]
+        except XBridgeError as error:
+            where = "--xbridge" if config.getoption("xbridge") else "xbridge in the configuration file"
+            raise pytest.UsageError(f"{where}: {error}") from error
+        config.stash[_PLACES] = tuple(dict.fromkeys(found))
+    return config.stash[_PLACES]
+
+
+def place(word: str) -> BackendDevice:
+    """Return the backend and device that a word means.
+
+    Parameters
+    ----------
+    word : str
+        `backend`, for a device that is not its default if it has one; `backend:kind`; or
+        `backend:kind:index`.
+
+    Returns
+    -------
+    BackendDevice
+        With the word as its id.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError, DeviceError
+        The backend or the device is missing.
+
+    Examples
+    --------
+    >>> place("numpy")
+    BackendDevice(id='numpy', backend='numpy', device='cpu')
+    """
+    name, colon, kind = word.partition(":")
+    module = get(name)
+    here = module.devices()
+    if not colon:
+        return BackendDevice(word, name, (*here[1:], here[0])[0])
+    wanted = Device(kind)
+    fit = [device for device in here if wanted in (device, device.kind)]
+    if not fit:
+        raise DeviceError.build(
+            f"test {word!r}", f"the devices of {name} here are {', '.join(here)}", f"{name}:{here[-1]}"
+        )
+    return BackendDevice(word, name, fit[0])
+
+
+def params(function: pytest.Item) -> list[ParameterSet]:
+    """Return the parameters of a test: a backend and device each, with its marks.
+
+    Parameters
+    ----------
+    function : pytest.Item
+        A test function with its marks, including those of its class and module.
+
+    Returns
+    -------
+    list of ParameterSet
+        One for each combination that no mark excludes; if none is left, a single one that is skipped.
+    """
+    everywhere = places(function.config)
+    try:
+        rules = [_rule(mark) for mark in function.iter_markers("xbridge")]
+    except XBridgeError as error:
+        pytest.fail(f"{function.nodeid}: {error}", pytrace=False)
+    promises = [mark.args[0] for mark in function.iter_markers(MARK)]
+    found = []
+    for here in everywhere:
+        if all(rule.includes(here) for rule in rules):
+            lacks = [reason for rule in rules for need in rule.needs if (reason := _lack(here, need))]
+            marks = [pytest.mark.skip(reason=reason) for reason in lacks]
+            gaps = get(here.backend).gaps
+            marks += [expected_failure(gaps[promise]) for promise in promises if promise in gaps]
+            found.append(pytest.param(here, id=here.id, marks=marks))
+    if not found:
+        ids = ", ".join(here.id for here in everywhere)
+        skipped = pytest.mark.skip(reason=f"its mark xbridge excludes all of {ids}")
+        found = [pytest.param(None, id="none", marks=skipped)]
+    return found
+
+
+def namespace(backend: str) -> ModuleType:
+    """Return the array API namespace of a backend; skip the test if the backend declares the gap.
+
+    Examples
+    --------
+    >>> namespace("numpy").__name__
+    'array_api_compat.numpy'
+    """
+    module = get(backend)
+    if "namespace" in module.gaps:
+        pytest.skip(f"{backend} has no namespace: {module.gaps['namespace']}")
+    return module.namespace(asarray(0.0, backend=backend))
+
+
+def header(config: pytest.Config) -> str:
+    """Return a line with the backends of the run, their versions and devices; for `all`, missing ones too."""
+    modules = [get(name) for name in dict.fromkeys(here.backend for here in places(config))]
+    shown = [
+        f"{' '.join((module.name, *_version(module)))} ({', '.join(module.devices())})" for module in modules
+    ]
+    if _ALL in _asked(config):
+        gone = [name for name in known_backends() if not is_available(name)]
+        shown += ["missing: " + ", ".join(map(_hint, gone))] * bool(gone)
+    installed = config.pluginmanager.list_plugin_distinfo()
+    own = [dist.version for _, dist in installed if dist.project_name == "xbridge-array"]
+    return f"{' '.join(('xbridge', *own))}: {', '.join(shown)}"
+
+
+def _hint(name: str) -> str:
+    """Return a missing backend and the command that installs it."""
+    return f"{name} ({' or '.join(claim.install for claim in claims(name))})"
+
+
+def _asked(config: pytest.Config) -> tuple[str, ...]:
+    """Return the words of the command line, of the configuration file, or all available backends."""
+    given: list[str] = config.getoption("xbridge") or config.getini("xbridge")
+    if not given:
+        return tuple(filter(is_available, known_backends()))
+    words = [word.strip() for part in given for word in part.split(",") if word.strip()]
+    if not words:
+        raise OptionError.build("choose backends", "no name is given", "--xbridge=all")
+    return tuple(words)
+
+
+def _install_emulated(word: str) -> None:
+    """Install the emulated device that a word names, before devices are listed."""
+    name, _, device = word.partition(":")
+    path = _EMULATED.get(f"{name}:{device.partition(':')[0]}")
+    if path:
+        get(name)  # raises if the library is missing
+        import_module(path).install()
+
+
+def _places(word: str) -> Iterator[BackendDevice]:
+    if word != _ALL:
+        yield place(word)
+        return
+    for name in filter(is_available, known_backends()):
+        kinds = dict.fromkeys(device.kind for device in get(name).devices())
+        yield from map(place, [name] if len(kinds) == 1 else [f"{name}:{kind}" for kind in kinds])
+
+
+def _matches(word: str, here: BackendDevice) -> bool:
+    """Return True if a word of a mark names the backend, or the backend with its device."""
+    name, device = here.backend, here.device
+    return word in (name, f"{name}:{device.kind}", f"{name}:{device}")
+
+
+def _rule(mark: pytest.Mark) -> Rule:
+    """Read a mark. An unknown word raises, because it would silently exclude nothing."""
+    strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
+    if strange:
+        raise OptionError.build(
+            "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip= or needs="
+        )
+    rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
+    for word in rule.only + rule.skip:
+        _check(word)
+    for word in rule.needs:
+        if word not in _NEEDS:
+            raise OptionError.build(
+                f"need {word!r}", "it is not a feature or a dtype", f"one of {', '.join(_NEEDS)}"
+            )
+    return rule
+
+
+def _words(field: str, given: object) -> tuple[str, ...]:
+    listed: Iterable[object] = given if isinstance(given, tuple | list | set | frozenset) else (given,)
+    words = []
+    for word in listed:
+        if not isinstance(word, str):
+            example = "grad" if field == "needs" else "numpy"
+            raise OptionError.build(
+                f"read the mark xbridge with {field}={given!r}",
+                f"{word!r} is not a string; it takes one or a list of them",
+                f"{field}={example!r}",
+            )
+        words.append(word)
+    return tuple(words)
+
+
+def _check(word: str) -> None:
+    """Raise if a word names an unknown backend or device; a missing library may have any device."""
+    name, colon, device = word.partition(":")
+    if name not in known_backends():
+        raise unknown(name, known_backends())
+    if colon and Device(device).kind not in _KINDS and is_available(name):
+        kinds = dict.fromkeys((*(here.kind for here in get(name).devices()), *_KINDS))
+        if Device(device).kind not in kinds:
+            raise DeviceError.build(
+                f"read the mark xbridge with {word!r}",
+                f"the kinds of devices are {', '.join(kinds)}",
+                f"{name}:{next(iter(kinds))}",
+            )
+
+
+def _lack(here: BackendDevice, need: str) -> str:
+    """Return why a test that needs a feature cannot run; "" if it can."""
+    module = get(here.backend)
+    gap = module.gaps.get(_NEEDS[need])
+    reason = "" if gap is None else str(gap)
+    if not reason and need in DTYPES and (unsupported := module.unsupported_dtype(need, here.device)):
+        reason = unsupported.reason
+    if not reason and _NEEDS[need] == "devices" and here.device == module.devices()[0]:
+        reason = f"its only device here is {here.device}"
+    return reason and f"{here.id} lacks {need}: {reason}"
+
+
+def _version(module: Backend) -> list[str]:
+    """Return the version of the library, if it has one."""
+    roots = [import_module(cls.__module__.partition(".")[0]) for cls in module.fast_types[:1]]
+    return [str(root.__version__) for root in roots if hasattr(root, "__version__")]

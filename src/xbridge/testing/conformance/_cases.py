@@ -1,0 +1,239 @@
+"""Arrays whose values are known, and the tests that run over them.
+
+A check is a function of a backend's name and a `Sample`. It first runs over a sweep: every layout with every
+dtype, and with every kind of shape. So a fault cannot hide in a pair that was not drawn. Hypothesis then
+draws further samples. `XBRIDGE_TEST_DTYPES` limits the dtypes of the sweep, and not those drawn.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, is_inexact
+from xbridge._host.memory import native_dtype
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+from xbridge.testing.samples.lookup import make_on, samples_of
+from xbridge.testing.samples.model import Sample
+from xbridge.testing.strategies._arrays import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+    from typing import Any, Self, TypeAlias, TypeVar
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, HostArray
+
+    Shape: TypeAlias = tuple[int, ...]
+    Example = TypeVar("Example")
+    Check: TypeAlias = Callable[[str, Sample], None]
+
+FULL_SHAPE = (3, 4)
+"""A shape with enough elements for every edge value."""
+
+SHAPES: tuple[Shape, ...] = ((), (5,), (2, 0), (1,), (2, 3, 2), (0,), (1, 2, 1, 2))
+
+
+DTYPE_OF_EACH_KIND = ("float32", "complex128", "int16", "bool")
+"""For tests in which the device matters more than the dtype."""
+
+
+DTYPES_SETTING = "XBRIDGE_TEST_DTYPES"
+"""The environment variable that names the dtypes of a sweep, such as `float32,bool`. Unset: all of them."""
+
+
+def common_dtypes(backend: str) -> tuple[str, ...]:
+    """Return the canonical dtypes that both the library and the host have."""
+    modules = get(backend), get(HOST)
+    return tuple(
+        word for word in DTYPES if not any(module.unsupported_dtype(word, CPU) for module in modules)
+    )
+
+
+def swept_dtypes(backend: str) -> tuple[str, ...]:
+    """Return the dtypes of a sweep: all common ones, or those of them that `XBRIDGE_TEST_DTYPES` names."""
+    chosen = os.environ.get(DTYPES_SETTING, "").split(",")
+    return tuple(word for word in common_dtypes(backend) if word in chosen) or common_dtypes(backend)
+
+
+def edge_values(dtype: str, shape: Shape, turn: int = 0) -> HostArray:
+    """Make values whose loss is visible: signed zeros, NaNs with a payload, ends of ranges, any bits."""
+    made = native_dtype(dtype)
+    size = int(np.prod(shape, dtype=int))
+    if made.kind == "b":
+        flags: HostArray = (np.arange(size) * 5 + turn) % 3 == 1
+        return flags.reshape(shape)
+    parts = 2 if made.kind == "c" else 1
+    code = np.dtype(f"u{made.itemsize // parts}")
+    rng = np.random.default_rng(crc32(f"{dtype} {shape} {turn}".encode()))
+    bits = rng.integers(0, np.iinfo(code).max, size * parts, code, endpoint=True)
+    ends = np.roll(np.array(_specials(dtype, code), code), turn)[: bits.size]
+    bits[: ends.size] = ends
+    values: HostArray = bits.view(made).reshape(shape)
+    return values
+
+
+def _specials(dtype: str, code: np.dtype[Any]) -> list[int]:
+    sign = 1 << 8 * code.itemsize - 1
+    ends = [sign, 1, sign - 1, 2 * sign - 1]
+    if DTYPES[dtype].kind not in ("float", "complex") or code.itemsize == 1:
+        return ends
+    part = native_dtype({"complex64": "float32", "complex128": "float64"}.get(dtype, dtype))
+    infinity = int(np.array(np.inf).astype(part).view(code))
+    quiet = infinity | infinity >> 1
+    return [*ends, infinity, infinity | sign, infinity + 1, quiet + 5, quiet | sign | 3, infinity - 1]
+
+
+def make_sample(name: str, layout: str, values: HostArray, device: Device = CPU) -> Sample:
+    """Make a sample of these values in that layout. If a device lacks the layout, move it there."""
+    cases = samples_of(name).cases
+    case = cases[layout]
+    values = case.fold(values) if case.fold else values
+    writable = case.writable if case.is_on(device) else any(other.writable for other in cases.values())
+    return Sample(make_on(get(name), case, values, device), values, layout, case.tracked, writable)
+
+
+def variants(name: str, layout: str, values: HostArray, device: Device = CPU) -> Iterator[Sample]:
+    """Yield a sample with that layout, then a read-only one, then one that requires grad."""
+    case = samples_of(name).cases[layout]
+    yield (first := make_sample(name, layout, values, device))
+    if case.as_readonly and case.writable and case.is_on(device):
+        yield first._replace(
+            array=case.as_readonly(make_sample(name, layout, values, device).array), writable=False
+        )
+    if case.require_grad and is_inexact(values.dtype.name):
+        array = case.require_grad(make_sample(name, layout, values, device).array)
+        yield first._replace(array=array, tracked=True, writable=False)
+
+
+def plain_array(name: str, values: HostArray) -> Array:
+    """Make an ordinary array: without a graph, and writable if the library has writable arrays."""
+    cases = samples_of(name).cases
+    fit = [
+        layout
+        for layout, case in cases.items()
+        if not (case.tracked or case.fold) and case.takes(values.dtype.name, values.shape)
+    ]
+    return make_sample(name, max(fit, key=lambda layout: cases[layout].writable), values).array
+
+
+def sweep(name: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
+    """Yield samples of every layout with every dtype, and with every kind of shape in one dtype."""
+    usual = [*filter(common_dtypes(name).__contains__, ("float32", "complex64")), *dtypes]
+    for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
+        pairs: list[tuple[str, Shape]] = [
+            (dtype, FULL_SHAPE) for dtype in dtypes if case.takes(dtype, FULL_SHAPE)
+        ]
+        for shape in SHAPES:
+            pairs += [(dtype, shape) for dtype in usual if case.takes(dtype, shape)][:1]
+        for dtype, shape in pairs:
+            yield from variants(name, layout, edge_values(dtype, shape, turn))
+
+
+def sweep_devices(name: str) -> Iterator[Sample]:
+    """Yield samples of every layout on every device but the host, with a dtype of each kind.
+
+    No sample was read or waited for before.
+    """
+    module = get(name)
+    for device in module.devices():
+        away = device != module.devices()[0]
+        here = [dtype for dtype in DTYPE_OF_EACH_KIND if away and not module.unsupported_dtype(dtype, device)]
+        for turn, (layout, case) in enumerate(samples_of(name).cases.items()):
+            for dtype, shape in [
+                *((dtype, FULL_SHAPE) for dtype in here),
+                *((dtype, ()) for dtype in here[:1]),
+            ]:
+                if case.takes(dtype, shape):
+                    yield from variants(name, layout, edge_values(dtype, shape, turn), device)
+
+
+def for_own_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays in host memory."""
+    return _over(check, lambda backend: backend)
+
+
+def for_device_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays on other devices than the host."""
+
+    @wraps(check)
+    def test(backend: str) -> None:
+        for sample in sweep_devices(backend):
+            with _SampleNote(sample):
+                check(backend, sample)
+
+    del test.__wrapped__
+    return test
+
+
+def for_all_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over the backend's arrays on all devices."""
+    at_home, away = for_own_arrays(check), for_device_arrays(check)
+
+    @wraps(check)
+    def test(backend: str) -> None:
+        at_home(backend)
+        away(backend)
+
+    del test.__wrapped__
+    return test
+
+
+def for_host_arrays(check: Check) -> Callable[[str], None]:
+    """Make a test that runs over NumPy arrays of the dtypes that the backend has."""
+    return _over(check, lambda _: HOST)
+
+
+def _over(check: Check, origin: Callable[[str], str]) -> Callable[[str], None]:
+    @wraps(check)
+    def test(backend: str) -> None:
+        name = origin(backend)
+        for sample in sweep(name, swept_dtypes(backend)):
+            with _SampleNote(sample):
+                check(backend, sample)
+        drawn = samples(name, dtypes=st.sampled_from(common_dtypes(backend)), devices="cpu")
+        run_examples(drawn, lambda sample: check(backend, sample), check.__name__, share=4)
+
+    del test.__wrapped__  # pytest would ask for the arguments of the check
+    return test
+
+
+def run_examples(
+    drawn: st.SearchStrategy[Example], check: Callable[[Example], None], name: str, *, share: int = 1
+) -> None:
+    """Run a check on as many examples as the current settings say, or on a share of them."""
+
+    def trial(example: Example) -> None:
+        check(example)
+
+    trial.__name__ = name  # Hypothesis stores failures under this name
+    count = -(-settings().max_examples // share)
+    patient = settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    patient(given(drawn)(trial))()
+
+
+class _SampleNote:
+    """A context that adds a note on the sample to an exception."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            values = self.sample.values
+            error.add_note(
+                f"the array has the layout {self.sample.layout!r}; it holds {values.dtype} of shape "
+                f"{values.shape}:\n{values!r}"
+            )

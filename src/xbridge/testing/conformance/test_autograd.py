@@ -1,0 +1,205 @@
+"""Gradients: a graph is kept within the library, ends outside of it, and is never changed by xbridge."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from xbridge._api import asarray, to_backend, to_numpy
+from xbridge._core.dtypes import is_inexact
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+from xbridge.errors import CopyError, GradientError
+from xbridge.testing._gaps import promise
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    for_all_arrays,
+    for_host_arrays,
+    sweep,
+    sweep_devices,
+    swept_dtypes,
+)
+from xbridge.testing.conformance._probes import disjoint, error_of, memory_of, read, same_bits
+from xbridge.testing.samples.lookup import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xbridge._core.protocol import Array
+    from xbridge.testing.samples.model import Sample
+
+
+def _arrays_with_grad(backend: str) -> Iterator[Sample]:
+    return (sample for sample in _arrays_on_all_devices(backend, swept_dtypes(backend)) if sample.tracked)
+
+
+def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
+    return chain(sweep(backend, dtypes), sweep_devices(backend))
+
+
+def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
+    """Return True if a gradient of the result reaches the source, or the samples cannot find out."""
+    reaches = getattr(samples_of(backend), "reaches", lambda *_: True)
+    return get(backend).array_info(result).requires_grad and (result is source or reaches(result, source))
+
+
+# -- within the library --------------------------------------------------------------------------
+
+
+@promise("autograd")
+def test_gradients_flow_through_every_step_within_the_library(backend: str) -> None:
+    module = get(backend)
+    assert module.is_grad_enabled(), "gradients are not recorded"
+    assert list(_arrays_with_grad(backend)), "no sample requires grad"
+    for sample in _arrays_with_grad(backend):
+        x = sample.array
+        here, kind = module.array_info(x).device, sample.values.dtype.name[:3]
+        others = [
+            word
+            for word in common_dtypes(backend)
+            if word[:3] == kind and not module.unsupported_dtype(word, here)
+        ]
+        made = [to_backend(x, backend, copy=True), module.copy(x), asarray([x, x]), module.stack([x], (1,))]
+        made += [to_backend(x, backend, dtype=word, grad=grad) for word in others for grad in (None, "keep")]
+        made += [to_backend(x, backend, copy=True, grad="keep"), module.astype(x, others[0])]
+        for device in module.devices():
+            if module.unsupported_dtype(sample.values.dtype.name, device):
+                continue
+            made += [
+                to_backend(x, backend, device=device),
+                to_backend(x, backend, device=device, grad="keep"),
+            ]
+        assert all(gradient_reaches(backend, result, x) for result in made), (sample.layout, here)
+
+
+@promise("autograd")
+def test_requires_grad_makes_a_new_leaf_over_the_memory(backend: str) -> None:
+    module = get(backend)
+    trackable = {layout for layout, case in samples_of(backend).cases.items() if case.require_grad}
+    assert trackable, "no sample can require grad"
+    for sample in _arrays_on_all_devices(backend, tuple(filter(is_inexact, swept_dtypes(backend)))):
+        dtype = sample.values.dtype.name
+        if sample.tracked or sample.layout not in trackable or not is_inexact(dtype):
+            continue
+        x = sample.array
+        made = [
+            asarray(x, requires_grad=True),
+            asarray(x, requires_grad=True, copy=True),
+            module.require_grad(x),
+        ]
+        for leaf, shares in zip(made, (True, False, True), strict=True):
+            assert leaf is not x
+            assert module.array_info(leaf).requires_grad
+            assert not module.array_info(x).requires_grad, "the array itself was changed"
+            assert shares_or_not(backend, leaf, x, shares=shares), sample.layout
+            assert same_bits(read(backend, leaf), sample.values)
+            assert not has_graph(backend, leaf, x)
+
+
+def shares_or_not(backend: str, leaf: Array, x: Array, *, shares: bool) -> bool:
+    """Return True if a leaf shares memory with its source exactly if it should."""
+    return (
+        disjoint(memory_of(backend, leaf), memory_of(backend, x)) is not shares
+        or 0 in memory_of(backend, x).shape
+    )
+
+
+def has_graph(backend: str, leaf: Array, x: Array) -> bool:
+    """Return True if the samples find a graph from the leaf to the array."""
+    reaches = getattr(samples_of(backend), "reaches", None)
+    return reaches is not None and bool(reaches(leaf, x))
+
+
+@promise("autograd")
+def test_requires_grad_makes_a_leaf_of_a_host_array(backend: str) -> None:
+    for dtype in filter(is_inexact, swept_dtypes(backend)):
+        host = edge_values(dtype, FULL_SHAPE)
+        leaf = asarray(host, backend=backend, requires_grad=True)
+        assert get(backend).array_info(leaf).requires_grad
+        assert same_bits(read(backend, leaf), host)
+
+
+def test_a_new_leaf_over_a_graph_requires_grad_detach(backend: str) -> None:
+    for sample in _arrays_with_grad(backend):
+        x = sample.array
+        # A leaf that does not change is returned as it is.
+        assert isinstance(error_of(asarray, x, requires_grad=True, copy=True), GradientError)
+        refused = error_of(asarray, x, requires_grad=True)
+        assert isinstance(refused, GradientError) or asarray(x, requires_grad=True) is x
+        leaf = asarray(x, requires_grad=True, grad="detach")
+        assert get(backend).array_info(leaf).requires_grad
+        assert not has_graph(backend, leaf, x)
+
+
+# -- out of the library --------------------------------------------------------------------------
+
+
+@for_all_arrays
+def test_grad_keep_raises_if_the_graph_would_end(backend: str, sample: Sample) -> None:
+    x = sample.array
+    if sample.tracked:
+        assert isinstance(error_of(to_numpy, x, grad="keep"), GradientError)
+        assert isinstance(error_of(to_backend, x, backend, grad="keep", dtype="bool"), GradientError) or (
+            sample.values.dtype.kind == "c"
+        )
+    else:
+        assert same_bits(read(HOST, to_numpy(x, grad="keep")), sample.values)
+
+
+@for_all_arrays
+def test_grad_detach_ends_the_graph_and_keeps_its_source(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    results = [to_backend(x, backend, grad="detach"), to_backend(x, backend, grad="detach", copy=True)]
+    for result in results:
+        assert not module.array_info(result).requires_grad
+        assert same_bits(read(backend, result), sample.values)
+        if sample.tracked:
+            assert (
+                disjoint(memory_of(backend, result), memory_of(backend, x))
+                or not module.memory_layout(result).writable
+            )
+            assert module.array_info(x).requires_grad
+        assert not has_graph(backend, result, x) or result is x
+    if not sample.tracked:
+        assert results[0] is x
+
+
+@for_all_arrays
+def test_detach_returns_the_same_memory_without_a_graph(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    bare = module.detach(x)
+    assert module.array_info(bare) == module.array_info(x)._replace(requires_grad=False)
+    assert module.array_info(x).requires_grad is sample.tracked
+    assert memory_of(backend, bare)[:4] == memory_of(backend, x)[:4]
+    if sample.tracked and sample.values.size and not (module.readonly or module.assumes_immutable):
+        refused = error_of(to_backend, x, backend, grad="detach", copy=False)
+        assert isinstance(refused, CopyError), "autograd would not see a write to the result"
+    else:
+        shared = to_backend(x, backend, grad="detach", copy=False)
+        assert memory_of(backend, shared)[:4] == memory_of(backend, x)[:4]
+    assert same_bits(read(backend, bare), sample.values)
+
+
+@for_host_arrays
+def test_an_array_from_the_host_does_not_require_grad(backend: str, sample: Sample) -> None:
+    for options in ({}, {"copy": True}, {"grad": "keep"}, {"grad": "detach"}):
+        x = to_backend(sample.array, backend, **options)
+        assert get(backend).array_info(x).requires_grad is False
+        assert same_bits(read(backend, x), sample.values)
+
+
+def test_requires_grad_raises_if_gradients_are_unsupported(backend: str) -> None:
+    module = get(backend)
+    whole = np.arange(3, dtype="int32" if "int32" in common_dtypes(backend) else common_dtypes(backend)[0])
+    with pytest.raises(GradientError, match="try "):
+        asarray(whole, backend=backend, requires_grad=True)
+    if not module.autograd:
+        x = to_backend(edge_values("float32", FULL_SHAPE), backend)
+        for require_grad in (module.require_grad, lambda x: asarray(x, requires_grad=True)):
+            with pytest.raises(GradientError, match="try "):
+                require_grad(x)

@@ -1,0 +1,170 @@
+"""The fast path: it agrees with the plan, or declines, and caches no array.
+
+``device="cpu"`` does not change an array on the host, but takes the planned path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xbridge._api import asarray, to_backend, to_numpy
+from xbridge._host.memory import native_dtype
+from xbridge.backends import HOST
+from xbridge.backends._registry import fast_converters, get
+from xbridge.testing.conformance._cases import (
+    FULL_SHAPE,
+    common_dtypes,
+    edge_values,
+    for_host_arrays,
+    for_own_arrays,
+    make_sample,
+)
+from xbridge.testing.conformance._probes import (
+    default_device,
+    disjoint,
+    flip_bits,
+    memory_of,
+    read,
+    same_bits,
+    same_memory,
+)
+from xbridge.testing.samples.lookup import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Array
+    from xbridge.testing.samples.model import Sample
+
+
+def assert_same_result(target: str, direct: Array, planned: Array, source: tuple[str, Array]) -> None:
+    """Assert that a direct and a planned result have the same type, values, memory and flags."""
+    module, (name, x) = get(target), source
+    assert type(direct) is type(planned)
+    assert module.array_info(direct) == module.array_info(planned)
+    assert same_bits(read(target, direct), read(target, planned))
+    assert memory_of(target, direct).writable is memory_of(target, planned).writable, (
+        "only one of them is writable"
+    )
+    shared = [same_memory(memory_of(target, y), memory_of(name, x)) for y in (direct, planned)]
+    assert shared[0] is shared[1], "only one of them shares the memory"
+    assert shared[0] or disjoint(memory_of(target, direct), memory_of(name, x))
+
+
+@for_own_arrays
+def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    planned = to_backend(x, HOST, device="cpu")
+    assert_same_result(HOST, to_numpy(x), planned, (backend, x))
+    if type(x) in module.fast_types:
+        direct = module.fast_to_numpy(x)
+        if direct is not None:
+            assert type(direct) is np.ndarray or backend == HOST
+            assert_same_result(HOST, direct, planned, (backend, x))
+    assert asarray(x) is x
+
+
+@for_host_arrays
+def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
+    module, host = get(backend), sample.array
+    planned = to_backend(host, backend, device=default_device(backend))
+    assert_same_result(backend, to_backend(host, backend), planned, (HOST, host))
+    if type(host) in get(HOST).fast_types:
+        direct = module.fast_from_numpy(host)
+        if direct is not None:
+            assert_same_result(backend, direct, planned, (HOST, host))
+
+
+def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
+    module = get(backend)
+    for what, make in samples_of(backend).refused.items():
+        if backend != HOST and type(make()) in module.fast_types:
+            assert module.fast_to_numpy(make()) is None, what
+    for what, make in samples_of(HOST).refused.items():
+        if backend != HOST and type(make()) in get(HOST).fast_types:
+            assert module.fast_from_numpy(make()) is None, what
+
+
+def test_every_fast_type_takes_the_fast_path(backend: str) -> None:
+    to_numpy(
+        make_sample(backend, next(iter(samples_of(backend).cases)), edge_values("float32", FULL_SHAPE)).array
+    )
+    assert set(get(backend).fast_types) <= set(fast_converters[HOST])
+    assert set(get(HOST).fast_types) <= set(fast_converters[backend])
+
+
+# -- no array is cached --------------------------------------------------------------------------
+
+
+def _conversions(backend: str) -> list[tuple[str, Callable[[Array], Array]]]:
+    module = get(backend)
+    return [
+        (HOST, to_numpy),
+        (HOST, lambda x: to_numpy(x, copy=True)),
+        (HOST, lambda x: to_backend(x, HOST, device="cpu")),
+        (backend, lambda x: to_backend(x, backend)),
+        (backend, lambda x: to_backend(x, backend, copy=True)),
+        (backend, lambda x: to_backend(x, backend, grad="detach")),
+        (backend, lambda x: asarray([x])),
+        (backend, module.materialize),
+    ]
+
+
+def _few_dtypes(backend: str) -> list[str]:
+    """Return enough dtypes for every pending operation."""
+    return [word for word in ("float32", "complex64", "int16") if word in common_dtypes(backend)]
+
+
+def test_consecutive_arrays_are_not_confused(backend: str) -> None:
+    for dtype in _few_dtypes(backend):
+        for target, convert in _conversions(backend):
+            for layout, case in samples_of(backend).cases.items():
+                for turn in range(2 if case.takes(dtype, FULL_SHAPE) else 0):
+                    x, values, *_ = make_sample(backend, layout, edge_values(dtype, FULL_SHAPE, turn))
+                    assert same_bits(read(target, convert(x)).reshape(FULL_SHAPE), values), (layout, turn)
+                    del x
+
+
+def test_a_written_array_is_converted_again(backend: str) -> None:
+    for dtype in _few_dtypes(backend):
+        for target, convert in _conversions(backend):
+            for layout, case in samples_of(backend).cases.items():
+                if case.takes(dtype, FULL_SHAPE) and case.writable and not case.tracked:
+                    x, values, *_ = make_sample(backend, layout, edge_values(dtype, FULL_SHAPE))
+                    before = read(target, convert(x))
+                    samples_of(backend).write(x)
+                    after = read(target, convert(x)).reshape(FULL_SHAPE)
+                    assert same_bits(after, read(backend, x)), layout
+                    assert not same_bits(after, values), layout
+                    assert same_bits(before.reshape(FULL_SHAPE), values), layout
+
+
+@for_host_arrays
+def test_written_host_memory_is_converted_again(backend: str, sample: Sample) -> None:
+    host = sample.array
+    for options in ({}, {"copy": True}, {"device": default_device(backend)}):
+        to_backend(host, backend, **options)
+        flip_bits(memory_of(HOST, host), sample.values.dtype.name)
+        assert same_bits(read(backend, to_backend(host, backend, **options)), read(HOST, host))
+        flip_bits(memory_of(HOST, host), sample.values.dtype.name)
+
+
+@for_own_arrays
+def test_repeated_queries_give_the_same_answers(backend: str, sample: Sample) -> None:
+    module, x = get(backend), sample.array
+    for ask in (
+        module.array_info,
+        module.memory_layout,
+        lambda x: module.unsupported(x, leaving=True),
+        lambda x: type(to_numpy(x)),
+    ):
+        assert ask(x) == ask(x)
+    assert [module.owns(type(x)) for _ in range(2)] == [True, True]
+    assert same_bits(to_numpy(x, copy=True), to_numpy(x, copy=True))
+    assert module.devices() == module.devices()
+    assert [
+        module.unsupported_dtype(word, module.array_info(x).device) for word in common_dtypes(backend)
+    ] == [None] * len(common_dtypes(backend))
+    assert native_dtype(module.array_info(x).dtype) == sample.values.dtype

@@ -1,0 +1,100 @@
+"""Elements that the caller gives: bounds, or a strategy whose numbers the dtype must hold exactly.
+
+A number that the dtype would round is an error that names it: a test of rounded numbers is not the test that
+the caller wrote. A large array repeats one number and has a few others, so that it costs little more than a
+small one.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from sys import float_info
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from xbridge._core.dtypes import category
+from xbridge._host.memory import native_dtype
+from xbridge.errors import DTypeError, OptionError
+
+if TYPE_CHECKING:
+    from xbridge._core.protocol import HostArray
+
+    Shape: TypeAlias = tuple[int, ...]
+    Bounds: TypeAlias = tuple[float, float]
+    Bound: TypeAlias = float | np.number[Any]
+    Elements: TypeAlias = st.SearchStrategy[Any] | tuple[Bound, Bound] | None
+    Checked: TypeAlias = st.SearchStrategy[Any] | Bounds | None
+
+_SMALL = 12
+"""The largest number of elements that are drawn one by one."""
+
+
+def draw_elements(draw: st.DrawFn, dtype: str, shape: Shape, elements: st.SearchStrategy[Any]) -> HostArray:
+    """Draw a dense native array whose elements all come from a strategy."""
+    count = prod(shape)
+    values = np.empty(count, native_dtype(dtype))
+    if count > _SMALL:
+        values[...] = exactly(draw(elements), dtype)
+        places = draw(st.lists(st.integers(0, count - 1), max_size=_SMALL))
+    else:
+        places = list(range(count))
+    for place in places:
+        values[place] = exactly(draw(elements), dtype)
+    return values.reshape(shape)
+
+
+def read_elements(elements: object) -> Checked:
+    """Return the given elements after the checks that need no dtype."""
+    if elements is None or isinstance(elements, st.SearchStrategy):
+        return elements
+    if isinstance(elements, tuple) and len(elements) == 2:
+        low, high = (bound.item() if isinstance(bound, np.generic) else bound for bound in elements)
+        if _is_finite(low) and _is_finite(high) and low <= high:
+            return low, high
+    raise OptionError.build(
+        f"draw arrays with elements={elements!r}",
+        "elements are a strategy of numbers, or a tuple of two finite bounds in order",
+        "elements=(-1, 1)",
+    )
+
+
+def _is_finite(bound: object) -> bool:
+    return isinstance(bound, int | float) and abs(bound) <= float_info.max
+
+
+def has_bounds(dtype: str, elements: Checked) -> bool:
+    """Return True if the dtype has both bounds exactly, so that rounding stays within them."""
+    if not isinstance(elements, tuple):
+        return True
+    try:
+        for bound in elements:
+            exactly(bound, dtype)
+    except DTypeError:
+        return False
+    return True
+
+
+def exactly(number: Any, dtype: str) -> Any:
+    """Convert a number to the dtype exactly; a number of that dtype keeps its bits."""
+    native = native_dtype(dtype)
+    if isinstance(number, np.generic) and number.dtype == native:
+        return number
+    try:
+        with np.errstate(all="ignore"):
+            made = np.asarray(number).astype(native)
+        value = {"bool": int, "int": int, "float": float, "complex": complex}[category(dtype)](made)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise _rounded(number, dtype) from error
+    if value != number and not (value != value and number != number):  # noqa: PLR0124 -- a NaN
+        raise _rounded(number, dtype)
+    return made[()]
+
+
+def _rounded(number: object, dtype: str) -> DTypeError:
+    return DTypeError.build(
+        f"put the element {number!r} into an array of {dtype}",
+        f"no {dtype} is equal to it",
+        f"dtypes= of those that have it, elements=(-1, 1), or a strategy of numbers that {dtype} has",
+    )

@@ -1,0 +1,187 @@
+"""The options of an array, and their combinations: layouts with dtypes, shapes, devices and flags.
+
+A value is checked at once. A strategy is checked by the values that it draws.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from hypothesis import strategies as st
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import is_inexact
+from xbridge.backends._registry import get
+from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.strategies._bounds import has_bounds, read_elements
+from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypedDict, Unpack
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend
+    from xbridge.testing.strategies._bounds import Elements
+
+    Shape: TypeAlias = tuple[int, ...]
+    Fitting: TypeAlias = dict[str, list[str]]
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
+    Layouts: TypeAlias = st.SearchStrategy[str] | str | None
+    Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
+
+    class Asked(TypedDict, total=False):
+        """The options of `arrays`."""
+
+        dtypes: Dtypes
+        shapes: Shapes
+        layouts: Layouts
+        devices: Devices
+        writable: bool | None
+        requires_grad: bool | None
+        elements: Elements
+
+
+_SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
+"""Lengths of axes, by the number of axes."""
+
+SHAPES: tuple[Shape, ...] = (
+    *[()] * 5,  # more often than each other shape
+    *(shape for axes, sides in _SIDES.items() for shape in product(sides, repeat=axes)),
+    *(shape for axes in (1, 2, 3) for shape in product((0, 2), repeat=axes) if 0 in shape),
+)
+"""Shapes of few elements, the simplest first."""
+
+
+class State(NamedTuple):
+    """The flags of an array, and the step that gives them to a new array."""
+
+    tracked: bool
+    writable: bool
+    make: Callable[[Array], Array] | None = None
+
+
+MOST_STATES = 3
+"""Unchanged, read-only, tracked by autograd."""
+
+
+class ArraySpec:
+    """The checked options of an array: strategies, values, or None for an open option."""
+
+    def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
+        self.backend: Backend = get(backend)
+        self.cases = samples_of(backend).cases
+        self._asked = {word: value for word, value in asked.items() if value is not None}
+        self.elements = read_elements(asked.get("elements"))
+        self.dtypes = self._option("dtypes", read_dtype)
+        self.layouts = self._option("layouts", read_layout)
+        self.shapes = self._option("shapes", read_shape)
+        self.devices = self._option("devices", read_device)
+        self._refuse_flags()
+        self._refuse_elements()
+        self._fitting: dict[object, Fitting] = {}
+        self._here: dict[Device, list[str]] = {}
+        self._usual: dict[object, list[Shape]] = {}
+        self._refuse_what_is_never_there()
+
+    def __repr__(self) -> str:
+        """Return the options as they were written."""
+        return ", ".join(
+            [repr(self.backend.name), *(f"{word}={value!r}" for word, value in self._asked.items())]
+        )
+
+    def _option(self, word: str, read: Callable[[Backend, object], Any]) -> Any:
+        asked = self._asked.get(word)
+        if isinstance(asked, st.SearchStrategy):
+            return asked.map(lambda value: read(self.backend, value))
+        return None if asked is None else read(self.backend, asked)
+
+    def _refuse_flags(self) -> None:
+        name = self.backend.name
+        for word in ("writable", "requires_grad"):
+            flag = self._asked.get(word)
+            if flag is not None and not isinstance(flag, bool):
+                reason = "it is None, True or False"
+                raise OptionError.build(f"take {word}={flag!r}", reason, f"{word}=None")
+        unwritable = self.backend.readonly or self.backend.assumes_immutable
+        if self._asked.get("writable") is False and not unwritable:
+            raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
+        if self._asked.get("requires_grad"):
+            if not self.backend.autograd:
+                raise GradientError.build(
+                    f"draw {name} arrays that require grad", f"{name} has no gradients", "requires_grad=None"
+                )
+            if isinstance(self.dtypes, str) and not is_inexact(self.dtypes):
+                raise GradientError.build(
+                    f"draw {name} arrays of {self.dtypes} that require grad",
+                    f"no gradient flows through {self.dtypes}",
+                    "dtypes='float32'",
+                )
+
+    def _refuse_elements(self) -> None:
+        if isinstance(self.dtypes, str) and not has_bounds(self.dtypes, self.elements):
+            raise DTypeError.build(
+                f"draw {self!r}", f"{self.dtypes} does not have both bounds", "bounds that it has"
+            )
+
+    def _refuse_what_is_never_there(self) -> None:
+        dtype, layout, device = (
+            None if isinstance(option, st.SearchStrategy) else option
+            for option in (self.dtypes, self.layouts, self.devices)
+        )
+        if not isinstance(self.shapes, st.SearchStrategy) and not self.usual(dtype, layout, device or CPU):
+            raise OptionError.build(
+                f"draw arrays({self!r})", "no array fits all options", "leaving one of these open"
+            )
+
+    def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
+        """Return the given shape, or all usual ones, if an array of that shape exists."""
+        key = (dtype, layout, device)
+        if key not in self._usual:
+            shapes = SHAPES if self.shapes is None else (self.shapes,)
+            self._usual[key] = [shape for shape in shapes if any(self._pairs(dtype, layout, shape, device))]
+        return self._usual[key]
+
+    def fitting(self, dtype: str | None, layout: str | None, shape: Shape, device: Device) -> Fitting:
+        """Return the layouts that fit, each with its dtypes."""
+        key = (dtype, layout, shape, device)
+        if key not in self._fitting:
+            found: Fitting = {}
+            for name, word in self._pairs(dtype, layout, shape, device):
+                found.setdefault(name, []).append(word)
+            self._fitting[key] = found
+        return self._fitting[key]
+
+    def _pairs(
+        self, dtype: str | None, layout: str | None, shape: Shape, device: Device
+    ) -> Iterator[tuple[str, str]]:
+        for name in self.cases if layout is None else (layout,):
+            for word in self._dtypes_on(device):
+                if (
+                    dtype in (None, word)
+                    and self.cases[name].takes(word, shape)
+                    and self.states(name, word, device)
+                ):
+                    yield name, word
+
+    def _dtypes_on(self, device: Device) -> list[str]:
+        if device not in self._here:
+            self._here[device] = [w for w in dtypes_of(self.backend, device) if has_bounds(w, self.elements)]
+        return self._here[device]
+
+    def states(self, layout: str, dtype: str, device: Device) -> list[State]:
+        """Return the states that arrays of a layout can have and the options allow, the plain one first."""
+        case = self.cases[layout]
+        writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
+        is_laid = case.is_on(device)  # an array that is moved gets new memory, and stays in its graph
+        states = [
+            State(case.tracked, case.writable if is_laid else any(w.writable for w in self.cases.values()))
+        ]
+        if is_laid and case.as_readonly and case.writable:
+            states.append(State(case.tracked, writable=False, make=case.as_readonly))
+        if case.require_grad and not case.tracked and is_inexact(dtype):
+            states.append(State(tracked=True, writable=False, make=case.require_grad))
+        return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]

@@ -1,0 +1,122 @@
+"""Convert the arrays of a tree together."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.literals import NUMBERS
+from xbridge.errors import XBridgeError
+from xbridge.tree.flatten import TreeSpec
+from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from xbridge._core.protocol import Array, ArrayFn
+    from xbridge.tree.flatten import Leaf, LeafFn, Tree
+
+
+class TreeArrays:
+    """A tree, and the arrays in it.
+
+    Parameters
+    ----------
+    tree : tree
+        Any container, or a leaf.
+    alone : bool
+        Treat a leaf that is not in a container as an array, unless it is text or a number. Errors do not name
+        its path.
+    """
+
+    def __init__(self, tree: Tree, *, alone: bool = False) -> None:
+        self._spec = TreeSpec(tree)
+        self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
+        """True if the tree is a leaf that is treated as an array."""
+        kinds = self._spec.kinds
+        self.kinds: set[type] = kinds if self.alone else set(filter(is_converted, kinds))
+        """The types of the leaves that are converted."""
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays of numbers, in order, each once."""
+        kinds = self.kinds - {Fixture}
+        found = {id(x): x for x in self._spec.leaves if type(x) in kinds}
+        return [x for x in found.values() if not is_text(x)]
+
+    def map(self, convert: ArrayFn, number: LeafFn | None = None, *, fixtures: bool = True) -> Tree:
+        """Return a tree of the same form, with other arrays and other numbers.
+
+        `convert` is called once, with each array once, and with the fixtures. `number` is called with each
+        Python number. An error names the path to the leaf at which it was raised.
+        """
+        kinds = self.kinds if fixtures else self.kinds - {Fixture}
+        done = self._replaced(self._spec.leaves, kinds, partial(_once, partial(self._converted, convert)))
+        if number is not None:
+            kinds = self._spec.kinds.intersection(NUMBERS)
+            done = self._replaced(done, kinds, partial(self.each, number))
+        return self._spec.unflatten(done)
+
+    def each(self, fn: LeafFn, xs: list[Leaf]) -> list[Any]:
+        """Call a function with each leaf. An error names the path to the leaf at which it was raised."""
+        done = []
+        with _Path(self._spec) as path:
+            for x in xs:
+                path.leaf = x
+                done.append(fn(x))
+        return done
+
+    def refuse_changes(self) -> None:
+        """Raise an error if a container has other items now than at first."""
+        self._spec.refuse_changes()
+
+    def _converted(self, convert: ArrayFn, xs: list[Array]) -> list[Array]:
+        try:
+            return convert(xs)
+        except XBridgeError as error:
+            if self.alone or error.index is None:
+                raise
+            raise error.at(self._spec.name_of(xs[error.index])) from error
+
+    def _replaced(self, done: list[Any], kinds: set[type], fn: ArrayFn) -> list[Any]:
+        """Return `done`, with the results of `fn` for the leaves of these types."""
+        leaves = self._spec.leaves
+        if kinds == self._spec.kinds:
+            return fn(leaves)
+        chosen = [x for x in leaves if type(x) in kinds]
+        if not chosen:
+            return done
+        made = iter(fn(chosen))
+        return [next(made) if type(x) in kinds else y for x, y in zip(leaves, done, strict=True)]
+
+
+class _Path:
+    """Names the path to a leaf in an error of ours, and in a note on any other error."""
+
+    leaf: Leaf = None
+
+    def __init__(self, spec: TreeSpec) -> None:
+        self._spec = spec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        name = self._spec.name_of(self.leaf)
+        if isinstance(error, XBridgeError):
+            raise error.at(name) from error
+        error.add_note(f"at {name}")
+
+
+def _once(fn: ArrayFn, xs: list[Array]) -> list[Array]:
+    """Call `fn` with each array once, and return its results in the order of `xs`."""
+    if len(set(map(id, xs))) == len(xs):
+        return fn(xs)
+    distinct = dict(zip(map(id, xs), xs, strict=True))
+    done = dict(zip(distinct, fn(list(distinct.values())), strict=True))
+    return [done[id(x)] for x in xs]

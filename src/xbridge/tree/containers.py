@@ -1,0 +1,410 @@
+"""Containers: the functions that flatten each class into children, and build a similar container.
+
+A container consists of items, which its builtin base holds, and of fields. Both are read and written past the
+class, so that no code of the class runs. Such code may count, scale or refuse items.
+
+xbridge registers nothing. Classes that are registered with optree, torch or JAX are looked up first, in that
+order. Other classes are flattened by their base and their fields.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from contextlib import suppress
+from dataclasses import fields
+from enum import Enum
+from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
+from itertools import chain
+from operator import is_, is_not
+from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from xbridge._core.literals import NUMBERS
+from xbridge.backends._registry import backend_for
+from xbridge.errors import UnsupportedArrayError
+from xbridge.tree.leaf import Fixture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    _Storage = str | MemberDescriptorType
+    """The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
+
+
+class _Form(NamedTuple):
+    """The form of a container of a class that is not registered."""
+
+    model: Any
+    """The object. Only parts that cannot change are read from it later."""
+    children: list[Any]
+    """Its items, then its fields."""
+    keys: Collection[Any]
+    """The keys of its items."""
+    storages: Sequence[_Storage]
+    """The attributes that store its fields."""
+    stored: Mapping[_Storage, Any]
+    """All attributes that it stores."""
+    itself: bool
+    """True if its items are its attributes."""
+
+
+_BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
+_MISSING = object()
+_C_FUNCTION = BuiltinFunctionType
+"""The type of `__new__` in a class of C code, whose instances hold more than attributes."""
+
+
+_IS_BASE = 1 << 10
+"""The flag of a class that other classes may derive from."""
+
+
+def _is_unknown(*_: object) -> bool:
+    """Return True for a container whose changes only its class could show."""
+    return True
+
+
+class Container(NamedTuple):
+    """A class of containers."""
+
+    cls: type
+    flatten: Callable[[Any], tuple[Any, Any]]
+    """Return the children of a container, and its form: all else that is needed to build a similar one."""
+    unflatten: Callable[[Any, list[Any]], Any]
+    """Return a similar container, of a form and new children."""
+    paths: Callable[[Any, Any], list[str]]
+    """Return the path to each child as Python writes it, of the container and its form."""
+    is_same: Callable[[Any, Any], bool] = _is_unknown
+    """Return True if the container holds the objects of its form in the same order, or does not show them."""
+
+
+def find(x: object) -> Container | None:
+    """Return the container class of `x`, or None if it is a leaf."""
+    cls: Any = type(x)
+    if cls in PLAIN:
+        return PLAIN[cls]
+    if cls in (NoneType, _loaded("torch", "Size"), *NUMBERS) or backend_for(cls) is not None:
+        return None
+    return _registered(cls, x) or _unregistered(cls)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return an attribute of a module, or an empty tuple if the program has not imported it."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _registered(cls: type, x: object) -> Container | None:
+    """Return a class as the user registered it.
+
+    The libraries register builtin containers themselves, but keep less of them than this module does.
+    """
+    if cls in _BASES or _is_struct_sequence(cls):
+        return None
+    return _of_optree(cls) or _of_torch(cls) or _of_jax(cls, x)
+
+
+def _of_optree(cls: type) -> Container | None:
+    registry: Any = _loaded("optree", "register_pytree_node")
+    found = registry.get(cls) if registry else None
+    if found is None or found.type is not cls:  # optree returns an entry for every named tuple
+        return None
+    flatten, entry = found.flatten_func, found.path_entry_type
+
+    def paths(x: Any, _: object) -> list[str]:
+        children, _, *names = flatten(x)
+        given: Any = names[0] if names else None
+        entries = range(len(list(children))) if given is None else given
+        return [entry(name, cls, _loaded("optree", "PyTreeKind").CUSTOM).codify("") for name in entries]
+
+    return Container(cls, lambda x: flatten(x)[:2], found.unflatten_func, paths)
+
+
+def _of_torch(cls: type) -> Container | None:
+    found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
+    if found is None:
+        return None
+    return Container(
+        cls,
+        found.flatten_fn,
+        lambda form, parts: found.unflatten_fn(parts, form),
+        _paths_of(sys.modules["torch.utils._pytree"]),
+    )
+
+
+def _of_jax(cls: type, x: object) -> Container | None:
+    """Return a class as JAX knows it.
+
+    Not every version of JAX can look up a class, so JAX flattens one level of an object. It treats any tuple
+    with `_fields` as a named tuple.
+    """
+    tree: Any = sys.modules.get("jax.tree_util")
+    named = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    if tree is None or named or tree.all_leaves((x,)):
+        return None
+    return Container(
+        cls, lambda x: tree.tree_flatten(x, is_leaf=partial(is_not, x)), tree.tree_unflatten, _paths_of(tree)
+    )
+
+
+def _paths_of(tree: Any) -> Callable[[Any, object], list[str]]:
+    """Return a function that writes paths as a library does."""
+
+    def paths(x: Any, _: object) -> list[str]:
+        named, _ = tree.tree_flatten_with_path(x, is_leaf=partial(is_not, x))
+        return [tree.keystr(path) for path, _ in named]
+
+    return paths
+
+
+@lru_cache
+def _unregistered(cls: type) -> Container | None:
+    """Return a class by its base and its fields.
+
+    Return None if it has neither, or if its base holds more than attributes show.
+    """
+    bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _C_FUNCTION)
+    base = tuple if _is_struct_sequence(cls) else next(bases)
+    if base not in _BASES or issubclass(cls, (Enum, _loaded("torch.nn", "Module"))):
+        return None
+    if cls.__dictoffset__ and _dict_of(cls) is None:  # a class attribute named `__dict__` hides it
+        return None
+    names: list[str] = []
+    if _class_attribute(cls, "__dataclass_fields__"):
+        names += [field.name for field in fields(cast("Any", cls))]
+    names += [attribute.name for attribute in _class_attribute(cls, "__attrs_attrs__")]
+    names += ["data"] if issubclass(cls, (UserDict, UserList)) else []
+    if base is object and not names:
+        return None
+    kind = _PackedSequence if cls is _loaded("torch.nn.utils.rnn", "PackedSequence") else _Unregistered
+    return kind(cls, base, names).node
+
+
+class _Unregistered:
+    """A class that is not registered: its builtin base holds its items, and its fields have names.
+
+    An object stores a field under its name. A descriptor of the class, such as a property, may store it under
+    another name.
+    """
+
+    def __init__(self, cls: type, base: Any, names: Collection[str]) -> None:
+        self._cls, self._base, self._names = cls, base, tuple(dict.fromkeys(names))
+        self._mapping = issubclass(base, dict)
+        self._items = base.values if self._mapping else getattr(base, "__iter__", lambda _: ())
+        self._new: Callable[..., Any] = partial(base.__new__, cls)
+        self._labels: tuple[str, ...] = ()  # of the items of a tuple
+        # The fields of a struct sequence that are not items.
+        self._hidden: Callable[[Any], tuple[Any, ...]] = lambda _: ()
+        if _is_struct_sequence(cls):
+            self._new, self._labels = cls, vars(cls)["__match_args__"]
+            self._hidden = lambda x: x.__reduce__()[1][1:]
+        elif base is tuple and _class_attribute(cls, "_make"):
+            self._labels = _class_attribute(cls, "_fields")
+        inside = [(of, name, it) for of in cls.__mro__ for name, it in vars(of).items()]
+        in_force = {name: it for _, name, it in reversed(inside)}
+        self._computed = {
+            name
+            for name, it in in_force.items()
+            if isinstance(it, cached_property) or (name not in self._names and _computes(it))
+        }
+        self._dict = _dict_of(cls)
+        self._slots = [  # slots of attrs that are not fields hold computed values
+            it
+            for of, name, it in inside
+            if type(it) is MemberDescriptorType and (name in names or "__attrs_attrs__" not in vars(of))
+        ]
+        found = {name: in_force.get(name, _MISSING) for name in self._names if name not in self._computed}
+        self._storages: list[_Storage] = [
+            it if type(it) is MemberDescriptorType else name for name, it in found.items()
+        ]
+        self._described = {
+            name: it
+            for name, it in found.items()
+            if type(it) is not MemberDescriptorType and _has_any(it, "__set__", "__delete__")
+        }
+        self._defaults: dict[_Storage, Any] = {
+            name: it
+            for name, it in found.items()
+            if self._dict and it is not _MISSING and not _has_any(it, "__get__", "__set__", "__delete__")
+        }
+        self.node = Container(cls, self.flatten, self.unflatten, self.paths, self.is_same)
+
+    def flatten(self, x: Any) -> tuple[list[Any], _Form]:
+        """Return the items, read by the base, and the fields."""
+        children = list(self._items(x))
+        keys = list(self._base.keys(x)) if self._mapping else range(len(children))
+        attributes = self._dict.__get__(x) if self._dict else {}
+        itself = attributes is x  # such as a dict that is its own `__dict__`
+        stored: dict[_Storage, Any] = {}
+        if not itself:
+            stored = {name: it for name, it in dict.items(attributes) if name not in self._computed}
+        for slot in self._slots:
+            with suppress(AttributeError):  # an empty slot
+                stored[slot] = slot.__get__(x)
+        storages = [storage for storage in self._storages if storage in stored or storage in self._defaults]
+        if itself:
+            storages = []
+        else:
+            others = [storage for storage in stored if storage not in storages]
+            behind = [self._stored_for(name, others) for name in self._described if name not in stored]
+            storages += dict.fromkeys(chain.from_iterable(behind))
+        children += [
+            stored[storage] if storage in stored else self._defaults[storage] for storage in storages
+        ]
+        return children, _Form(x, children, keys, storages, stored, itself)
+
+    def unflatten(self, form: _Form, parts: list[Any]) -> Any:
+        """Return an object with new items and fields, and the other attributes.
+
+        Attributes that were computed from the fields are left out.
+        """
+        base, count = self._base, len(form.keys)
+        items = parts[:count]
+        if base is tuple and all(map(is_, parts, form.children)):
+            return form.model  # an equal tuple is the same value
+        made = self._new(items, *self._hidden(form.model)) if base is tuple else self._new()
+        stored = dict(form.stored)
+        for storage, child, part in zip(form.storages, form.children[count:], parts[count:], strict=True):
+            if storage in stored or part is not child:  # otherwise it stays the default of the class
+                stored[storage] = part
+        if form.itself:
+            self._dict.__set__(made, made)
+        self._store(made, stored)
+        if self._mapping:
+            put = self._base.__setitem__
+            for key, item in zip(form.keys, items, strict=True):
+                put(made, key, item)
+        elif base is list:
+            list.extend(made, items)
+        elif base is deque:
+            deque.__init__(made, items, vars(deque)["maxlen"].__get__(form.model))
+        return made
+
+    def _store(self, made: Any, stored: Mapping[_Storage, Any]) -> None:
+        """Write attributes without code of the class."""
+        attributes = {}
+        for storage, value in stored.items():
+            if type(storage) is MemberDescriptorType:
+                with suppress(AttributeError):  # C code may make it read-only
+                    storage.__set__(made, value)
+            else:
+                attributes[storage] = value
+        if attributes:
+            self._dict.__get__(made).update(attributes)
+
+    def _stored_for(self, name: str, others: list[_Storage]) -> list[_Storage]:
+        """Return the attributes that may store a field for its descriptor.
+
+        These are the ones with its name, such as `_x`. A property without such an attribute may use any other
+        attribute, or compute the field. Another descriptor may store it in itself.
+        """
+        word, descriptor = "_" + name.strip("_"), self._described[name]
+        found = [storage for storage in others if ("_" + _label(storage).strip("_")).endswith(word)]
+        if found:
+            return found
+        if isinstance(descriptor, property) and (others or descriptor.fset is None):
+            return others
+        raise UnsupportedArrayError.build(
+            f"flatten a {self._cls.__name__}",
+            f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
+            "attribute that stores its value",
+            f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
+        )
+
+    def paths(self, _: object, form: _Form) -> list[str]:
+        """Return paths by key or by name."""
+        items = [f"[{key!r}]" for key in form.keys]
+        items[: len(self._labels)] = [f".{label}" for label in self._labels]
+        return [*items, *(f".{_label(storage)}" for storage in form.storages)]
+
+    def is_same(self, x: Any, form: _Form) -> bool:
+        """Return True if the object has the same children under the same keys."""
+        now = self.flatten(x)[1]
+        return is_same(now.children, form.children) and (not self._mapping or is_same(now.keys, form.keys))
+
+
+def _is_struct_sequence(cls: type) -> bool:
+    """Return True if C code has made a class of tuples, such as `time.struct_time`."""
+    return cls.__bases__ == (tuple,) and "n_sequence_fields" in vars(cls) and not cls.__flags__ & _IS_BASE
+
+
+def _class_attribute(cls: type, word: str) -> Any:
+    """Return an attribute of a class or its bases, or an empty tuple. The metaclass is not used."""
+    return next((vars(of)[word] for of in cls.__mro__ if word in vars(of)), ())
+
+
+def _dict_of(cls: type) -> Any:
+    """Return the descriptor of the `__dict__` of instances, or None if they have none."""
+    return next(filter(_is_getset, (vars(of).get("__dict__") for of in cls.__mro__)), None)
+
+
+def _is_getset(it: object) -> bool:
+    return type(it) is GetSetDescriptorType
+
+
+def _label(storage: _Storage) -> str:
+    return storage.__name__ if isinstance(storage, MemberDescriptorType) else str(storage)
+
+
+def _has_any(it: object, *words: str) -> bool:
+    return any(hasattr(type(it), word) for word in words)
+
+
+def _computes(it: object) -> bool:
+    """Return True if a descriptor calls a function once, and the object stores the result under its name."""
+    if not _has_any(it, "__get__") or _has_any(it, "__set__", "__delete__") or callable(it):
+        return False
+    makes_methods = isinstance(it, (classmethod, partialmethod, singledispatchmethod))
+    return not makes_methods and any(map(callable, getattr(it, "__dict__", {}).values()))
+
+
+_UNPACKED = "torch.nn.utils.rnn.pad_packed_sequence(x)"
+
+
+class _PackedSequence(_Unregistered):
+    """A packed sequence of torch. Its lengths stay on the host, and its indices stay integers."""
+
+    def flatten(self, x: Any) -> tuple[list[Any], _Form]:
+        """Return the parts as of any named tuple, and mark those that keep their dtype."""
+        (data, *others), form = super().flatten(x)
+        fixed = [
+            each if each is None else Fixture(each, on_host=i == 0, instead=_UNPACKED)
+            for i, each in enumerate(others)
+        ]
+        return [data, *fixed], form
+
+    def unflatten(self, form: _Form, parts: list[Any]) -> Any:
+        """Return a packed sequence of arrays of any library."""
+        return super().unflatten(form, [part.array if type(part) is Fixture else part for part in parts])
+
+
+def is_same(xs: Collection[Any], ys: Collection[Any]) -> bool:
+    """Return True if both hold the same objects in the same order."""
+    return len(xs) == len(ys) and all(map(is_, xs, ys))
+
+
+def _by_number(_: object, form: Collection[Any]) -> list[str]:
+    return [f"[{i}]" for i in range(len(form))]
+
+
+def _in_dict(x: dict[Any, Any]) -> tuple[Collection[Any], dict[Any, Any]]:
+    form = x.copy()
+    return form.values(), form
+
+
+def _in_list(x: list[Any]) -> tuple[list[Any], list[Any]]:
+    form = x.copy()
+    return form, form
+
+
+PLAIN: dict[type, Container] = {
+    dict: Container(
+        dict,
+        _in_dict,
+        lambda form, parts: dict(zip(form, parts, strict=True)),
+        lambda _, form: [f"[{key!r}]" for key in form],
+        lambda x, form: is_same(x, form) and all(map(is_, x.values(), form.values())),
+    ),
+    list: Container(list, _in_list, lambda _, parts: list(parts), _by_number, is_same),
+    tuple: Container(tuple, lambda x: (x, x), lambda _, parts: tuple(parts), _by_number),
+}
+"""The classes of which nearly all trees consist."""

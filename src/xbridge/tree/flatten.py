@@ -1,0 +1,255 @@
+"""Flatten a tree into its leaves, and build another tree of the same form.
+
+Dicts, lists and tuples, of which nearly all trees consist, need no call each. A container that holds only
+leaves is flattened and built as a whole. So is a container of many such dicts, lists or tuples, such as a
+list of samples. Otherwise the walk would take longer than the conversion.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import chain, islice
+from operator import is_
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
+from xbridge.tree.containers import PLAIN, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from xbridge.tree.containers import Container
+
+    LeafFn: TypeAlias = Callable[[Any], Any]
+
+Leaf: TypeAlias = Any
+"""An object that is not flattened."""
+
+Tree: TypeAlias = Any
+"""A container of containers, down to leaves; or a leaf."""
+
+_Rows: TypeAlias = "Collection[Any]"
+_Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
+"""A container: its class, the object, its children, its form, copies of its children if they are plain and
+hold only leaves, and True if all children are leaves."""
+
+_DEEPEST = 2000
+"""The longest path on which a container that contains itself is found."""
+
+
+class TreeSpec:
+    """The form and the leaves of a tree at this moment. Later changes of its containers change nothing here.
+
+    Parameters
+    ----------
+    tree : tree
+        Any container, or a leaf.
+    """
+
+    leaves: list[Any]
+    """The leaves, in order."""
+    kinds: set[type]
+    """The types of the leaves."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.leaves = []
+        self.kinds = set()
+        self._tree = tree
+        self._containers = dict(PLAIN)
+        self._opened: list[_Opened] = []
+        try:
+            self._types_of((tree,))
+            if type(tree) in self._containers:
+                self._open(tree)
+            else:
+                self.leaves.append(tree)
+        except RecursionError:
+            raise _endless(tree) from None
+
+    @property
+    def is_leaf(self) -> bool:
+        """True if the tree itself is not a container."""
+        return not self._opened
+
+    def unflatten(self, leaves: list[Any]) -> Tree:
+        """Return a tree of the same form with other leaves."""
+        if self.is_leaf:
+            return leaves[0]
+        try:
+            return _build(self._containers, iter(self._opened), iter(leaves))
+        except RecursionError:
+            raise _endless(self._tree) from None
+
+    def refuse_changes(self) -> None:
+        """Raise an error if a container now holds other objects, or holds them in another order."""
+        for container, x, children, form, rows, _ in self._opened:
+            if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
+                raise OptionError.build(
+                    "build a tree of the same form",
+                    "a container in it has been changed meanwhile",
+                    "a function that leaves it alone",
+                )
+
+    def name_of(self, leaf: Any) -> str:
+        """Return the path to the first occurrence of a leaf, as Python writes it."""
+        todo, opened = [("tree", self._tree)], iter(self._opened)
+        while True:
+            name, x = todo.pop()
+            if x is leaf:
+                return name
+            if type(x) in self._containers:
+                container, x, children, form, rows, _ = next(opened)
+                inside = _children(container, x, children, form, name)
+                if rows:
+                    inside = [
+                        grandchild
+                        for (path, _), row in zip(inside, rows, strict=True)
+                        for grandchild in _open_anew(row, path)
+                    ]
+                todo += reversed(inside)
+
+    def _open(self, x: Any) -> None:
+        """Append the leaves and the containers in a container."""
+        container = self._containers[type(x)]
+        children, form = container.flatten(x) if container.cls in PLAIN else _flatten(container, x)
+        kinds = self._types_of(children)
+        if kinds <= self.kinds:
+            self._opened.append((container, x, children, form, (), True))
+            self.leaves.extend(children)
+            return
+        rows = _rows(children, kinds) if len(children) > 1 else ()  # a single row is faster to open by itself
+        inside: list[Any] = list(chain.from_iterable(map(dict.values, rows) if kinds == {dict} else rows))
+        if rows and self._types_of(inside) <= self.kinds:
+            self._opened.append((container, x, children, form, rows, False))
+            self.leaves.extend(inside)
+            return
+        self._opened.append((container, x, children, form, (), False))
+        within, open_, append = kinds - self.kinds, self._open, self.leaves.append
+        for child in children:
+            if type(child) in within:
+                open_(child)
+            else:
+                append(child)
+
+    def _types_of(self, objects: Collection[Any]) -> set[type]:
+        """Return the types of some objects, and look up the types that are new."""
+        kinds = set(map(type, objects))
+        for kind in kinds.difference(self.kinds, self._containers):
+            container = find(next(x for x in objects if type(x) is kind))
+            if container is None:
+                self.kinds.add(kind)
+            else:
+                self._containers[kind] = container
+        return kinds
+
+
+def _rows(children: Collection[Any], kinds: set[type]) -> _Rows:
+    """Return copies of children that are all dicts, all lists or all tuples, and nothing for others."""
+    if kinds == {dict}:
+        return list(map(dict.copy, children))
+    if kinds == {list}:
+        return list(map(list.copy, children))
+    return children if kinds == {tuple} else ()
+
+
+def _are_same(rows: _Rows, copies: _Rows) -> bool:
+    """Return True if plain containers of one class hold the same objects as their copies."""
+    inside = chain.from_iterable
+    if list(map(len, rows)) != list(map(len, copies)) or not all(map(is_, inside(rows), inside(copies))):
+        return False
+    if type(next(iter(rows))) is not dict:
+        return True
+    return all(map(is_, inside(map(dict.values, rows)), inside(map(dict.values, copies))))
+
+
+def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves: Iterator[Any]) -> Any:
+    """Build the next container of the next leaves."""
+    container, _, children, form, rows, are_leaves = next(opened)
+    parts: Any
+    if are_leaves:
+        parts = islice(leaves, len(children))
+    elif rows:
+        parts = _build_rows(rows, leaves)
+    else:
+        parts = [
+            _build(containers, opened, leaves) if type(x) in containers else next(leaves) for x in children
+        ]
+    return (
+        container.unflatten(form, parts)
+        if container.cls in PLAIN
+        else _unflatten(container, form, list(parts))
+    )
+
+
+def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
+    """Build plain containers like these of the next leaves."""
+    kind: Any = type(next(iter(rows)))
+    if kind is dict:
+        return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
+    return [kind(islice(leaves, len(row))) for row in rows]
+
+
+def _unflatten(container: Container, form: Any, parts: list[Any]) -> Any:
+    """Build any container."""
+    with _chained(f"build a {container.cls.__name__}"):
+        return container.unflatten(form, parts)
+
+
+def _chained(action: str) -> Chained:
+    """Chain errors that a class raises to an error of ours, except for a recursion without end."""
+
+    def failed(error: Exception) -> UnsupportedArrayError:
+        if isinstance(error, RecursionError):
+            raise error
+        return UnsupportedArrayError.build(action, f"its class failed with {error!r}", "its parts one by one")
+
+    return Chained(failed)
+
+
+def _children(
+    container: Container, x: Any, children: Collection[Any], form: Any, name: str
+) -> list[tuple[str, Any]]:
+    """Return the children of a container with their paths, or indices if its class does not give paths."""
+    paths: list[str] = []
+    with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {container.cls.__name__}"):
+        paths = container.paths(x, form)
+    if len(paths) != len(children):
+        paths = [f"[<flat index {i}>]" for i in range(len(children))]
+    return [(name + path, child) for path, child in zip(paths, children, strict=True)]
+
+
+def _open_anew(x: Any, name: str) -> list[tuple[str, Any]]:
+    """Return the children of an object with their paths. A leaf has none."""
+    container = find(x)
+    return [] if container is None else _children(container, x, *_flatten(container, x), name)
+
+
+def _endless(tree: Tree) -> OptionError:
+    """Return the error for a container that contains itself, or for too many containers in each other."""
+    with suppress(RecursionError):  # a class may raise it while it is flattened
+        todo = [(tree, iter(_open_anew(tree, "tree")))]
+        around, done = {id(tree): "tree"}, set()
+        while todo and len(todo) < _DEEPEST:
+            x, children = todo[-1]
+            name, child = next(children, ("", None))
+            if not name:
+                done.add(id(x))
+                del around[id(x)]
+                todo.pop()
+            elif id(child) in around:
+                return OptionError.build(
+                    "walk this tree",
+                    f"{name} is {around[id(child)]} again, so it has no end",
+                    "a tree without it",
+                )
+            elif id(child) not in done and find(child) is not None:
+                around[id(child)] = name
+                todo.append((child, iter(_open_anew(child, name))))
+    return OptionError.build("walk this tree", "it is nested too deep for Python's stack", "a flatter one")
+
+
+def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
+    """Flatten any container: return its children and its form."""
+    with _chained(f"flatten a {container.cls.__name__}"):
+        children, form = container.flatten(x)
+        return list(children), form

@@ -1,0 +1,209 @@
+"""The verbs that convert trees."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.entry_points import entry_point
+from xbridge._engine import verbs
+from xbridge._engine.source import resolve_source
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+from xbridge.errors import OptionError
+from xbridge.tree.batch import TreeArrays
+from xbridge.tree.leaf import leaf_converter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Array, Backend
+    from xbridge.tree.flatten import Tree
+
+
+@entry_point
+def to_backend(
+    tree: Tree,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+) -> Tree:
+    """Convert every array in a tree.
+
+    Parameters
+    ----------
+    tree : tree
+        Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes, packed sequences and
+        classes that are registered with optree, torch or JAX, nested to any depth; or an array. Arrays are
+        those of registered libraries, and NumPy scalars.
+    backend, device, dtype, copy, grad
+        As for `xbridge.to_backend`, for each array.
+    scalars : bool
+        True to convert Python numbers too, as `xbridge.asarray` does.
+
+    Returns
+    -------
+    tree
+        New containers of the same types, with their keys in the same order, and all other leaves as they
+        are, including arrays of text. An array that occurs several times is converted once. Views that
+        share memory still share it if they are not copied. Each copy has its own memory, but small arrays
+        that are moved to or from a device are stored side by side in one piece.
+
+    Raises
+    ------
+    OptionError
+        The tree contains itself, or is too deep for Python's stack.
+    XBridgeError
+        As for `xbridge.to_backend`. An error about one array begins with its path, such as
+        ``tree['image'][3]``. Nothing is returned then, and the tree is unchanged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> batch = {"image": np.zeros((2, 3)), "label": (np.ones(2, "int64"), ["cat", "dog"])}
+    >>> to_backend(batch, "torch", dtype="default")
+    {'image': tensor([[0., 0., 0.],
+            [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
+    """
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    return _converted(TreeArrays(tree), get(backend), keywords, scalars=scalars)
+
+
+@entry_point
+def to_numpy(
+    tree: Tree,
+    /,
+    *,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+) -> Tree:
+    """Convert every array in a tree to NumPy.
+
+    Parameters
+    ----------
+    tree, dtype, copy, grad, scalars
+        As for `xbridge.tree.to_backend`.
+
+    Returns
+    -------
+    tree
+        As from `xbridge.tree.to_backend`; the arrays as from `xbridge.to_numpy`.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
+    {'loss': array(0.5, dtype=float32), 'step': 3}
+    """
+    return to_backend(tree, HOST, dtype=dtype, copy=copy, grad=grad, scalars=scalars)
+
+
+@entry_point
+def align(
+    *trees: Tree,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> tuple[Tree, ...]:
+    """Bring all arrays of some trees to one backend and one device.
+
+    Parameters
+    ----------
+    *trees : tree
+        As for `xbridge.tree.to_backend`.
+    like, backend, device, dtype, copy, grad
+        As for `xbridge.align`. With neither `like` nor `backend`, the first array of the first tree that
+        has one decides.
+
+    Returns
+    -------
+    tuple
+        One tree for each argument, in order. Python numbers are unchanged.
+
+    Raises
+    ------
+    XBridgeError
+        As for `xbridge.tree.to_backend`; ``tree[1]`` is the second argument.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
+    ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
+    """
+    batch = TreeArrays(trees)
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    target, options = verbs.choose_target(
+        [resolve_source(x) for x in batch.arrays], like, backend, **keywords
+    )
+    aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
+    return aligned
+
+
+@entry_point
+def map(  # noqa: A001 -- other libraries have this name too
+    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False
+) -> Tree:
+    """Call a function on every array in a tree.
+
+    Parameters
+    ----------
+    fn : callable
+        From an array to anything.
+    tree : tree
+        As for `xbridge.tree.to_backend`. The lengths and indices of a packed sequence are its form, and
+        are not arrays of the caller.
+    scalars : bool
+        True to call `fn` on Python numbers too.
+
+    Returns
+    -------
+    tree
+        As from `xbridge.tree.to_backend`, with the results of `fn`.
+
+    Raises
+    ------
+    OptionError
+        `fn` is not a function, or it changed a container of the tree while it ran.
+    Exception
+        Any exception of `fn`, with a note of the path to the array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> map(np.shape, [np.ones((2, 3)), {"y": np.ones(4)}, None])
+    [(2, 3), {'y': (4,)}, None]
+    """
+    if not callable(fn):
+        raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
+    batch = TreeArrays(tree)
+    done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
+    batch.refuse_changes()
+    return done
+
+
+def _converted(
+    batch: TreeArrays, target: Backend, keywords: dict[str, Any], *, scalars: bool = False
+) -> Tree:
+    """Convert the arrays of a tree, and with `scalars` its Python numbers."""
+    number = None
+    if scalars:
+        number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
+    return batch.map(leaf_converter(target, keywords, batch.kinds), number)

@@ -1,0 +1,365 @@
+"""Advice leads to a result: what a message ends in is typed into the call that failed, and run."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import re
+from concurrent.futures import Future
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import advice
+import numpy as np
+import pytest
+from exporters import Exporter
+
+import xbridge
+from xbridge import tree
+from xbridge.testing import strategies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(xbridge.__file__).parent
+A = np.arange(3.0)
+
+
+class Metres(np.ndarray[Any, np.dtype[Any]]):
+    """What a library of units would make of an array."""
+
+
+def ungraded(x: Any, **options: Any) -> object:
+    """A conversion within torch while gradients are off."""
+    import torch
+
+    with torch.no_grad():
+        return xbridge.to_backend(x, "torch", **options)
+
+
+def transformed(x: Any, **options: Any) -> object:
+    """A conversion of each row, inside torch's `vmap`."""
+    import torch
+
+    return torch.func.vmap(lambda row: xbridge.asarray(row, **options))(x)
+
+
+NAMES: dict[str, Any] = {
+    "ungraded": ungraded,
+    "transformed": transformed,
+    "Metres": Metres,
+    **{name: getattr(xbridge, name) for name in xbridge.__all__},
+    **{name: getattr(strategies, name) for name in strategies.__all__},
+    "xbridge": xbridge,
+    "tree": tree,
+    "np": np,
+    "numpy": np,
+    "A": A,
+    "masked": np.ma.masked_array(A, mask=[True, False, True]),
+    "Fraction": Fraction,
+    "Future": Future,
+    "MappingProxyType": MappingProxyType,
+    "array": array,
+    "Exporter": Exporter,
+    "dtype": "u1",
+    "shape": (2,),
+    "value": 0.0,
+    "fn": np.sum,
+    "function": lambda x: x.sum(),
+    "batch": [A],
+    "restored": lambda *xs, to: xbridge.align_back(*xs)[1](A, to=to),
+    "waited": lambda x, timeout: xbridge.transfer(x, "numpy").result(timeout),
+}
+
+CALLS = [
+    "to_backend(A, 'nunpy')",
+    "to_backend(A, backend='JAX', dtype='f4')",
+    "is_available(register_backend(3, 'module'))",
+    "to_backend(A, 'numpy', copy='no')",
+    "to_backend(A, 'numpy', grad='drop')",
+    "asarray(A, requires_grad=1)",
+    "to_backend(A, 'numpy', dtype='flaot32')",
+    "to_backend(A, 'numpy', dtype='double')",
+    "to_backend(A, 'numpy', dtype='>f8')",
+    "to_backend(A, 'numpy', device='cuda:x')",
+    "to_backend(A, 'numpy', device=-1)",
+    "to_backend(A, 'numpy', device=object())",
+    "to_backend(A, 'numpy', device='cuda')",
+    "to_backend(A, 'torch', device='cuda:77')",
+    "to_backend(A, 'torch', device='mps:7')",
+    "to_backend(torch.ones(2), 'torch', device='xpu:77')",
+    "align(torch.ones(2), device=77)",
+    "to_backend(A, 'array_api_strict', device='cuda')",
+    "to_backend(A, 'dask', device='cuda')",
+    "to_backend(jnp.ones(2), 'jax', device='tpu:7')",
+    "transfer(A, 'array_api_strict', device='no_x64:3')",
+    "transfer(A, 'torch', device='cuda:77')",
+    "to_backend(A, 'numpy', dtype='float32', copy=False)",
+    "to_backend(A[::-1], 'torch', copy=False)",
+    "asarray([A], copy=False)",
+    "to_numpy(np.float64(1), copy=False)",
+    "to_numpy(A * 1j, dtype='float64')",
+    "asarray(np.arange(2), backend='torch', requires_grad=True)",
+    "to_numpy(masked)",
+    "to_list(A.view(Metres))",
+    "to_list(np.array(['1.5']))",
+    "to_list(np.array(['2020'], 'M8[D]'))",
+    "to_list(np.ones(2, np.longdouble))",
+    "to_list(torch.ones(2, dtype=torch.complex32))",
+    "to_list(np.ones(2, np.clongdouble))",
+    "to_backend(np.ones(2, np.longdouble), 'torch')",
+    "to_backend(np.ones(2, np.clongdouble), 'torch')",
+    "to_numpy(torch.ones(2, dtype=torch.complex32))",
+    "to_numpy([1])",
+    "to_numpy({'x': A})",
+    "to_numpy({1: 2.0}.values())",
+    "to_numpy(MappingProxyType({'x': A}))",
+    "to_numpy('1.5')",
+    "to_numpy(Fraction(1, 2))",
+    "to_numpy(b'abc')",
+    "backend_of(3)",
+    "array_namespace(torch.ones(2), A)",
+    "explain(Exporter(__array__=lambda copy=None: A.copy()), 'numpy')",
+    "asarray(A, like=3)",
+    "asarray(A, like=torch)",
+    "align(A, like='numpy')",
+    "asarray([0.5, 2**53 + 1])",
+    "asarray([np.array([2**53 + 1]), np.array([0.5])])",
+    "asarray([np.uint8(1), 300])",
+    "asarray([jnp.uint8(1), 300])",
+    "to_backend(A, 'jax', copy=False)",
+    "to_backend(np.ones(2, np.longdouble), 'torch', copy=False)",
+    "asarray([300], dtype='uint8', backend='jax')",
+    "asarray([da.from_array(A)[da.from_array(A) > 0], A[1:]])",
+    "asarray([torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.float8_e5m2)])",
+    "asarray([to_backend(A, 'array_api_strict'), to_backend(A, 'array_api_strict', device='device1')])",
+    "asarray([torch.ones(2, requires_grad=True), A[:2]], grad='keep', backend='numpy')",
+    "to_backend(A * 1e300, 'torch', dtype='default')",
+    "to_backend(A * 1e300, 'jax', dtype='default')",
+    "to_backend(torch.tensor([1e300], dtype=torch.float64), 'torch', dtype='default')",
+    "to_backend(np.array([2**40]), 'jax', dtype='default')",
+    "to_backend(torch.ones(2, dtype=torch.float64, device='meta'), 'torch', dtype='default')",
+    "transformed(torch.ones(2, dtype=torch.float64), dtype='default')",
+    "asarray([jnp.int32(1), 2**24 + 1, 0.5])",
+    "to_backend(A, 'jax')",
+    "to_numpy(torch.ones(2, requires_grad=True), grad='keep')",
+    "to_backend(torch.ones(2, requires_grad=True), 'torch', dtype='int8', grad='keep')",
+    "ungraded(torch.ones(2, requires_grad=True), dtype='float64', grad='keep')",
+    "asarray(torch.ones(2, requires_grad=True) * 2, requires_grad=True)",
+    "to_backend(A, 'array_api_strict', device='no_float64')",
+    "to_list(np.ones(2, np.dtype(jnp.int4)))",
+    "to_backend(A, 'torch', device='meta')",
+    "to_backend(torch.ones(2, device='meta'), 'torch', device='cpu')",
+    "to_numpy(torch.ones(2, device='meta'))",
+    "to_numpy(torch.ones(2).to_sparse())",
+    "to_numpy(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))",
+    "to_numpy(jax.random.key(0))",
+    "to_numpy(jnp.ones(2, 'int4'))",
+    "prefetch(3, 'numpy')",
+    "prefetch([A], 'numpy', depth=0)",
+    "waited(A, timeout='1')",
+    "policy(copies='never')",
+    "restored(A, to=5)",
+    "unsafe_share(A[::-1], 'torch')",
+    "unsafe_share(A, 'jax')",
+    "unsafe_share(np.ones(2, np.longdouble), 'torch')",
+    "arrays('numpy', elements='x')",
+    "arrays('torch', writable=False)",
+    "arrays('numpy', writable=3)",
+    "arrays('numpy', requires_grad=True)",
+    "arrays('torch', dtypes='int8', requires_grad=True)",
+    "arrays('numpy', dtypes=np.longdouble)",
+    "arrays('numpy', shapes=-1)",
+    "arrays('numpy', layouts='transpose')",
+    "arrays('array_api_strict', devices='cuda')",
+    "dtypes('numpy', kinds='flaot')",
+    "dtypes('array_api_strict', kinds=())",
+]
+"""Calls that fail, each with a message that ends in code."""
+
+PROSE = {
+    "a name in another file, format or folder": [
+        "another .*",
+        "a name that ends in .*",
+        ".* with the suffix of the format",
+        "shorter names",
+        "one of these names",
+    ],
+    "for a shell: the tests of the command line run it": [
+        "--force.*",
+        "--xbridge=all",
+        "mkdir -p .*",
+        "xbridge-array info.*",
+        "again",
+        "a disk with space for it",
+        "bfloat16=float32",
+        "pip install .*",
+        "python -c .*",
+        "nvidia-smi.*",
+    ],
+    "for the environment, or a configuration file: its tests set it": [
+        "transfers=raise",
+        "a smaller .*",
+        "{}=64",
+        "{}:{}",
+        "{}={}",
+        "only=.*",
+        "one of {}",
+        ".*JAX_PLATFORMS.*",
+    ],
+    "for the author of a backend, or of an exporter": [
+        "every fact and verb .*",
+        "arrays\\({}\\), or a module of samples .*",
+        ".* in its own library.*",
+        "(casting|converting|filling|moving) .*",
+        "that step in .* itself",
+    ],
+    "nothing is near, and the message lists what there is": [
+        "one of (these|them)",
+        "a dtype that has all of its values",
+        "bounds that it has",
+        "a complex dtype",
+        "dtypes= of those .*",
+        "leaving one of these open",
+    ],
+    "other input, which only the caller knows": [
+        "arrays of .*",
+        "rows of .*",
+        "smaller ones",
+        "a list of .*",
+        "an array",
+        "its parts.*",
+        "a flatter one",
+        "a tree without it",
+        "a batch that .*",
+        "a function that .*",
+        "a buffer that .*",
+        "a copy made before .*",
+        "leaving out .*",
+        "one field, .*",
+        "a backend that has gradients",
+        "restoring the storage first",
+        "x.map_blocks.*",
+        "map_blocks with .*",
+        "{}, which shows the task",
+        "map\\(fn, tree\\)",
+        "xbridge.asarray\\(x, like=y\\) .*",
+    ],
+    "another place in the program": [
+        "converting outside .*",
+        "align_back .*",
+        "@.*aligned.*",
+        "its methods, .*",
+        "a with block .*",
+        "tree.to_backend for each",
+        "xbridge.tree.to_backend",
+        "replace=True, or another name",
+        "policy\\({}='allow'\\) around it",
+    ],
+    "written in another place, and found there": [
+        "[?](do|entry.install|install|instead|refused.do|lacks.do|lack.do|fixture.instead).*",
+        "[?](_way_out|_WAYS_OUT|ways.get|' or '.join).*",
+    ],
+    "in a child of a fork, or during an import: the tests of locks and of the registry run it": [
+        "the same after import {}",
+        "{} in this process",
+    ],
+    "the tests of exporters and of classes in trees run it": ["[?]_cast.*", "{{}}"],
+    "only where several devices or processes are": [
+        "to_backend\\(x, {}, device='cpu'\\)",
+        ".*process_allgather.*",
+        "device='gpu'",
+    ],
+    "of a verb that no public call comes to": ["backend='torch'", "jax.grad\\(function\\)", "x.copy\\(\\)"],
+    "the tests of that library run it": [
+        "forward_ad.unpack_dual.*",
+        "x.unbind.*",
+        "x.view\\(type=cupy.ndarray\\)",
+        "x.compute_chunk_sizes.*",
+        "naming it: dtype={}",
+        "numpy.asarray\\(x\\)",
+        "{}=1e-6",
+        "x.materialize.*",
+    ],
+}
+"""Why advice is not typed into a call here, and what of it is."""
+
+
+@pytest.fixture(autouse=True)
+def as_before(own_registry: None) -> Iterator[None]:
+    """What advice says to do holds for one test."""
+    yield
+    with contextlib.suppress(ImportError):
+        import jax
+
+        jax.config.update("jax_enable_x64", False)  # type: ignore[no-untyped-call] # theirs
+
+
+def names_for(call: str) -> dict[str, Any]:
+    """The names in a call, or no test where a library is missing."""
+    names = dict(NAMES)
+    for word, path in {"torch": "torch", "jax": "jax", "jnp": "jax.numpy", "da": "dask.array"}.items():
+        if re.search(rf"\b{word}\b", call):
+            names[word] = pytest.importorskip(path)
+            names.setdefault("jax", pytest.importorskip("jax") if word == "jnp" else None)
+    for word in ("torch", "jax", "dask", "array_api_strict"):
+        if f"'{word}'" in call and not xbridge.is_available(word):
+            pytest.skip(f"{word} is not here")
+    return {**names, "jax": names.get("jax") or _jax()}
+
+
+def _jax() -> Any:
+    return __import__("jax") if xbridge.is_available("jax") else None
+
+
+def hint_of(call: str) -> str:
+    """What the message of a call that fails advises."""
+    names = names_for(call)
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        _used(eval(call, names))
+    return str(caught.value).rpartition("; try ")[2]
+
+
+@cache
+def hints() -> tuple[str, ...]:
+    """All that the calls are advised."""
+    return tuple(map(hint_of, CALLS))
+
+
+def _used(made: object) -> None:
+    """What fails when it is used, and not when it is made."""
+    if hasattr(made, "result"):
+        made.result()
+    if hasattr(made, "error") and made.error is not None:
+        raise made.error
+
+
+@pytest.mark.filterwarnings("ignore:(torch.quantize|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning")
+@pytest.mark.parametrize("call", CALLS)
+def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
+    hint = hint_of(call)
+    names = names_for(f"{call} {hint}")
+    pieces = advice.alternatives(hint)
+    assert pieces, hint
+    for piece in pieces:
+        _used(advice.follow(call, piece, names))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_every_advice_is_tried_or_listed_with_the_reason_why_not(path: Path) -> None:
+    tried = hints() if any(advice.templates(path)) else ()
+    for line, text in advice.templates(path):
+        form = re.escape(text).replace(r"\{\}", ".*")
+        listed = [
+            reason
+            for reason, forms in PROSE.items()
+            if any(re.fullmatch(form.replace("{}", "[{]}"), text) for form in forms)
+        ]
+        # The core puts its own way out before the backend's.
+        also = re.compile(f"(dtype='nearest', or )?{form}")
+        assert listed or any(also.fullmatch(hint) for hint in tried), f"{path.name}:{line}: {text}"

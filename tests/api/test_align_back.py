@@ -1,0 +1,395 @@
+"""There and back: who decides where arrays meet, and where results go from there."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from exporters import array_only
+from fresh import run
+from names import stable_id
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import _align_back
+from xbridge._core.devices import CPU, SHARDED
+from xbridge.backends import _registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import ArrayInfo, Backend
+
+A = np.arange(3.0, dtype="f4")
+
+
+@pytest.fixture(autouse=True)
+def toys(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+
+
+@pytest.mark.parametrize("order", list(permutations(["toy", "numpy", "number", "list"])))
+def test_the_first_array_decides_and_no_number_or_list(order: tuple[str, ...]) -> None:
+    inputs: dict[str, Any] = {"toy": Toy(A), "numpy": A, "number": 2.5, "list": [1, 2]}
+    first = "toylib" if order.index("toy") < order.index("numpy") else "numpy"
+    for options, winner in (
+        ({}, first),
+        ({"like": Toy(A)}, "toylib"),
+        ({"like": A}, "numpy"),
+        ({"like": A, "backend": "toylib"}, "toylib"),
+        ({"backend": "numpy"}, "numpy"),
+    ):
+        arrays, restore = xbridge.align_back(*(inputs[name] for name in order), **options)
+        kinds = dict(zip(order, arrays, strict=True))
+        kind = {"toylib": Toy, "numpy": np.ndarray}[winner]
+        assert [type(kinds[name]) for name in ("toy", "numpy", "list")] == [kind] * 3
+        assert kinds["number"] is inputs["number"]
+        assert arrays == xbridge.align(*arrays)  # nothing is to change any more
+        assert type(restore(kinds["numpy"])) is type(inputs[first.removesuffix("lib")])
+        assert type(restore(kinds["numpy"], to=order.index("toy"))) is Toy
+        assert type(restore(kinds["toy"], to=order.index("numpy"))) is np.ndarray
+
+
+@pytest.mark.parametrize("verb", [xbridge.align, xbridge.align_back], ids=["align", "align_back"])
+@pytest.mark.parametrize("options", [{}, {"backend": "numpy"}, {"dtype": "nearest"}], ids=str)
+def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
+    verb: Callable[..., object], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned, described = Counter[type](), Counter[int]()
+    original, info = _registry.backend_for, make_backend().array_info
+    verb(A)  # imports the modules of the engine
+
+    def backend_for(cls: type) -> Backend | None:
+        owned[cls] += 1
+        return original(cls)
+
+    def array_info(x: Toy) -> ArrayInfo:
+        described[id(x)] += 1
+        return info(x)  # type: ignore[no-any-return] # the attribute of a module
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("xbridge.") and vars(module).get("backend_for") is original:
+            monkeypatch.setattr(module, "backend_for", backend_for)
+    xbridge.register_backend("toylib", make_backend(array_info=array_info), replace=True)
+    like, *arrays = (type(f"Toy{i}", (Toy,), {})(A) for i in range(4))
+    verb(*arrays, 2.5, like=like, **options)
+    assert [owned[type(x)] for x in (*arrays, like)] == [1, 1, 1, 1]
+    assert [described[id(x)] for x in arrays] == [1, 1, 1]
+    assert described[id(like)] <= 1
+
+
+def test_a_result_gets_the_original_dtype_only_if_the_caller_asks() -> None:
+    (_, _), restore = xbridge.align_back(A, Toy(A.astype("f8")))
+    assert restore(np.ones(2, "f8")).dtype == "f8"
+    assert restore(np.ones(2, "f8"), dtype=True).dtype == "f4"
+    assert restore(A, to=1, dtype=True).data.dtype == "f8"
+
+
+def test_a_result_gets_any_dtype_that_is_named() -> None:
+    _, restore = xbridge.align_back(A)
+    for dtype, made in (("f8", "f8"), (None, "f8"), (False, "f8"), ("float16", "f2"), (int, "i8")):
+        named = {"f8": "float64"}.get(dtype, dtype) if isinstance(dtype, str) else dtype
+        assert restore(np.ones(2), dtype=named).dtype == made
+    with pytest.raises(xbridge.DTypeError, match="read dtype 'yes'"):
+        restore(A, dtype="yes")
+
+
+def test_all_arrays_get_a_dtype_that_is_named() -> None:
+    for made in (
+        xbridge.align(A, Toy(A), [1], dtype="float64"),
+        xbridge.align_back(A, A, dtype="float64")[0],
+    ):
+        assert {xbridge.dtype_of(x) for x in made} == {"float64"}
+
+    @xbridge.aligned(dtype="float64")
+    def f(x: Any, y: Any) -> Any:
+        return x + y
+
+    assert f(A, Toy(A)).dtype == "f8"
+
+
+@pytest.mark.parametrize("scalar", [np.float64(2), np.bool_(1)], ids=["float", "bool"])
+def test_a_scalar_of_numpys_decides_only_alone(scalar: Any) -> None:
+    (n, x), restore = xbridge.align_back(scalar, Toy(A))
+    assert [type(n), type(x)] == [Toy, Toy]
+    assert (n.data.dtype, n.data.shape) == (scalar.dtype, ())
+    assert type(restore(A)) is Toy
+    assert type(restore(x, to=0)) is np.ndarray
+    (m, k), restore = xbridge.align_back(3, scalar)
+    assert (m, type(k)) == (3, np.ndarray)
+    assert type(restore(Toy(A))) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("like", "hint"),
+    [
+        ("numpy", "like=None, backend='numpy'"),
+        (np, "like=None, backend='numpy'"),
+        *(("JAX", "like=None"), (3, "like=None"), ([A], "like=None"), ({"a": A}, "like=None")),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_like_is_an_array(like: Any, hint: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.align(A, like=like),
+        lambda: xbridge.align_back(A, like=like),
+        lambda: xbridge.aligned(like=like)(np.shape)(A),
+        lambda: xbridge.asarray(A, like=like),
+    ]
+    for call in calls:
+        message = rf"take a \w+ as like: it is not an array; try {hint}$"
+        with pytest.raises(xbridge.OptionError, match=message):
+            call()
+
+
+def test_an_error_says_which_argument_it_is_of() -> None:
+    bad = np.array([None])
+    for align in (xbridge.align, xbridge.align_back):
+        with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: cannot convert a numpy object array"):
+            align(Toy(A), 1, bad, bad)
+
+    @xbridge.aligned
+    def loss(x: Any, n: int, weight: Any = None) -> Any:
+        return {"x": np.array(["a"]), "y": [bad]}
+
+    with pytest.raises(xbridge.DTypeError, match=r"^at argument 'weight' of .*loss: cannot"):
+        loss(Toy(A), 1, weight=bad)
+    with pytest.raises(xbridge.DTypeError, match=r"^at argument 2 of .*loss: cannot"):
+        loss(Toy(A), 1, bad)
+    with pytest.raises(xbridge.DTypeError, match=r"^at the result of .*loss: at tree\['y'\]\[0\]: cannot"):
+        loss(Toy(A), 1)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
+def test_an_error_names_the_argument_whose_device_decides_too(backend: str, position: int) -> None:
+    pytest.importorskip(backend)
+    xs: list[object] = [3, 4]
+    xs.insert(position, array_only(np.array(["a"])))
+    with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read a Exporter: "):
+        xbridge.align(*xs, backend=backend)
+
+
+def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:
+    _, restore = xbridge.align_back(Toy(A), A)
+    for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text"), object()):
+        assert restore(x) is x
+
+
+def test_nothing_goes_back_to_several_devices() -> None:
+    restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
+        restore(A)
+    assert restore(Toy(A), to=1).tolist() == A.tolist()
+
+
+def test_a_tree_of_results_is_restored() -> None:
+    _, restore = xbridge.align_back(Toy(A), A)
+    made = restore({"x": [A, 3], "y": (A, None)})
+    assert [type(x) for x in (made["x"][0], made["y"][0])] == [Toy, Toy]
+    assert (made["x"][1], made["y"][1]) == (3, None)
+
+
+@pytest.mark.parametrize("to", [1, 3, -2, 9, -9, "x", True, slice(0, 1)], ids=str)
+def test_a_result_goes_to_an_array_or_nowhere(to: Any) -> None:
+    _, restore = xbridge.align_back(A, 2, A, [1])
+    with pytest.raises(xbridge.OptionError, match=r"the arguments that were arrays are \[0, 2\]; try to=0"):
+        restore(A, to=to)
+
+
+def test_without_an_array_there_is_no_way_back() -> None:
+    arrays, restore = xbridge.align_back(2, [1, 2])
+    assert arrays[0] == 2
+    assert arrays[1].tolist() == [1, 2]
+    with pytest.raises(xbridge.OptionError, match="no argument was an array; try align_back with an array"):
+        restore(A)
+
+
+def test_the_way_back_keeps_no_array() -> None:
+    import weakref
+
+    x = np.ones(3)
+    _, restore = xbridge.align_back(x)
+    gone = weakref.ref(x)
+    del x, _
+    assert gone() is None
+    assert restore(Toy(A)).tolist() == A.tolist()
+
+
+def test_a_refusal_of_align_is_a_refusal_here() -> None:
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.align_back(Toy(A), np.array(["text"]))
+    with pytest.raises(xbridge.CopyError):
+        xbridge.align_back(Toy(A), [1], copy=False)
+
+
+def kinds(*xs: object, **named: object) -> list[type]:
+    """The types of what a function sees."""
+    return [type(x) for x in (*xs, *named.values())]
+
+
+def test_a_function_sees_one_library_and_everything_else_as_it_is() -> None:
+    seen: list[list[type]] = []
+
+    @xbridge.aligned
+    def f(x: Any, y: Any, *rest: Any, z: Any = None, **more: Any) -> Any:
+        seen.append(kinds(x, y, *rest, z=z, **more))
+        return y
+
+    assert type(f(Toy(A), A)) is Toy
+    assert type(f(A, Toy(A), 3, [A], "s", z=Toy(A), w=A, v=(1,))) is np.ndarray
+    assert type(f(1, y=A, z=Toy(A))) is np.ndarray
+    assert f(1, "s") == "s"
+    array = np.ndarray
+    assert seen == [
+        [Toy, Toy, type(None)],
+        [array, array, int, list, str, array, array, tuple],
+        [int, array, array],
+        [int, str, type(None)],
+    ]
+
+
+def test_a_function_may_have_a_library_of_its_own() -> None:
+    @xbridge.aligned(backend="toylib")
+    def f(x: Any, /) -> Any:
+        assert type(x) is Toy
+        return x
+
+    assert type(f(A)) is np.ndarray
+    assert type(f(Toy(A))) is Toy
+
+    @xbridge.aligned(like=Toy(A), copy=True)
+    def g(x: Any) -> Any:
+        return type(x)
+
+    assert g.__wrapped__(A) is np.ndarray  # type: ignore[attr-defined]
+
+
+def test_results_go_back_to_the_first_array_in_containers_too() -> None:
+
+    @xbridge.aligned(backend="numpy")
+    def f(x: Any, y: Any) -> dict[str, Any]:
+        return {"sum": x + y, "both": (x, y), "n": 3}
+
+    made = f(Toy(A), A)
+    assert kinds(made["sum"], *made["both"], made["n"]) == [Toy, Toy, Toy, int]
+
+
+def test_a_method_of_any_kind_can_be_aligned() -> None:
+    class Model:
+        @xbridge.aligned(backend="toylib")
+        def method(self, x: Any) -> Any:
+            assert isinstance(self, Model)
+            assert type(x) is Toy
+            return x
+
+        @classmethod
+        @xbridge.aligned(backend="toylib")
+        def of_class(cls, x: Any) -> Any:
+            assert cls is Model
+            assert type(x) is Toy
+            return x
+
+        @staticmethod
+        @xbridge.aligned
+        def static(x: Any, y: Any) -> Any:
+            return y
+
+    assert type(Model().method(A)) is np.ndarray
+    assert type(Model.of_class(x=A)) is np.ndarray
+    assert type(Model.static(Toy(A), A)) is Toy
+
+
+def test_an_aligned_function_looks_like_the_function() -> None:
+    @xbridge.aligned
+    def f(x: int, *, y: str = "s") -> float:
+        """What it does."""
+        return 1.0
+
+    assert (f.__name__, f.__doc__) == ("f", "What it does.")
+    assert str(inspect.signature(f)) == "(x: 'int', *, y: 'str' = 's') -> 'float'"
+
+
+def test_an_object_that_returns_itself_is_itself() -> None:
+    @dataclass
+    class Model:
+        w: Any = None
+
+        @xbridge.aligned(backend="toylib")
+        def fit(self, x: Any) -> Any:
+            self.w = x
+            return self
+
+    model = Model()
+    assert model.fit(A) is model
+    assert type(model.w) is Toy
+
+
+@pytest.mark.parametrize(
+    "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
+)
+def test_an_object_that_is_not_a_function_cannot_be_decorated(fn: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is not a function; try "):
+        xbridge.aligned(fn)
+
+
+class Later:
+    """A function that is a coroutine's only when it is called."""
+
+    async def __call__(self, x: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda x: map(abs, [x]), "lambda"),
+        (lambda x: (y for y in [x]), "lambda"),
+        (partial(filter, None), "partial"),
+        (Later(), "Later"),
+    ],
+    ids=["map", "generator", "partial", "coroutine"],
+)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_a_result_that_comes_later_is_refused(fn: Any, name: str) -> None:
+    with pytest.raises(xbridge.OptionError, match=f"cannot align .*{name}.*: its results come later"):
+        xbridge.aligned(fn)(A)
+
+
+async def coroutine() -> None: ...
+
+
+def generator() -> Any:
+    yield
+
+
+async def asynchronous() -> Any:
+    yield
+
+
+@pytest.mark.parametrize("fn", [coroutine, generator, asynchronous, partial(coroutine)])
+def test_a_function_whose_results_come_later_is_refused(fn: Any) -> None:
+    name = getattr(fn, "__name__", "partial")
+    with pytest.raises(xbridge.OptionError, match=f"cannot align {name}: .* try align_back inside it"):
+        xbridge.aligned(fn)
+    with pytest.raises(xbridge.OptionError):
+        xbridge.aligned(backend="numpy")(fn)
+
+
+def test_arrays_in_plain_containers_need_no_library_but_numpy() -> None:
+    code = """
+    import numpy as np, xbridge
+    f = xbridge.aligned(lambda x: x + 1)
+    print(f(np.ones(1)))
+    restore = xbridge.align_back(np.ones(1))[1]
+    print(restore([np.ones(1), "text"]))
+    thing = object()
+    print(restore(thing) is thing)
+    """
+    assert run(code) == (0, ["[2.]", "[array([1.]), 'text']", "True"])

@@ -1,0 +1,146 @@
+"""Errors as objects: their classes, what they inherit, how they travel, and what they leave behind."""
+
+from __future__ import annotations
+
+import array
+import copy as copies
+import enum
+import io
+import pickle
+from concurrent.futures import Future
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import errors
+from xbridge._core import dtypes
+from xbridge.backends import INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[], object]
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+class Metres(np.ndarray[Any, np.dtype[Any]]):
+    """What a library of units would make of an array."""
+
+
+A = np.arange(3.0)
+KNOWN = ", ".join(INDEX)
+DTYPES = ", ".join(dtypes.DTYPES)
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+def options(**changes: object) -> Call:
+    return lambda: xbridge.to_backend(A, "numpy", **changes)  # type: ignore[arg-type] # often the mistake
+
+
+def nested(thing: object, **changes: object) -> Call:
+    return lambda: xbridge.asarray(thing, **changes)  # type: ignore[arg-type] # likewise
+
+
+BUILT_IN = {
+    "UnknownBackendError": LookupError,
+    "MissingLibraryError": ImportError,
+    "UnsupportedArrayError": TypeError,
+    "DTypeError": TypeError,
+    "DeviceError": ValueError,
+    "CopyError": ValueError,
+    "OptionError": ValueError,
+    "ValueLossError": OverflowError,
+    "GradientError": RuntimeError,
+    "PolicyError": RuntimeError,
+}
+WARNINGS = {"CastWarning", "CopyWarning", "CrossingWarning", "DetachWarning", "TransferWarning"}
+
+
+class Pair(NamedTuple):
+    """No array, and no list either."""
+
+    a: int
+    b: int
+
+
+class Plain:
+    """No array, but it holds one."""
+
+    def __init__(self) -> None:
+        self.weight = np.ones(2)
+
+
+class Kind(enum.Enum):
+    """Whose members cannot be listed, though the class can."""
+
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("x", "hint"),
+    [
+        (Fraction(1, 2), "asarray(float(x))"),
+        (Path("a.npy"), "numpy.load(x)"),
+        (io.BytesIO(b"ab"), "numpy.frombuffer(x.getbuffer(), dtype)"),
+        (Future[Any](), "x.result()"),
+        (Pair(1, 2), "xbridge.tree.to_backend for the arrays in it"),
+        (Plain(), "vars(x), and xbridge.tree.to_backend for the arrays in it"),
+        (Kind.ONE, "vars(x), and xbridge.tree.to_backend for the arrays in it"),
+        (
+            type("Model", (), {"state_dict": None})(),
+            "xbridge.tree.to_backend for the arrays of x.state_dict()",
+        ),
+        (type("Matrix", (), {"toarray": None})(), "x.toarray()"),
+        (type("Promise", (), {"compute": None})(), "x.compute()"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_the_hint_for_an_object_that_is_not_an_array_fits_its_class(x: object, hint: str) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.hint == hint
+
+
+def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:
+    assert set(errors.__all__) == {"XBridgeError", *BUILT_IN} | WARNINGS
+    for name, built_in in BUILT_IN.items():
+        error = getattr(xbridge, name)
+        assert issubclass(error, xbridge.XBridgeError)
+        assert issubclass(error, built_in)
+        assert name in xbridge.__all__
+    for name in WARNINGS:
+        assert issubclass(getattr(xbridge, name), xbridge.CrossingWarning)
+    assert issubclass(xbridge.CrossingWarning, UserWarning)
+
+
+def test_an_error_survives_pickling() -> None:
+    with pytest.raises(xbridge.CopyError) as caught:
+        xbridge.to_numpy(A, dtype="int8", copy=False)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (xbridge.CopyError, str(caught.value))
+
+
+def test_what_a_library_raised_is_chained() -> None:
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_numpy(np.array(["x"]), dtype="float64")
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
+
+
+def test_a_refusal_leaves_everything_as_it_was() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    numbers = array.array("d", [1.0, 2.0])
+    toy = Toy(np.ones(3))
+    before = copies.deepcopy((numbers, toy.data))
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.align(numbers, toy, {})
+    assert numbers == before[0]
+    assert toy.data.tolist() == before[1].tolist()
+    numbers.append(3.0)

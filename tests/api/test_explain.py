@@ -1,0 +1,642 @@
+"""What `explain` says of a conversion is what then happens, and to say it reads nothing."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import pytest
+from fresh import run
+from hypothesis import event, given, settings
+from toylib import gaps, make_backend
+
+import xbridge
+from xbridge import _host, explain
+from xbridge._core.protocol import OPTIONAL, VERBS, Unsupported
+from xbridge._engine import convert, execute
+from xbridge._engine.source import resolve_source
+from xbridge._plan.reasons import Kind
+from xbridge._plan.steps import Op, Options
+from xbridge.backends._registry import get
+from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
+from xbridge.testing.samples.lookup import samples_of
+from xbridge.testing.strategies import conversions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge import Plan
+    from xbridge.testing.strategies import Conversion
+
+
+# -- every claim, and what then happened ---------------------------------------------------------
+
+
+def outcome(call: Conversion) -> Any:
+    """The result of the conversion, or what it raises."""
+    try:
+        return xbridge.to_backend(call.array, call.target, **call.options)
+    except xbridge.XBridgeError as error:
+        return error
+
+
+@settings(max_examples=150)
+@given(conversions())
+def test_every_claim_of_a_plan_is_what_then_happens(call: Conversion) -> None:
+    plan = explain(call.array, call.target, **call.options)
+    result = outcome(call)
+    if isinstance(result, xbridge.XBridgeError):
+        event(type(result).__name__)
+        if result.__cause__ is not None:  # a cast that the library has not got, which it alone knows
+            (cast,) = (step.action for step in plan.steps if step.op == "astype")
+            assert f"the step {cast} failed" in str(result)
+        elif plan.error is None:
+            assert plan.checks, f"nothing was said of {result!r}"
+            assert isinstance(result, (xbridge.ValueLossError, xbridge.DTypeError))
+        else:
+            assert (type(plan.error), str(plan.error)) == (type(result), str(result))
+        return
+    assert plan.error is None
+    both_ends_are_as_told(plan, call, result)
+    memory_is_as_told(plan, call, result)
+    values_are_as_told(plan, call, result)
+    history_is_as_told(plan, call, result)
+
+
+def both_ends_are_as_told(plan: Plan, call: Conversion, result: Any) -> None:
+    source, target = plan.source, plan.target
+    assert target is not None
+    for end, x in ((source, call.array), (target, result)):
+        assert end.backend == xbridge.backend_of(x)
+        assert end.dtype == xbridge.dtype_of(x)
+        assert end.device == xbridge.device_of(x)
+        assert end.shape == tuple(x.shape)
+        held: Any = getattr(x, "_array", x)  # array-api-strict does not tell
+        assert end.nbytes == held.nbytes
+        assert end.requires_grad is bool(getattr(x, "requires_grad", False))
+        if isinstance(held, np.ndarray) and end.backend != "numpy_readonly":
+            assert end.writable is held.flags.writeable
+
+
+def memory_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
+    if not plan.steps:
+        assert result is call.array
+    if plan.source.device != "cpu" or plan.target is None or plan.target.device != "cpu":
+        return
+    source = plan.source.backend
+    one, other = memory_of(source, call.array), memory_of(call.target, result)
+    if plan.shares_memory:
+        assert same_memory(one, other) or other.is_unallocated()  # a promise will look at it
+    else:
+        assert disjoint(one, other)
+    if plan.shares_memory and plan.writable:
+        assert plan.source.writable
+
+
+def values_are_as_told(plan: Plan, call: Conversion, result: Any) -> None:
+    if plan.exact:
+        values = samples_of(plan.source.backend).read(call.array)
+        back = samples_of(call.target).read(result)
+        with np.errstate(all="ignore"):
+            back = (back if values.dtype.kind == "c" else back.real).astype(values.dtype)
+            equal = (back == values) | ((back != back) & (values != values))  # noqa: PLR0124 -- NaN alone
+        assert equal.all()
+
+
+def history_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
+    had, has = (bool(getattr(x, "requires_grad", False)) for x in (call.array, result))
+    assert plan.cuts_graph is (had and not has)
+    if had and has and result is not call.array:
+        assert result.grad_fn is not None
+
+
+@settings(max_examples=75)
+@given(conversions())
+def test_the_steps_of_a_plan_make_the_memory_that_they_report(call: Conversion) -> None:
+    plan = explain(call.array, call.target, **call.options)
+    x: Any = call.array
+    for step in plan.steps:
+        try:
+            x = getattr(step.module, step.op)(x, *step.args)
+        except (xbridge.XBridgeError, TypeError):  # a value that does not fit, a cast that a library lacks
+            return
+        held: Any = getattr(x, "_array", x)
+        assert step.nbytes == (held.nbytes if step.copy_reason else 0)
+        assert step.reason
+
+
+@pytest.mark.parametrize("op", get_args(Op))
+def test_every_operation_of_a_step_is_a_function_of_backends_or_of_host_memory(op: str) -> None:
+    assert op in (*VERBS, *OPTIONAL) or callable(getattr(_host, op))
+
+
+@settings(max_examples=75)
+@given(conversions())
+def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
+    ran = []
+    told = explain(call.array, call.target, **call.options)
+
+    class Seen:
+        def after(self, plan: Plan, *_: object) -> None:
+            ran.append(plan)
+
+        def forbid(self, *_: object) -> None: ...
+        def before(self, *_: object) -> None: ...
+        def waited(self, *_: object) -> None: ...
+
+    seen = Seen()
+    execute.add_observer(seen)
+    try:
+        result = outcome(call)
+    finally:
+        execute.remove_observer(seen)
+    if not isinstance(result, xbridge.XBridgeError):
+        assert [plan._replace(layout=told.layout) for plan in ran] == [told]
+
+
+@settings(max_examples=75)
+@given(conversions().map(lambda call: call._replace(options={})))
+def test_the_hot_path_does_what_the_plan_says(call: Conversion) -> None:
+    plan = explain(call.array, call.target)
+    result = outcome(call)
+    if isinstance(result, xbridge.XBridgeError):
+        assert str(plan.error) == str(result)
+        return
+    both_ends_are_as_told(plan, call, result)
+    memory_is_as_told(plan, call, result)
+    history_is_as_told(plan, call, result)
+
+
+def test_bytes_in_foreign_order_are_put_right_once() -> None:
+    pytest.importorskip("torch")
+    x = np.arange(3, dtype=">f8")
+    plan = explain(x, "torch", dtype="float64")
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [("astype", 24)]
+    assert xbridge.to_backend(x, "torch", dtype="float64").tolist() == [0, 1, 2]
+
+
+# -- nothing is read -----------------------------------------------------------------------------
+
+
+def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
+    code = """
+        import ctypes, mmap
+        import numpy as np, xbridge
+        page = mmap.mmap(-1, mmap.PAGESIZE)
+        x = np.frombuffer(page, "int64")
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        assert protect(x.ctypes.data, mmap.PAGESIZE, 0) == 0
+        for dtype in (None, "default", "float32"):
+            for copy in (None, True, False):
+                print(xbridge.explain(x[::-1], "numpy", dtype=dtype, copy=copy).source.nbytes)
+        x[0]
+    """
+    status, lines = run(code)
+    assert lines == [str(8 * (4096 // 8))] * 9
+    assert status < 0, "the page could be read, so this test shows nothing"
+
+
+def test_a_promise_is_explained_and_not_kept() -> None:
+    da = pytest.importorskip("dask.array")
+
+    def fail() -> None:
+        raise AssertionError("it was computed")
+
+    import dask
+
+    lazy = da.from_delayed(dask.delayed(fail)(), (3,), "float64")
+    plan = explain(lazy, "numpy", dtype="float32")
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
+        ("materialize", 24),
+        ("astype", 12),
+    ]
+    assert not plan.shares_memory
+    unknown = lazy[lazy > 0]
+    assert explain(unknown, "dask").to_dict()["source"]["shape"] == [None]
+    plan = explain(unknown, "numpy", dtype="float32")
+    assert plan.error is None
+    assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
+        ("materialize", None),
+        ("astype", None),
+    ]
+    ends = plan.to_dict()["source"], plan.to_dict()["target"]
+    assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2
+    assert "(nan,)" in str(plan)
+    assert "? bytes" in str(plan)
+
+
+def test_what_has_no_memory_is_explained_within_its_library() -> None:
+    torch = pytest.importorskip("torch")
+    plan = explain(torch.ones(3, device="meta"), "torch", dtype="float64")
+    assert plan.steps[0].nbytes is None
+    assert plan.source.nbytes is plan.source.writable is None
+    assert "? bytes" in str(plan)
+    assert isinstance(explain(torch.ones(3, device="meta"), "numpy").error, xbridge.UnsupportedArrayError)
+
+
+class Exporter:
+    """What hands out an array, and counts how often it would have had to copy."""
+
+    def __init__(self, array: Any, *, copies: bool) -> None:
+        self.array, self.copies, self.copied = array, copies, 0
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Any:
+        if self.copies:
+            if copy is False:
+                raise ValueError("there is nothing to look at yet")
+            self.copied += 1
+        return self.array.copy() if self.copies else self.array
+
+
+def test_an_exporter_is_explained_by_what_it_shows() -> None:
+    plan = explain(Exporter(np.ones(3), copies=False), "numpy")
+    assert plan.shares_memory
+    assert plan.source.backend == "numpy"
+    assert plan.writable is False  # `__array__` does not say whose memory it is
+
+
+def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
+    exporter = Exporter(np.ones(3), copies=True)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter") as caught:
+        explain(exporter, "numpy")
+    assert caught.value.reason == "its memory cannot be shown without a copy or a computation"
+    assert exporter.copied == 0
+
+
+def test_a_scalar_is_a_value_and_shares_nothing() -> None:
+    plan = explain(np.float32(3), "numpy")
+    assert not plan.shares_memory
+    refused = explain(np.float32(3), "numpy", copy=False)
+    with pytest.raises(xbridge.CopyError) as caught:
+        xbridge.to_numpy(np.float32(3), copy=False)
+    assert str(refused.error) == str(caught.value)
+
+
+def test_a_plan_does_not_hold_on_to_its_array() -> None:
+    from weakref import ref
+
+    for options in ({}, {"copy": False, "dtype": "float32"}):
+        x = np.ones(3)
+        gone = ref(x)
+        plan = explain(x, "numpy", **options)  # type: ignore[arg-type] # an option of each type
+        del x
+        assert gone() is None, plan
+
+
+def test_a_question_that_makes_no_sense_is_an_error_and_no_plan() -> None:
+    with pytest.raises(xbridge.UnknownBackendError):
+        explain(np.ones(3), "numpi")
+    with pytest.raises(xbridge.OptionError):
+        explain(np.ones(3), "numpy", copy="yes")  # type: ignore[arg-type] # what is refused
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        explain([1, 2], "numpy")
+
+
+# -- options of asarray --------------------------------------------------------------------------
+
+
+def test_a_plan_shows_a_new_leaf_and_the_graph_that_ends() -> None:
+    torch = pytest.importorskip("torch")
+    plan = explain(np.ones(3), "torch", requires_grad=True)
+    assert plan.target is not None
+    assert plan.target.requires_grad
+    assert not plan.cuts_graph
+    tracked = torch.ones(3, requires_grad=True) * 2
+    assert explain(tracked, "torch", requires_grad=True, grad="detach").cuts_graph
+    assert isinstance(explain(tracked, "torch", requires_grad=True).error, xbridge.GradientError)
+    assert explain(tracked, "torch", requires_grad=False).cuts_graph
+
+
+def test_where_no_history_is_recorded_a_copy_cuts_the_graph() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert explain(x, "torch", copy=True).cuts_graph
+        assert not explain(x, "torch").cuts_graph
+    assert not explain(x, "torch", copy=True).cuts_graph
+    assert explain(x, "torch", dtype="int64").cuts_graph
+
+
+def test_a_plan_shows_a_check_that_may_raise() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(False):
+        plan = explain(np.arange(3), "jax", dtype="default")
+        assert [step.action for step in plan.checks] == ["check_cast int32"]
+        assert plan.exact, "or it raises"
+        assert "an error if a value does not fit int32" in str(plan)
+        assert not explain(np.ones(3), "jax", dtype="default").exact
+
+
+@pytest.mark.parametrize("given", ["bool", "int8", "uint16", "int64", "float16", "float64", "complex64"])
+@pytest.mark.parametrize("wanted", ["bool", "uint8", "int32", "float16", "float32", "float64", "complex64"])
+def test_a_cast_is_exact_where_numpy_calls_it_safe(given: str, wanted: str) -> None:
+    plan = explain(np.ones(3, given), "numpy", dtype=wanted)
+    safe = np.can_cast(given, wanted) or (given, wanted) == ("int64", "int64")
+    rounds = given == "int64" and wanted == "float64"  # which NumPy calls safe
+    assert plan.exact is (safe and not rounds and plan.error is None)
+
+
+def test_where_neither_library_has_the_cast_the_host_does_it() -> None:
+    strict, jax = pytest.importorskip("array_api_strict"), pytest.importorskip("jax")
+    x = strict.asarray([0.3, -7.0])
+    with jax.enable_x64(False):
+        plan = explain(x, "jax", dtype="float8_e4m3fn")
+        result = xbridge.to_backend(x, "jax", dtype="float8_e4m3fn")
+    assert [step.backend for step in plan.steps if step.op == "astype"] == ["numpy"]
+    assert np.asarray(result).tolist() == np.array([0.3, -7.0]).astype(result.dtype).tolist()
+
+
+# -- how it is shown -----------------------------------------------------------------------------
+
+
+def test_a_plan_prints_as_a_few_aligned_lines() -> None:
+    host = np.arange(6, dtype=">i4")
+    host.flags.writeable = False
+    assert str(explain(host, "numpy", dtype="float32")).splitlines() == [
+        "from  numpy int32 (6,) on cpu    24 bytes  read-only",
+        "1     numpy astype float32       24 bytes  int32 becomes float32",
+        "to    numpy float32 (6,) on cpu  24 bytes  writable",
+        "so    new memory, writable; values may change",
+    ]
+    assert str(explain(np.ones(2), "numpy")).endswith("so    the array itself")
+
+
+def test_bytes_are_aligned_at_the_right_and_a_step_without_new_memory_has_none() -> None:
+    pytest.importorskip("torch")
+    assert str(explain(np.ones(20, "float32"), "torch", dtype="float64")).splitlines() == [
+        "from  numpy float32 (20,) on cpu   80 bytes  writable",
+        "1     numpy to_numpy                         a view of its memory",
+        "2     numpy astype float64        160 bytes  float32 becomes float64",
+        "3     torch from_numpy                       an array over that memory",
+        "to    torch float64 (20,) on cpu  160 bytes  writable",
+        "so    new memory, writable",
+    ]
+    assert repr(explain(np.ones(3), "torch")).endswith(": shares memory, writable>")
+
+
+def test_a_plan_of_an_array_without_memory_says_that_it_does_not_know_the_bytes() -> None:
+    torch = pytest.importorskip("torch")
+    assert str(explain(torch.ones(3, device="meta"), "torch", dtype="float64")).splitlines() == [
+        "from  torch float32 (3,) on meta  ? bytes  memory unknown",
+        "1     torch astype float64        ? bytes  float32 becomes float64",
+        "to    torch float64 (3,) on meta  ? bytes  writable",
+        "so    new memory, writable",
+    ]
+
+
+def test_a_plan_says_that_a_result_in_new_memory_is_read_only() -> None:
+    pytest.importorskip("jax")
+    assert repr(explain(np.ones(3, "float32"), "jax")).endswith(": new memory, read-only>")
+
+
+def test_the_bytes_of_an_array_that_stays_as_it_is_are_known_for_any_dtype() -> None:
+    x = np.ones(3, "longdouble")
+    target = explain(x, "numpy").target
+    assert target is not None
+    assert target.nbytes == x.nbytes
+
+
+def test_a_refusal_prints_with_the_error_that_would_be_raised() -> None:
+    x = np.arange(3)
+    plan = explain(x[::-1], "numpy", copy=False, dtype="float32")
+    assert plan.target is None
+    verdict = (plan.shares_memory, plan.writable, plan.exact, plan.cuts_graph)
+    assert (plan.steps, verdict) == ((), (False,) * 4)
+    to, so = str(plan).splitlines()[1:]
+    assert to.split() == ["to", "numpy", "refused"]
+    assert so == f"so    CopyError: {plan.error}"
+    assert repr(plan).startswith("<Plan: numpy int64 (3,) on cpu to numpy: CopyError: cannot convert")
+
+
+def test_a_plan_shows_that_autograd_tracks_an_array() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3, requires_grad=True)
+    assert repr(explain(x, "numpy")).endswith("shares memory, read-only; the graph ends here>")
+    assert repr(explain(x, "torch")).endswith("the array itself; the graph goes on>")
+    assert "writable, requires grad" in str(explain(x, "torch"))
+
+
+def test_a_plan_is_a_table_in_a_notebook() -> None:
+    html = explain(np.ones(3), "numpy", dtype="float32")._repr_html_()
+    assert html == (
+        "<table><tr><td>from</td><td>numpy float64 (3,) on cpu</td><td>24 bytes</td><td>writable</td></tr>"
+        "<tr><td>1</td><td>numpy astype float32</td><td>12 bytes</td><td>float64 becomes float32</td></tr>"
+        "<tr><td>to</td><td>numpy float32 (3,) on cpu</td><td>12 bytes</td><td>writable</td></tr>"
+        '<tr><td>so</td><td colspan="3">new memory, writable; values may change</td></tr></table>'
+    )
+    refused = explain(np.ones(3), "numpy", device="<here>")._repr_html_()
+    assert "&lt;here&gt;" in refused
+
+
+def test_rich_prints_the_same_lines_and_reads_no_markup_in_them() -> None:
+    rich = pytest.importorskip("rich.console")
+    plan = explain(np.ones(3), "numpy", device="[red]")
+    assert "[red]" in str(plan.error)
+    shown = StringIO()
+    rich.Console(file=shown, width=400).print(plan)
+    assert shown.getvalue().split() == str(plan).split()
+
+
+def test_without_rich_the_lines_are_there_for_it() -> None:
+    plan = explain(np.ones(3), "numpy", device="[red]")
+    (lines,) = plan.__rich_console__(None, None)
+    assert lines == str(plan).replace("[", r"\[")
+
+
+def test_a_plan_is_plain_words_and_numbers_for_json() -> None:
+    import json
+
+    end = {"backend": "numpy", "device": "cpu", "shape": [3], "writable": True, "requires_grad": False}
+    source = {**end, "dtype": "int64", "nbytes": 24}
+    step = {"backend": "numpy", "op": "astype", "args": ["float32"], "nbytes": 12}
+    assert json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict())) == {
+        "source": source,
+        "target": {**end, "dtype": "float32", "nbytes": 12},
+        "backend": "numpy",
+        "steps": [{**step, "reason": "int64 becomes float32"}],
+        "shares_memory": False,
+        "writable": True,
+        "exact": False,
+        "cuts_graph": False,
+        "checks": [],
+        "error": None,
+    }
+    refused = explain(np.arange(3), "numpy", device="nowhere")
+    assert refused.to_dict() == {
+        "source": source,
+        "target": None,
+        "backend": "numpy",
+        "steps": [],
+        "shares_memory": False,
+        "writable": False,
+        "exact": False,
+        "cuts_graph": False,
+        "checks": [],
+        "error": {"type": "DeviceError", "message": str(refused.error)},
+    }
+
+
+# -- why there is new memory, and which step makes it ---------------------------------------------
+
+
+def tracked() -> Any:
+    """A tensor of torch that requires grad."""
+    return pytest.importorskip("torch").ones(3, requires_grad=True)
+
+
+def of_torch(dtype: str) -> Any:
+    """A tensor of torch of a dtype."""
+    torch = pytest.importorskip("torch")
+    return torch.ones(3, dtype=getattr(torch, dtype))
+
+
+def readonly() -> Any:
+    """An array of NumPy's that cannot be written."""
+    x = np.ones(3, "int8")
+    x.flags.writeable = False
+    return x
+
+
+NO_WRITES = "a compiler would make its read-only array writable"
+OUTSIDE = "convert outside of compiled code"
+WHY: dict[str, tuple[Callable[[], Any], str, Options, tuple[str, str, str, str]]] = {
+    "bytes": (
+        lambda: np.ones(3, ">f4"),
+        "numpy",
+        Options(dtype="float32"),
+        (
+            "astype float32",
+            "byte_order",
+            "its bytes are not in the order of float32",
+            "native byte order from the start",
+        ),
+    ),
+    "pending": (
+        lambda: of_torch("complex64").conj(),
+        "numpy",
+        Options(),
+        ("materialize", "pending", "an operation is still pending on it", "compute it once"),
+    ),
+    "compiled, with a graph": (
+        tracked,
+        "numpy",
+        Options(compiled=True),
+        ("copy", "compiled", NO_WRITES, OUTSIDE),
+    ),
+    "compiled, read-only": (
+        readonly,
+        "fours",
+        Options(compiled=True),
+        ("copy", "compiled", NO_WRITES, OUTSIDE),
+    ),
+    "a graph": (
+        tracked,
+        "toylib",
+        Options(),
+        (
+            "copy C",
+            "requires_grad",
+            "it requires grad, and toylib has no read-only arrays",
+            "compute it without gradients, if none are needed",
+        ),
+    ),
+    "no sharing": (
+        lambda: np.ones(3),
+        "toylib",
+        Options(),
+        ("from_numpy", "no_sharing", "it is a toy", "it is a toy"),
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("name", WHY)
+def test_a_step_that_makes_memory_has_a_kind_of_reason_its_words_and_its_advice(name: str) -> None:
+    make, target, options, (action, kind, message, advice) = WHY[name]
+    missing = gaps("readonly", "axis_order", *(["sharing"] if name == "no sharing" else []))
+    xbridge.register_backend("toylib", make_backend(assumes_immutable=False, gaps=missing))
+    xbridge.register_backend("fours", make_backend("fours", assumes_immutable=False, gaps={}), roots=())
+    plan = convert.plan(resolve_source(make()), get(target), options)
+    (step,) = (step for step in plan.steps if step.copy_reason)
+    assert step.action == action
+    assert step.copy_reason == (kind, message, (advice,))
+    assert kind in get_args(Kind)
+
+
+STEPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any], list[str]]] = {
+    "a cast that the host does sooner": (
+        lambda: np.ones(3, "float32"),
+        "torch",
+        {"dtype": "float64"},
+        ["numpy to_numpy", "numpy astype float64", "torch from_numpy"],
+    ),
+    "a cast of read-only memory by the target": (
+        readonly,
+        "torch",
+        {"dtype": "int16"},
+        ["numpy to_numpy", "torch from_numpy", "torch astype int16"],
+    ),
+    "a cast for a target without axis orders": (
+        lambda: np.ones(3, "int8"),
+        "jax",
+        {"dtype": "float16"},
+        ["numpy to_numpy", "numpy astype float16 C", "jax from_numpy"],
+    ),
+    "a check on the host": (
+        lambda: of_torch("int64"),
+        "toylib",
+        {"dtype": "default"},
+        ["torch to_numpy", "numpy check_cast int32", "numpy astype int32", "toylib from_numpy"],
+    ),
+    "a check and a cast of what the target lacks": (
+        lambda: of_torch("float64"),
+        "toylib",
+        {"dtype": "nearest"},
+        ["torch check_cast float32", "torch astype float32", "torch to_numpy", "toylib from_numpy"],
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("name", STEPS)
+def test_a_plan_says_which_library_checks_and_casts_and_when(name: str) -> None:
+    pytest.importorskip("torch")
+    make, target, options, expected = STEPS[name]
+    pytest.importorskip(target.replace("toylib", "torch"))
+    poor = Unsupported(xbridge.DTypeError, "it is a toy", "dtype='float32'")
+    toys = make_backend(
+        unsupported_dtype=lambda dtype, device: poor if dtype == "float64" else None,
+        default_dtype=lambda category, device: f"{category}32",
+    )
+    xbridge.register_backend("toylib", toys)
+    plan = explain(make(), target, **options)
+    assert [f"{step.backend} {step.action}" for step in plan.steps] == expected
+
+
+# -- where it is found ---------------------------------------------------------------------------
+
+
+def test_what_is_imported_late_is_found_like_the_rest() -> None:
+    assert set(xbridge.__all__) <= set(dir(xbridge))
+    for name in xbridge.__all__:
+        assert getattr(xbridge, name) is not None
+    with pytest.raises(AttributeError, match="module 'xbridge' has no attribute 'explains'"):
+        _ = xbridge.explains  # type: ignore[attr-defined] # it is not there
+
+
+def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
+    status, lines = run(
+        "import sys, xbridge; print(sorted(m for m in sys.modules if m.startswith('xbridge')))"
+    )
+    assert status == 0
+    assert not any(word in lines[0] for word in ("_explain", "_plan", "_policy", "_record"))
+
+
+def test_a_dtype_without_zero_or_an_unknown_dtype_does_not_hold_every_value() -> None:
+    pytest.importorskip("ml_dtypes")
+    ones = np.ones(2, "float32")
+    assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact
+    assert explain(ones, "numpy", dtype="float64").exact
+    assert not explain(ones.astype("longdouble"), "numpy", dtype="float64").exact

@@ -1,0 +1,99 @@
+"""What errors say, word for word: `messages.txt` has every form, with a call that raises it.
+
+`pytest tests/api/test_messages.py --update-messages` writes the file anew. Other tests look at the class of
+an error, its reason and its hint.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import xbridge
+from xbridge._core import dtypes
+from xbridge._engine.device_import import INDEXED
+from xbridge.backends import INDEX
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# Half of what is tried of torch here it calls a prototype, or deprecates.
+pytestmark = [
+    pytest.mark.usefixtures("own_registry"),
+    pytest.mark.filterwarnings("ignore:(torch.quantize|.*[Nn]ested|ComplexHalf):UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+]
+
+SNAPSHOT = Path(__file__).with_name("messages.txt")
+CALLS = {"numpy": "message_calls", "torch": "message_calls_torch"}
+"""The heading of a part -> the module whose names its calls use."""
+
+
+def placeholders() -> dict[str, str]:
+    """Parts of messages that hang on what is installed, and what stands for them in the file."""
+    missing = [INDEX[name].install for name in INDEXED if not xbridge.is_available(name)]
+    found = {
+        "<backends>": ", ".join(INDEX),
+        "<dtypes>": ", ".join(dtypes.DTYPES),
+        "<or an importer>": f", or {missing[0]} where that device is" if missing else "",
+    }
+    if find_spec("torch"):
+        import torch
+
+        devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        found["<devices of torch>"] = "only " + ", ".join(devices)
+    return found
+
+
+def parts() -> dict[str, list[tuple[str, str]]]:
+    """The calls and messages of the file, by heading."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for part in SNAPSHOT.read_text("utf-8").split("\n== ")[1:]:
+        heading, _, body = part.partition("\n")
+        found[heading] = []
+        for case in filter(None, body.strip().split("\n\n")):
+            call, _, message = case.partition("\n    ")
+            found[heading].append((call, message))
+    return found
+
+
+def said(call: str, names: ModuleType) -> str:
+    """The class and the message of the error that a call raises."""
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        eval(call, vars(names))
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "call"), [(heading, call) for heading in CALLS for call, _ in parts()[heading]]
+)
+def test_a_message_says_what_was_asked_why_not_and_what_to_type(
+    heading: str, call: str, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip(heading)
+    found = said(call, import_module(CALLS[heading]))
+    if request.config.getoption("update_messages"):
+        update(call, found)
+    message = dict(parts()[heading])[call]
+    for sign, words in placeholders().items():
+        message = message.replace(sign, words)
+    assert found == message
+
+
+def update(call: str, message: str) -> None:
+    """Put a message into the file."""
+    for sign, words in placeholders().items():
+        message = message.replace(words, sign) if words else message
+    text = SNAPSHOT.read_text("utf-8")
+    (old,) = (before for cases in parts().values() for known, before in cases if known == call)
+    SNAPSHOT.write_text(text.replace(f"{call}\n    {old}\n", f"{call}\n    {message}\n", 1), "utf-8")
+
+
+def test_no_call_stands_twice_among_the_messages() -> None:
+    calls = [call for cases in parts().values() for call, _ in cases]
+    assert len(calls) == len(set(calls)) >= 100
+    assert parts().keys() == CALLS.keys()

@@ -1,0 +1,375 @@
+"""The options of the verbs, NumPy only: what each may be, and how `like` and `align` choose."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import pickle
+
+import array_api_compat.numpy
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._core.devices import SHARDED
+from xbridge.backends import numpy as backend
+from xbridge.backends._registry import get
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+@pytest.mark.parametrize("copy", [0, 1, "yes", np.True_])
+def test_copy_is_none_true_or_false_and_nothing_like_them(copy: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="copy=None"):
+        xbridge.to_numpy(np.ones(2), copy=copy)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("grad", ["drop", True, 0, []])
+def test_grad_is_none_keep_or_detach(grad: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="grad='detach'"):
+        xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
+def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
+        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[arg-type] # likewise
+
+
+def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
+    with pytest.raises(xbridge.OptionError, match="contradict"):
+        xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
+    with pytest.raises(xbridge.OptionError, match=r"take grad='cut'.* try grad='detach'"):
+        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[arg-type]
+
+
+def test_numpy_has_no_gradients_to_begin() -> None:
+    with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
+        xbridge.asarray(np.ones(2), requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="NumPy does not differentiate"):
+        get("numpy").require_grad(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", np.float32, np.dtype("float32"), np.dtype("<f4").newbyteorder("=")]
+)
+def test_a_dtype_is_a_name_or_any_object_for_it(dtype: object) -> None:
+    assert xbridge.to_numpy(np.ones(2), dtype=dtype).dtype.str == np.dtype("f4").str
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(bool, "?"), (int, "i8"), (float, "f8"), (complex, "c16")])
+def test_a_python_type_means_what_it_means_to_numpy(dtype: type, expected: str) -> None:
+    assert xbridge.to_numpy(np.ones(2, "f4"), dtype=dtype).dtype == np.dtype(expected)
+
+
+@pytest.mark.parametrize("dtype", ["double", ">f4", np.dtype(">f4")])
+def test_a_dtype_that_has_a_name_by_another_word_is_answered_with_it(dtype: object) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"try dtype='\w+'"):
+        xbridge.to_numpy(np.ones(2), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "O", "int128", "float8", "zzz"])
+def test_any_other_object_is_refused_as_a_dtype_and_no_dtype_is_guessed(dtype: object) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, int8, .*, complex128$"):
+        xbridge.to_numpy(np.ones(2), dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["", ":0", "cuda:", "cuda:x", "cuda:-1", "cuda:1:2", "cuda:\u00b2"])
+def test_a_device_is_a_kind_or_a_kind_and_an_index(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="kind:index"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+@pytest.mark.parametrize("device", [True, 0.0, object(), np.ones(2)])
+def test_any_other_object_is_refused_as_a_device(device: object) -> None:
+    with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:1", "meta"])
+def test_numpy_lives_in_host_memory_only(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="device='cpu'"):
+        xbridge.to_backend(np.ones(2), "numpy", device=device)
+
+
+def test_a_device_is_a_string_that_knows_its_parts() -> None:
+    device = xbridge.Device("cuda:1")
+    assert (device, device.kind, device.index) == ("cuda:1", "cuda", 1)
+    assert (xbridge.Device("cpu:0"), xbridge.Device("device1").index) == ("cpu", None)
+    assert {device: 1} == {"cuda:1": 1}
+
+
+def test_a_device_equals_its_name_and_nothing_else() -> None:
+    device, again, other = map(xbridge.Device, ("cuda:1", "cuda:1", "cuda:0"))
+    same = [device == again, device == "cuda:1", "cuda:1" == device, not device != "cuda:1"]  # noqa: SIM202, SIM300
+    apart = [device != other, device != "cuda:0", "cuda:0" != device, device != 1, device is not again]  # noqa: SIM300
+    assert all(same)
+    assert all(apart)
+    assert {device, again, "cuda:1"} == {"cuda:1"}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_device_is_a_device_in_another_process_and_in_a_copy(protocol: int) -> None:
+    for name in ("cuda:1", "cpu"):
+        device = xbridge.Device(name)
+        for again in (pickle.loads(pickle.dumps(device, protocol)), copy.deepcopy(device)):
+            assert type(again) is xbridge.Device
+            assert (str(again), again.kind, again.index) == (name, device.kind, device.index)
+
+
+def test_an_array_with_nothing_to_change_comes_back_itself() -> None:
+    for a in (np.ones(2), np.ones(2, ">f4"), np.ones(2)[::-1], np.array("2020", "M8[D]"), np.array([None])):
+        assert xbridge.to_numpy(a) is a
+        assert xbridge.asarray(a) is a
+        assert xbridge.to_backend(a, "numpy", device="cpu", copy=False, grad="keep") is a
+
+
+def test_copy_true_copies_within_a_library_and_keeps_layout_and_byte_order() -> None:
+    a = np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3))
+    b = xbridge.to_numpy(a, copy=True)
+    assert (b.dtype, b.strides, b.tolist()) == (a.dtype, a.strides, a.tolist())
+    assert not np.shares_memory(a, b)
+
+
+def test_an_explicit_dtype_is_in_native_byte_order() -> None:
+    a = np.arange(3, dtype=">i4")
+    b = xbridge.to_numpy(a, dtype="int32")
+    assert b.dtype == np.dtype("i4")
+    assert b.tolist() == [0, 1, 2]
+    with pytest.raises(xbridge.CopyError, match="not in the order of int32"):
+        xbridge.to_numpy(a, dtype="int32", copy=False)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_whether_a_cast_is_refused_without_a_copy_hangs_on_no_length(length: int) -> None:
+    a = np.ones(length)
+    for dtype in ("float32", "int8", "complex64"):
+        with pytest.raises(xbridge.CopyError, match=f"float64 becomes {dtype}; try copy=None"):
+            xbridge.to_numpy(a, dtype=dtype, copy=False)
+    with pytest.raises(xbridge.CopyError, match="not in the order of float64"):
+        xbridge.to_numpy(a.astype(">f8"), dtype="float64", copy=False)
+    for same in (None, "float64", "default", "nearest"):
+        assert xbridge.to_numpy(a, copy=False, dtype=same) is a
+
+
+def test_a_cast_within_numpy_is_numpys_own() -> None:
+    once = np.array([1 + 2**-11 + 2**-40, 2**14 - 2**-20, 1 / 3])  # by way of float32 some are other numbers
+    for dtype in ("float16", "int64", "complex64"):
+        assert xbridge.to_numpy(once, dtype=dtype).tolist() == once.astype(dtype).tolist()
+    days = np.array(["2020-01-01"], "M8[D]")
+    assert xbridge.to_numpy(days, dtype="int64").tolist() == days.astype("i8").tolist()
+    with pytest.raises(xbridge.DTypeError, match="in numpy itself"):
+        xbridge.to_numpy(np.array(["x"]), dtype="float64")
+
+
+def test_a_cast_that_drops_the_imaginary_part_is_refused() -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"try x\.real"):
+        xbridge.to_numpy(np.ones(2, "c16"), dtype="float64")
+    assert xbridge.to_numpy(np.array([0j, 2j]), dtype="bool").tolist() == [False, True]
+
+
+def test_the_default_dtype_of_numpy_is_its_widest() -> None:
+    for dtype in ("f8", "f2", "i8", "u8", "c16", "?", "M8[D]"):
+        a = np.zeros(2, dtype)
+        assert xbridge.to_numpy(a, dtype="default") is a
+
+
+def test_like_gives_the_backend_and_an_explicit_one_wins() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    toy = xbridge.asarray([1.0, 2.0], like=Toy(np.ones(1, "f4")))
+    assert isinstance(toy, Toy)
+    assert toy.data.dtype == "f8"
+    assert isinstance(xbridge.asarray(toy, like=toy, backend="numpy"), np.ndarray)
+    assert isinstance(xbridge.asarray(np.ones(2), like=np.float32(1)), np.ndarray)
+
+
+def test_align_follows_explicit_then_like_then_the_first_array() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    a, toy = np.ones(2), Toy(np.ones(2))
+    assert [type(x) for x in xbridge.align(2, a, toy, 1j)] == [int, np.ndarray, np.ndarray, complex]
+    assert [type(x) for x in xbridge.align(toy, a)] == [Toy, Toy]
+    assert [type(x) for x in xbridge.align(a, a, like=toy)] == [Toy, Toy]
+    assert [type(x) for x in xbridge.align(a, toy, like=toy, backend="numpy")] == [np.ndarray, np.ndarray]
+    assert xbridge.align() == ()
+    assert xbridge.align(True, 2.5) == (True, 2.5)
+    assert [type(x) for x in xbridge.align([1, 2], toy, 3, a)] == [Toy, Toy, int, Toy]
+    with pytest.raises(xbridge.DeviceError, match="put an array of numpy on 'cuda'"):
+        xbridge.align(a, device="cuda")
+
+
+def test_an_array_that_is_a_list_too_is_an_array() -> None:
+    class Listed(list[float]):
+        """An array type of a library that builds on lists."""
+
+    listed = make_backend(
+        array_types=(Listed,),
+        array_info=lambda x: backend.array_info(np.array(x)),
+        unsupported=lambda x, *, leaving: None,
+        memory_layout=lambda x: backend.memory_layout(np.array(x)),
+        to_numpy=np.array,
+        from_numpy=lambda x: Listed(x.tolist()),
+    )
+    xbridge.register_backend("toylib", listed, roots=(__name__.partition(".")[0],))
+    assert [type(x) for x in xbridge.align(Listed([1.0]), np.ones(2))] == [Listed, Listed]
+    assert type(xbridge.align_back(Listed([1.0]), np.ones(2))[1](np.ones(1))) is Listed
+
+
+def test_a_namespace_belongs_to_one_backend() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.array_namespace(1.0, np.ones(2), np.float32(2)) is array_api_compat.numpy
+    with pytest.raises(xbridge.UnsupportedArrayError, match="align"):
+        xbridge.array_namespace(np.ones(2), Toy(np.ones(2)))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+        xbridge.array_namespace(1, 2.0)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="toylib has no array API namespace"):
+        xbridge.array_namespace(Toy(np.ones(2)))
+
+
+def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    assert [ask(masked) for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of)] == [
+        "numpy",
+        "cpu",
+        "float64",
+    ]
+    assert xbridge.dtype_of(np.array("x")) == "<U1"
+    assert xbridge.dtype_of(np.float32(1)) == "float32"
+    assert xbridge.dtype_of(np.zeros(2, np.longdouble)) == "longdouble"
+    for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try asarray\(x\)"):
+            ask([1, 2])
+
+
+def test_to_list_reads_foreign_byte_order_in_every_dtype() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for dtype in ("int16", "complex64", ml_dtypes.bfloat16):
+        native = np.array([1, 2], dtype)
+        assert xbridge.to_list(native.byteswap().view(native.dtype.newbyteorder())) == [1, 2]
+
+
+def test_to_list_gives_python_numbers_or_says_that_there_are_none() -> None:
+    assert xbridge.to_list(np.array([[1, 2]], ">i2")) == [[1, 2]]
+    assert xbridge.to_list(np.float32(0.5)) == 0.5
+    assert xbridge.to_list(memoryview(b"ab")) == [97, 98]
+    assert type(xbridge.to_list(np.array(True))) is bool
+    for a in (np.ones(2, np.longdouble), np.array(["x"]), np.array([None]), np.array("2020", "M8[D]")):
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_list(a)
+
+
+def test_shares_memory_is_exact_where_numpys_bounds_are_not() -> None:
+    a = np.arange(24)
+    assert not xbridge.shares_memory(a[::2], a[1::2])
+    assert np.may_share_memory(a[::2], a[1::2])
+    assert xbridge.shares_memory(a[::3], a[::2])
+    assert not xbridge.shares_memory(a[:0], a)
+    assert not xbridge.shares_memory(np.float64(1), np.float64(1))
+    masked = np.ma.masked_array(a, mask=a > 3)
+    assert xbridge.shares_memory(masked, a)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "apart", "shared"),
+    [
+        ((6, 6, 3, 3, 5, 6), (87100, 28019, 41638, 38697, 25884, 15130), 8, True),
+        ((6, 5, 6, 5, 7), (57125, 7306, 35936, 69013, 65691), 14, False),
+    ],
+)
+def test_shares_memory_is_exact_where_numpys_solver_gives_up(
+    shape: tuple[int, ...], strides: tuple[int, ...], apart: int, *, shared: bool
+) -> None:
+    buffer = np.zeros(3_000_000, "i1")
+    a = np.lib.stride_tricks.as_strided(buffer, shape, strides)
+    b = np.lib.stride_tricks.as_strided(buffer[apart:], shape[::-1], strides[::-1])
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=1000)  # type: ignore[arg-type] # any int
+    assert np.shares_memory(a, b) is shared
+    for x in (a, a[::-1, ::-1]):
+        for y in (b, b[..., ::-1]):
+            assert xbridge.shares_memory(x, y) is shared
+            assert xbridge.shares_memory(y, x) is shared
+
+
+def test_arrays_of_ctypes_are_typed_buffers() -> None:
+    numbers = (ctypes.c_int32 * 3)(1, 2, 3)
+    a = xbridge.to_numpy(numbers)
+    a[0] = 7
+    assert list(numbers) == [7, 2, 3]
+
+
+def test_the_steps_that_numpy_never_needs_leave_an_array_as_it_is() -> None:
+    a = np.ones(2)
+    assert get("numpy").detach(a) is a
+    assert get("numpy").materialize(a) is a
+    assert get("numpy").to_device(a, xbridge.Device("cpu")) is a
+    assert backend.fast_to_numpy(a) is a
+    assert backend.fast_from_numpy(a) is a
+    assert get("numpy").devices() == ("cpu",)
+    assert get("numpy").is_grad_enabled() is False
+    assert get("numpy").device_name("cpu") is None
+
+
+def test_a_large_copy_is_made_by_one_thread_where_no_other_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        message = "cannot schedule new futures after interpreter shutdown"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.__init__", refuse)
+    xbridge.register_backend("toylib", make_backend())
+    a = np.arange(1 << 23, dtype=">f8")
+    copied = xbridge.to_backend(a, "toylib").data
+    assert copied.dtype == np.dtype("f8")
+    assert np.array_equal(copied, a)
+
+
+class Metre(np.float64):
+    """A number with a unit."""
+
+
+class Angle(np.floating):
+    """A number of no dtype."""
+
+
+@pytest.mark.filterwarnings("ignore:Converting .np.inexact. or .np.floating.:DeprecationWarning")
+@pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre, Angle])
+def test_an_abstract_or_custom_class_of_numbers_is_not_a_dtype(dtype: type) -> None:
+    with pytest.raises(xbridge.DTypeError, match="or a library's native dtype"):
+        xbridge.to_numpy(np.ones(2), dtype=dtype)
+
+
+def test_a_name_of_a_backend_must_be_a_string() -> None:
+    assert xbridge.is_available("numpy")
+    assert xbridge.is_available("numpy")
+    assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
+    with pytest.raises(xbridge.OptionError, match="a name is a string"):
+        xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
+
+
+def test_integers_among_floats_are_exact_or_refused() -> None:
+    assert xbridge.asarray([0, 0.5, 2**60]).tolist() == [0.0, 0.5, 2.0**60]
+    assert xbridge.asarray([2**64 - 1, 0]).dtype == np.uint64
+    assert xbridge.asarray([2**70, 0.5]).tolist() == [2.0**70, 0.5]
+    assert xbridge.asarray([2**53 + 1, 1j], dtype="complex128").tolist() == [2.0**53, 1j]
+    assert xbridge.asarray([-1, 2**63], dtype="float64").tolist() == [-1.0, 2.0**63]
+    for x in ([2**53 + 1, 0.5], [2**53 + 1, 1j], [-1, 2**64], [10**400, 0.5]):
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.asarray(x)
+    with pytest.raises(xbridge.ValueLossError, match="larger than any float"):
+        xbridge.asarray([10**400, 0.5], dtype="float64")
+
+
+def test_a_sharded_array_is_gathered_only_if_a_device_is_named_and_is_not_compared() -> None:
+    spread = make_backend(array_info=lambda x: backend.array_info(x.data)._replace(device=SHARDED))
+    xbridge.register_backend("toylib", spread)
+    x = Toy(np.ones(2))
+    with pytest.raises(xbridge.DeviceError, match=r"try to_backend\(x, 'numpy', device='cpu'\)"):
+        xbridge.to_numpy(x)
+    assert xbridge.asarray(x) is x
+    with pytest.raises(
+        xbridge.UnsupportedArrayError,
+        match="cannot compare the memory of these arrays: one of them is on several devices; try its parts",
+    ):
+        xbridge.shares_memory(x, np.ones(2))

@@ -1,0 +1,368 @@
+"""CuPy's backend over a stub of CuPy: what it decides and refuses, and that what moves has arrived.
+
+What CuPy itself does is tested in `test_gpu.py`, where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import stub_cupy
+
+import xbridge
+from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+def sent(values: Any, **options: Any) -> Any:
+    return xbridge.to_backend(np.asarray(values), "cupy", **options)
+
+
+# -- whether it is there -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+def test_where_cupy_is_missing_the_error_says_how_to_install_it() -> None:
+    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[cupy\]'"):
+        xbridge.to_backend(np.ones(2), "cupy")
+    assert not xbridge.is_available("cupy")
+    assert "cupy" in xbridge.known_backends()
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        (
+            stub_cupy.CUDARuntimeError("cudaErrorInsufficientDriver: too old"),
+            "cudaErrorInsufficientDriver: too old",
+        ),
+        (0, "its driver finds no GPU"),
+    ],
+    ids=["no driver", "no device"],
+)
+def test_where_cupy_has_no_gpu_it_is_not_available_and_the_error_says_why(
+    count: int | RuntimeError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_cupy.install(monkeypatch, stub_cupy.module(count))
+    for _ in range(2):
+        with pytest.raises(
+            xbridge.MissingLibraryError, match=f"CuPy is installed, and .*{reason}; try "
+        ) as caught:
+            xbridge.to_backend(np.ones(2), "cupy")
+        assert not isinstance(caught.value.__cause__, xbridge.XBridgeError)
+        assert not xbridge.is_available("cupy")
+    assert xbridge.to_numpy(np.ones(2)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, on a machine without a GPU")
+def test_cupy_itself_without_a_gpu_is_not_available() -> None:
+    code = "import xbridge, cupy; print(xbridge.is_available('cupy') == cupy.is_available())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+# -- to the GPU and back -------------------------------------------------------------------------
+
+
+def test_an_array_of_the_host_goes_to_the_current_device_unless_another_is_named(cupy: ModuleType) -> None:
+    assert xbridge.device_of(sent([1.0])) == "cuda:0"
+    assert xbridge.device_of(sent([1.0], device="cuda:1")) == "cuda:1"
+    with stub_cupy.Device(1):
+        for device in (None, "gpu", "cuda"):
+            assert xbridge.device_of(sent([1.0], device=device)) == "cuda:1"
+        assert xbridge.device_of(xbridge.asarray([1, 2], backend="cupy")) == "cuda:1"
+        assert xbridge.device_of(xbridge.asarray([np.ones(2), np.ones(2)], backend="cupy")) == "cuda:1"
+        assert xbridge.device_of(xbridge.align(np.ones(2), backend="cupy")[0]) == "cuda:1"
+    assert stub_cupy.state.current == 0
+
+
+def test_what_is_on_a_gpu_stays_there(cupy: ModuleType) -> None:
+    x = sent([1.0, 2.0], device="cuda:1")
+    for same in (
+        xbridge.to_backend(x, "cupy"),
+        xbridge.to_backend(x, "cupy", device="gpu"),
+        xbridge.asarray(x),
+        xbridge.to_backend(x, "cupy", device=x.device),
+    ):
+        assert same is x
+    aligned = xbridge.align(x, np.ones(2))
+    assert [xbridge.device_of(each) for each in aligned] == ["cuda:1", "cuda:1"]
+    assert xbridge.device_of(xbridge.asarray([x, x])) == "cuda:1"
+
+
+def test_the_host_and_devices_that_are_not_there_are_refused(cupy: ModuleType) -> None:
+    for device in ("cpu", "cuda:2", "mps", "rocm:0"):
+        with pytest.raises(xbridge.DeviceError, match="its devices are cuda:0, cuda:1; try device='gpu'"):
+            sent([1.0], device=device)
+    with pytest.raises(xbridge.DeviceError, match="its devices are"):
+        xbridge.to_backend(sent([1.0]), "cupy", device="cpu")
+
+
+def test_a_transfer_is_complete_when_the_call_returns(cupy: ModuleType) -> None:
+    a = np.arange(4.0)
+    x = xbridge.to_backend(a, "cupy")
+    a[:] = -1
+    assert x._memory.tolist() == [0.0, 1.0, 2.0, 3.0]
+    y = xbridge.to_backend(x, "cupy", device="cuda:1")
+    assert y._memory.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert not np.shares_memory(x._memory, y._memory)
+    late = cupy.asarray(np.arange(3.0))
+    assert xbridge.to_numpy(late).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_another_thread_uses_the_device_and_the_stream_of_the_caller(cupy: ModuleType) -> None:
+    with cupy.cuda.Device(1), cupy.cuda.Stream(7) as mine:
+        late = cupy.asarray(np.arange(3.0))
+        there, back = (xbridge.transfer(x, to) for x, to in ((np.ones(2), "cupy"), (late, "numpy")))
+        assert back.result().tolist() == [0.0, 1.0, 2.0]
+        assert there.result().device.id == 1
+        waited = mine.waits
+        (ahead,) = xbridge.prefetch([[late, np.ones(2)]], "cupy", dtype="float32")
+    assert [x._memory.tolist() for x in ahead] == [[0.0, 1.0, 2.0], [1.0, 1.0]]
+    assert {x.device.id for x in ahead} == {1}
+    assert mine.waits > waited
+
+
+def test_another_thread_uses_the_device_that_is_named(cupy: ModuleType) -> None:
+    assert xbridge.transfer(np.ones(2), "cupy", device="cuda:1").result().device.id == 1
+    with pytest.raises(xbridge.DeviceError, match="device='gpu'"):
+        xbridge.transfer(np.ones(2), "cupy", device="cpu")
+
+
+def test_every_layout_is_converted(cupy: ModuleType) -> None:
+    a = np.arange(24, dtype="f4").reshape(2, 3, 4)
+    for view in (
+        a,
+        a.T,
+        a[:, ::-1],
+        a[..., ::2],
+        a.transpose(1, 0, 2),
+        a[:0],
+        a[0, 0, 0, ...],
+        a.astype(">f4"),
+    ):
+        x = xbridge.to_backend(view, "cupy")
+        assert x.dtype == np.dtype("f4")
+        for back in (xbridge.to_numpy(x), xbridge.to_numpy(xbridge.to_backend(x, "cupy", device="cuda:1"))):
+            assert np.array_equal(back, view)
+    x = xbridge.to_backend(a, "cupy")
+    for view in (x.transpose(), x[:, ::-1], x[..., ::2]):
+        away = xbridge.to_backend(view, "cupy", device="cuda:1")
+        assert np.array_equal(xbridge.to_numpy(away), view._memory)
+        assert np.array_equal(xbridge.to_numpy(view), view._memory)
+
+
+def test_what_comes_back_is_the_callers_own(cupy: ModuleType) -> None:
+    x = sent([1.0, 2.0])
+    host = xbridge.to_numpy(x)
+    host[0] = 9
+    assert xbridge.to_list(x) == [1.0, 2.0]
+    for call in (lambda: xbridge.to_numpy(x, copy=False), lambda: sent([1.0], copy=False)):
+        with pytest.raises(xbridge.CopyError, match=r"are on a GPU|it moves from"):
+            call()
+
+
+def test_fewer_bytes_are_sent_where_numpy_casts_alike_and_else_cupy_casts(cupy: ModuleType) -> None:
+    backend: Any = get("cupy")
+    steps: list[str] = []
+    cast, move = backend.astype, backend.to_device
+
+    def cast_(x: Any, dtype: str) -> Any:
+        steps.append(f"cast {type(x).__name__}")
+        return cast(x, dtype)
+
+    def move_(x: Any, device: Any) -> Any:
+        steps.append(f"move {x.dtype}")
+        return move(x, device)
+
+    backend.astype, backend.to_device = cast_, move_
+    assert sent(np.ones(2), dtype="float32").dtype == "f4"
+    assert steps == ["move float32"]
+    steps.clear()
+    assert sent(np.ones(2), dtype="float16").dtype == "f2"
+    assert steps == ["move float64", "cast ndarray"]
+    steps.clear()
+    x = sent(np.ones(2, "f4"), dtype="float64")
+    assert steps == ["move float32", "cast ndarray"]
+    steps.clear()
+    assert xbridge.to_backend(x, "cupy", dtype="float32", device="cuda:1").dtype == "f4"
+    assert steps == ["cast ndarray", "move float32"]
+    steps.clear()
+    assert xbridge.to_numpy(x, dtype="float32").dtype == "f4"
+    assert steps == ["cast ndarray", "move float32"]
+    steps.clear()
+    assert xbridge.to_numpy(x, dtype="float16").dtype == "f2"
+    assert steps == ["move float64"]
+
+
+def test_what_the_target_lacks_is_cast_where_cupy_has_arrays(cupy: ModuleType) -> None:
+    pytest.importorskip("array_api_strict")
+    x = sent(np.array([0.5, 2.0], "f2"))
+    plan = xbridge.explain(x, "array_api_strict", device="cpu", dtype="float32")
+    assert [step.action for step in plan.steps[:2]] == ["astype float32", "to_device cpu"]
+    assert xbridge.to_list(xbridge.to_backend(x, "array_api_strict", device="cpu", dtype="float32")) == [
+        0.5,
+        2.0,
+    ]
+
+
+# -- dtypes --------------------------------------------------------------------------------------
+
+
+def test_bfloat16_came_with_version_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.ones(2, ml_dtypes.bfloat16)
+    stub_cupy.install(monkeypatch, stub_cupy.module(version="13.6.0"))
+    with pytest.raises(
+        xbridge.DTypeError, match="CuPy has no bfloat16; try dtype='nearest', or dtype='float32'"
+    ):
+        xbridge.to_backend(a, "cupy")
+    xbridge.register_backend("cupy", "nothing", replace=True)
+    stub_cupy.install(monkeypatch, stub_cupy.module())
+    xbridge.register_backend("cupy", "xbridge.backends.cupy", replace=True)
+    x = xbridge.to_backend(a, "cupy")
+    assert (xbridge.dtype_of(x), xbridge.to_list(x)) == ("bfloat16", [1.0, 1.0])
+    assert xbridge.to_list(xbridge.to_backend(a.astype("f4"), "cupy", dtype="bfloat16")) == [1.0, 1.0]
+
+
+def test_a_dtype_that_cupy_lacks_is_refused_or_cast_before_it_leaves(cupy: ModuleType) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.ones(2, ml_dtypes.float8_e5m2)
+    with pytest.raises(xbridge.DTypeError, match="CuPy has no float8_e5m2"):
+        xbridge.to_backend(a, "cupy")
+    assert xbridge.to_list(xbridge.to_backend(a, "cupy", dtype="float32")) == [1.0, 1.0]
+
+
+def test_integers_and_floats_are_checked_against_a_dtype_that_the_caller_did_not_name(
+    cupy: ModuleType,
+) -> None:
+    x = sent([2**53 + 1, 2])
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.asarray([x, sent([1.0, 2.0])])
+    assert xbridge.to_list(xbridge.asarray([sent([3, 4]), sent([1.0, 2.0])])) == [[3.0, 4.0], [1.0, 2.0]]
+    backend = get("cupy")
+    for values, dtype in (([1e300, np.nan], "float32"), ([1e300j, 0j], "complex64"), ([-129], "int8")):
+        with pytest.raises(xbridge.ValueLossError):
+            backend.check_cast(sent(values), dtype)
+    for values, dtype in (
+        ([1.0, np.inf, np.nan], "float32"),
+        ([1j, np.inf], "complex64"),
+        ([-128, 127], "int8"),
+        ([], "float16"),
+    ):
+        x = sent(values)
+        assert backend.check_cast(x, dtype) is x
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = sent(np.array([1.0, np.inf], ml_dtypes.bfloat16))
+    assert backend.check_cast(x, "float16") is x
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_what_means_more_than_its_numbers_stays(cupy: ModuleType) -> None:
+    class Units(cupy.ndarray):  # type: ignore[misc,name-defined] # made at run time
+        """With a unit."""
+
+    x = sent([1.0, 2.0])
+    marked = x.view(type=Units)
+    assert xbridge.backend_of(marked) == "cupy"
+    assert xbridge.to_backend(marked, "cupy") is marked
+    with pytest.raises(xbridge.UnsupportedArrayError, match=re.escape("try x.view(type=cupy.ndarray)")):
+        xbridge.to_numpy(marked)
+    fields = x.view(np.dtype([("re", "f4"), ("im", "f4")]))
+    assert xbridge.dtype_of(fields).startswith("[('re'")
+    with pytest.raises(xbridge.DTypeError, match="not a numeric dtype; try one field"):
+        xbridge.to_numpy(fields)
+
+
+def test_cupy_has_no_gradients_and_says_so(cupy: ModuleType) -> None:
+    with pytest.raises(xbridge.GradientError, match="CuPy does not differentiate"):
+        xbridge.asarray([1.0], backend="cupy", requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="try backend='torch'"):
+        get("cupy").require_grad(sent([1.0]))
+
+
+def test_any_array_is_described(cupy: ModuleType) -> None:
+    backend = get("cupy")
+    x = sent(np.arange(6.0).reshape(2, 3))
+    layout = backend.memory_layout(x[:, 1:])
+    assert (layout.shape, layout.strides, layout.address) == ((2, 2), (24, 8), x.data.ptr + 8)
+    assert layout.aligned
+    assert not backend.memory_layout(x[0].view(np.uint8)[1:9].view("f8")).aligned
+    assert backend.memory_layout(x[:0]).is_unallocated()
+    assert xbridge.shares_memory(x[1:], x[:, 1:])
+    assert not xbridge.shares_memory(x[1:], x[:1])
+    assert (backend.is_tracing(), backend.is_grad_enabled(), backend.materialize(x), backend.detach(x)) == (
+        False,
+        False,
+        x,
+        x,
+    )
+    assert backend.untraced(len) is len
+    assert backend.device_name("cuda:0") is None
+    assert backend.dtype_name(np.dtype("f8")) == "float64"
+    assert (backend.fast_to_numpy(x), backend.fast_from_numpy(np.ones(2))) == (None, None)
+
+
+def test_the_namespace_is_array_api_compats(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import array_api_compat
+
+    compat = type(cupy)("array_api_compat.cupy")
+    monkeypatch.setitem(sys.modules, "array_api_compat.cupy", compat)
+    monkeypatch.setattr(array_api_compat, "cupy", compat, raising=False)
+    assert xbridge.array_namespace(sent([1.0])) is compat
+
+
+def test_on_amds_devices_the_kind_is_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub_cupy.install(monkeypatch, stub_cupy.module(hip=True))
+    assert xbridge.device_of(sent([1.0])) == "rocm:0"
+    assert xbridge.device_of(sent([1.0], device="rocm:1")) == "rocm:1"
+
+
+def test_libraries_without_device_memory_exchange_none() -> None:
+    for name in ("numpy", "dask", "array_api_strict"):
+        if xbridge.is_available(name):
+            assert get(name).to_dlpack is None
+            assert get(name).from_dlpack is None
+
+
+def test_a_number_keeps_the_sign_of_zero(cupy: ModuleType) -> None:
+    for values in (np.array(-0.0), np.array(-0.0, ">f4"), np.array(complex(-0.0, -0.0))):
+        x = sent(values)
+        assert x.shape == ()
+        assert xbridge.to_numpy(x).tobytes() == values.astype(values.dtype.newbyteorder("=")).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [
+        *(("float32", other) for other in ("float64", "complex128", "bool")),
+        *(("complex64", other) for other in ("complex128", "bool")),
+        *(("float64", other) for other in ("float32", "complex64", "bfloat16")),
+        *(("bfloat16", other) for other in ("float64", "bool")),
+    ],
+)
+def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str, cupy: ModuleType) -> None:
+    if "bfloat16" in (dtype, other):
+        pytest.importorskip("ml_dtypes")
+    here, there = native_dtype(dtype), native_dtype(other)
+    line = np.array([1e-45, -1e-40, 0.0, -0.0, 1.5, np.inf, 1e300])
+    with np.errstate(over="ignore"):
+        values = np.stack([line, line[::-1]]).astype(here)
+        want = values.astype(there)
+    for view, known in ((values, want), (values.T, want.T), (values[0, 0, ...], want[0, 0, ...])):
+        made = xbridge.to_backend(sent(view), "cupy", dtype=other)
+        assert (made.dtype, made.shape) == (there, view.shape)
+        assert xbridge.to_numpy(made).tobytes() == known.tobytes()

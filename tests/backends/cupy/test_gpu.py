@@ -1,0 +1,362 @@
+"""CuPy, torch and JAX on a real GPU: memory changes hands there, in order, and nothing passes by the host.
+
+Everything here is skipped where there is no GPU. Aliasing is shown by writing through one side, and order by
+work that is still running when the memory is handed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
+from xbridge._host.memory import native_dtype
+from xbridge._plan.steps import Options
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+cupy: Any = pytest.importorskip("cupy")
+torch = pytest.importorskip("torch")
+if not (xbridge.is_available("cupy") and torch.cuda.is_available()):
+    pytest.skip("needs a GPU, and a torch that can use it", allow_module_level=True)
+
+pytestmark = pytest.mark.gpu
+SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (3, 4), (2, 3, 4)]
+DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"]
+
+
+def tensor(shape: tuple[int, ...] = (3, 4), dtype: str = "float32") -> Any:
+    count = int(np.prod(shape, dtype=int))
+    return torch.arange(count, device="cuda").reshape(shape).to(getattr(torch, dtype))
+
+
+def verbs(x: object, target: str, **options: Any) -> list[str]:
+    made = convert.plan(resolve_source(x), get(target), Options(**options))
+    return [f"{step.module.name} {step.op}" for step in made.steps]
+
+
+def busy() -> None:
+    """Some milliseconds of work on torch's current stream."""
+    a = torch.ones(4096, 4096, device="cuda")
+    for _ in range(8):
+        a = a @ a * 1e-4
+
+
+# -- CuPy and the host ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_arrive_on_the_gpu_and_come_back(dtype: str) -> None:
+    for shape in SHAPES:
+        a = np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(dtype)
+        for view in (a, a.T, a[..., ::-1] if a.ndim else a, a[..., ::2] if a.ndim else a):
+            x = xbridge.to_backend(view, "cupy")
+            assert (type(x), x.shape, x.dtype) == (cupy.ndarray, view.shape, view.dtype)
+            assert np.array_equal(cupy.asnumpy(x), view)
+            assert np.array_equal(xbridge.to_numpy(x), view)
+
+
+def test_bfloat16_keeps_its_bits() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")):
+        pytest.skip("CuPy is older than 14")
+    a = np.arange(256, dtype=np.uint16).view(ml_dtypes.bfloat16)
+    x = xbridge.to_backend(a, "cupy")
+    assert xbridge.to_numpy(x).tobytes() == a.tobytes()
+    t = xbridge.to_backend(x, "torch")
+    assert t.view(torch.uint16).cpu().numpy().tobytes() == a.tobytes()
+    assert xbridge.to_numpy(xbridge.to_backend(t, "cupy")).tobytes() == a.tobytes()
+
+
+def test_a_transfer_has_ended_when_the_call_returns() -> None:
+    a = np.ones(1 << 24, "f4")
+    x = xbridge.to_backend(a, "cupy")
+    a[:] = -1
+    assert float(x.min()) == 1.0
+    with cupy.cuda.Stream(non_blocking=True):
+        y = x * 2
+        assert xbridge.to_numpy(y).min() == 2.0
+
+
+def test_the_kernels_of_cast_check_copy_and_stack_run() -> None:
+    x = xbridge.to_backend(np.array([1.5, np.nan, np.inf]), "cupy")
+    assert xbridge.to_list(xbridge.to_backend(x, "cupy", dtype="float16"))[0] == 1.5
+    backend = get("cupy")
+    assert backend.check_cast(x, "float32") is x
+    with pytest.raises(xbridge.ValueLossError):
+        backend.check_cast(xbridge.to_backend(np.array([1e300]), "cupy"), "float32")
+    with pytest.raises(xbridge.ValueLossError):
+        backend.check_cast(xbridge.to_backend(np.array([300]), "cupy"), "int8")
+    wide = cupy.arange(24).reshape(2, 3, 4).transpose(1, 0, 2)
+    copied = xbridge.to_backend(wide, "cupy", copy=True)
+    assert copied.strides == wide.strides
+    assert xbridge.asarray([wide, wide]).shape == (2, 3, 2, 4)
+    assert xbridge.array_namespace(x).__name__ == "array_api_compat.cupy"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [
+        *(("float32", other) for other in ("float64", "complex128", "complex64", "bool", "bfloat16")),
+        *(("complex64", other) for other in ("complex128", "bool")),
+        *(("float64", other) for other in ("float32", "complex64", "bfloat16")),
+        *(("bfloat16", other) for other in ("float32", "float64", "complex64", "bool")),
+        ("complex128", "complex64"),
+    ],
+)
+def test_a_cast_keeps_subnormal_numbers(dtype: str, other: str) -> None:
+    if get("cupy").unsupported_dtype("bfloat16", xbridge.Device("cuda:0")) and "bfloat16" in (dtype, other):
+        pytest.skip("CuPy is older than 14")
+    here, there = native_dtype(dtype), native_dtype(other)
+    bits = np.arange(0, 1 << 24, 997, dtype=np.uint32)
+    line = np.concatenate([bits, bits | 1 << 31]).view("f4").astype(here)
+    if dtype in ("float64", "complex128"):
+        line = np.concatenate([line, line * 1.0000001, line * 0.49999999])
+    values = line[: line.size // 4 * 4].reshape(4, -1)
+    for view in (values, values.T, values[::-2], values[0, 0, ...]):
+        made = xbridge.to_backend(xbridge.to_backend(view, "cupy"), "cupy", dtype=other)
+        assert xbridge.to_numpy(made).tobytes() == np.asarray(view.astype(there)).tobytes()
+
+
+def test_a_number_keeps_its_bits() -> None:
+    for values in (np.array(-0.0), np.array(-0.0, "f4"), np.array([0x7FF8000000000005]).view("f8")[0, ...]):
+        assert xbridge.to_numpy(xbridge.to_backend(values, "cupy")).tobytes() == values.tobytes()
+
+
+# -- CuPy and torch ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_torch_and_cupy_share_memory_both_ways(dtype: str) -> None:
+    for shape in SHAPES:
+        t = tensor(shape, dtype)
+        x = xbridge.to_backend(t, "cupy")
+        assert (x.shape, str(x.dtype)) == (tuple(t.shape), dtype)
+        back = xbridge.to_backend(x, "torch")
+        assert torch.equal(back, t)
+        if t.numel():
+            assert x.data.ptr == t.data_ptr() == back.data_ptr()
+            x[...] = 1
+            assert bool((t == 1).all())
+            t.zero_()
+            assert not bool(x.any())
+            assert xbridge.shares_memory(t, x)
+
+
+def test_no_byte_sees_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "cupy"):
+        for verb in ("to_numpy", "from_numpy"):
+            monkeypatch.setattr(get(name), verb, lambda *_: pytest.fail("it went to the host"))
+    t = tensor()
+    assert verbs(t, "cupy") == ["torch to_dlpack", "cupy from_dlpack"]
+    x = xbridge.to_backend(t, "cupy")
+    xbridge.to_backend(x, "torch", dtype="float64")
+    xbridge.asarray([x, x], backend="torch")
+    xbridge.align(t, x)
+
+
+def test_a_tensor_that_requires_grad_is_copied() -> None:
+    leaf = tensor().requires_grad_()
+    x = xbridge.to_backend(leaf, "cupy")
+    x[...] = -1
+    assert float(leaf.detach().min()) == 0.0
+    with pytest.raises(xbridge.CopyError, match="requires grad, and cupy has no read-only arrays"):
+        xbridge.to_backend(leaf, "cupy", copy=False)
+
+
+def test_a_conjugate_and_a_negation_are_done_first() -> None:
+    z = tensor(dtype="complex64") * (1 + 2j)
+    assert np.array_equal(xbridge.to_numpy(xbridge.to_backend(z.conj(), "cupy")), z.cpu().numpy().conj())
+    assert np.array_equal(
+        xbridge.to_numpy(xbridge.to_backend(z.conj().imag, "cupy")), z.cpu().numpy().conj().imag
+    )
+
+
+def test_negative_strides_are_copied_for_torch_and_shared_otherwise() -> None:
+    x = cupy.arange(12.0).reshape(3, 4)
+    assert torch.equal(
+        xbridge.to_backend(x[::-1], "torch").cpu(), torch.arange(12.0).double().reshape(3, 4).flip(0)
+    )
+    t = xbridge.to_backend(x[:, ::2], "torch", copy=False)
+    x[0, 0] = 7
+    assert float(t[0, 0]) == 7.0
+
+
+@pytest.mark.parametrize("way", ["to cupy", "to torch"])
+def test_memory_is_handed_over_in_the_order_of_both_streams(way: str) -> None:
+    mine, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+    for _ in range(5):
+        if way == "to cupy":
+            with torch.cuda.stream(mine), theirs:
+                t = torch.zeros(1 << 20, device="cuda")
+                busy()
+                t.fill_(3)
+                total = float(xbridge.to_backend(t, "cupy").sum())
+        else:
+            with torch.cuda.stream(mine), theirs:
+                x = cupy.zeros(1 << 20, "f4")
+                for _ in range(200):
+                    x += 0.015625
+                x[...] = 3
+                total = float(xbridge.to_backend(x, "torch").sum())
+        assert total == 3.0 * (1 << 20)
+
+
+def test_another_thread_reads_after_the_stream_of_the_caller() -> None:
+    for _ in range(5):
+        with cupy.cuda.Stream(non_blocking=True):
+            x = cupy.zeros(1 << 20, "f4")
+            for _ in range(200):
+                x += 0.015625
+            x[...] = 3
+            tensor, array = (xbridge.transfer([x], to) for to in ("torch", "numpy"))
+            (there,) = xbridge.transfer([np.full(1 << 20, 3, "f4")], "cupy").result()
+            assert float(there.sum()) == array.result()[0].sum() == 3.0 * (1 << 20)
+        assert float(tensor.result()[0].sum()) == 3.0 * (1 << 20)
+
+
+def test_a_copy_does_not_see_what_is_written_after_the_call() -> None:
+    with torch.cuda.stream(torch.cuda.Stream()), cupy.cuda.Stream(non_blocking=True):
+        for options in ({"copy": True}, {"dtype": "float64"}):
+            t = torch.ones(1 << 22, device="cuda")
+            busy()
+            x = xbridge.to_backend(t, "cupy", **options)
+            t.zero_()
+            assert float(x.min()) == 1.0
+
+
+# -- JAX -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def jax() -> Any:
+    module = pytest.importorskip("jax")
+    if xbridge.Device("cuda:0") not in get("jax").devices():
+        pytest.skip("needs a JAX that can use the GPU, by JAX_PLATFORMS=cpu,cuda")
+    return module
+
+
+@pytest.mark.parametrize("dtype", [word for word in DTYPES if word not in ("int64", "float64")])
+def test_every_pair_with_jax_copies_on_the_device(jax: Any, dtype: str) -> None:
+    for shape in SHAPES:
+        t = tensor(shape, dtype)
+        sources: list[tuple[Any, str]] = [(t, "torch"), (xbridge.to_backend(t, "cupy", copy=True), "cupy")]
+        for source, name in sources:
+            assert verbs(source, "jax") == [f"{name} copy", f"{name} to_dlpack", "jax from_dlpack"]
+            there = xbridge.to_backend(source, "jax")
+            assert xbridge.device_of(there) == "cuda:0"
+            want = xbridge.to_numpy(source)
+            source[...] = 0
+            assert np.array_equal(np.asarray(there), want)
+            back = xbridge.to_backend(there, name)
+            back[...] = 1
+            assert np.array_equal(np.asarray(there), want), "an array of JAX was written"
+            t = tensor(shape, dtype)
+
+
+def test_layouts_that_jax_lacks_arrive_by_value(jax: Any) -> None:
+    t = tensor((4, 6))
+    for view in (t.T, t[::2], t[:, 1:3], t.expand(2, 4, 6), t.reshape(2, 2, 6).permute(2, 0, 1)):
+        assert np.array_equal(np.asarray(xbridge.to_backend(view, "jax")), view.cpu().numpy())
+    x = cupy.asarray(t)[::-1, ::-1]
+    assert np.array_equal(np.asarray(xbridge.to_backend(x, "jax")), cupy.asnumpy(x))
+
+
+def test_jax_waits_for_torch_and_torch_for_jax(jax: Any) -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(5):
+            t = torch.zeros(1 << 20, device="cuda")
+            busy()
+            t.fill_(2)
+            x = xbridge.to_backend(t, "jax")
+            t.zero_()
+            y = jax.jit(lambda x: (x @ x) * 0 + x)(jax.numpy.tile(x[:1024], (1024, 1)))
+            assert float(xbridge.to_backend(y, "torch").sum()) == 2.0 * 1024 * 1024
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_64_bits_of_jax_are_kept_where_they_are_off(jax: Any, dtype: str) -> None:
+    values = (np.array([2**40 + 1, 2**62]) / (3 if dtype[0] in "fc" else 1)).astype(dtype)
+    backend = get("jax")
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(values, "jax", device="cuda:0")
+    home = backend.to_device(x, xbridge.Device("cpu"))
+    made = [home, backend.to_device(home, xbridge.Device("cuda:0")), xbridge.asarray(x, copy=True)]
+    made += [xbridge.asarray([x])[0], *(xbridge.to_backend(x, name) for name in ("numpy", "torch", "cupy"))]
+    assert [xbridge.to_numpy(y).tobytes() for y in made] == [values.tobytes()] * 7
+    with pytest.raises(xbridge.DTypeError, match="x64 mode is off"):
+        xbridge.asarray(x, device="cpu")
+
+
+def test_an_array_of_jax_stays_on_the_host_where_the_gpu_is_the_default(jax: Any) -> None:
+    with jax.default_device(jax.devices("gpu")[0]):
+        x = xbridge.to_backend(np.ones(3, "f4"), "jax")
+        made = [
+            x,
+            xbridge.asarray(x, copy=True),
+            xbridge.asarray(x, dtype="float16"),
+            xbridge.asarray([x, x]),
+        ]
+    assert [xbridge.device_of(y) for y in made] == ["cpu"] * 4
+
+
+# -- exporters -----------------------------------------------------------------------------------
+
+
+class Shows:
+    """An exporter of one protocol and nothing else."""
+
+    def __init__(self, x: Any, word: str, **changes: Any) -> None:
+        self.x = x
+        if word == "cuda":
+            self.__cuda_array_interface__ = {**x.__cuda_array_interface__, **changes}
+        else:
+            self.__dlpack__, self.__dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+
+
+@pytest.mark.parametrize("word", ["cuda", "dlpack"])
+@pytest.mark.parametrize("target", ["torch", "cupy"])
+@pytest.mark.parametrize("make", [tensor, lambda: cupy.arange(12.0).reshape(3, 4)], ids=["torch", "cupy"])
+def test_exporters_of_device_memory_are_looked_at(make: Callable[[], Any], target: str, word: str) -> None:
+    x = make()
+    got = xbridge.to_backend(Shows(x, word), target)
+    got[0, 0] = 42
+    assert float(x[0, 0]) == 42.0
+    assert np.array_equal(xbridge.to_numpy(Shows(x, word)), xbridge.to_numpy(x))
+    copied = xbridge.to_backend(Shows(x, word), target, copy=True)
+    copied[0, 0] = 0
+    assert float(x[0, 0]) == 42.0
+
+
+def test_read_only_exporters_are_copied_and_false_ones_refused() -> None:
+    x = cupy.arange(12.0)
+    said = x.__cuda_array_interface__
+    for target in ("torch", "cupy"):
+        y = xbridge.to_backend(Shows(x, "cuda", data=(said["data"][0], True)), target)
+        y[0] = 42
+        assert float(x[0]) == 0.0
+        for changes in ({"shape": (-1,)}, {"typestr": "|O"}, {"strides": (12,)}):
+            with pytest.raises(xbridge.XBridgeError):
+                xbridge.to_backend(Shows(x, "cuda", **changes), target)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="torch has no such strides"):
+        xbridge.to_backend(Shows(x[::-1], "cuda"), "torch")
+    assert xbridge.to_list(xbridge.to_backend(Shows(x[::-1], "cuda"), "cupy"))[0] == 11.0
+
+
+# -- several devices -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_memory_is_handed_over_on_whichever_device_it_is() -> None:
+    t = torch.arange(4.0, device="cuda:1")
+    x = xbridge.to_backend(t, "cupy", copy=False)
+    assert xbridge.device_of(x) == "cuda:1"
+    assert xbridge.to_list(xbridge.to_backend(x, "cupy", device="cuda:0")) == [0.0, 1.0, 2.0, 3.0]
+    assert xbridge.to_backend(x, "torch", copy=False).data_ptr() == t.data_ptr()
+    assert torch.cuda.current_device() == 0

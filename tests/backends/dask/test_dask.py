@@ -1,0 +1,454 @@
+"""Dask: what stays is a promise, what leaves is computed once, and what comes cannot change any more."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge._host.memory import native_dtype
+
+da = pytest.importorskip("dask.array")
+
+import dask  # noqa: E402 -- only where the library is
+
+from xbridge.backends import dask as backend  # noqa: E402
+from xbridge.backends._registry import get  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import Array, HostArray
+
+runs: list[tuple[int, ...]] = []
+"""The shape of every chunk that was computed."""
+
+
+def counted(chunk: HostArray) -> HostArray:
+    """A task that tells that it ran; Dask tries it on a chunk of no element first."""
+    if chunk.size:
+        runs.append(chunk.shape)
+    return chunk + 1
+
+
+@pytest.fixture
+def x() -> Iterator[Array]:
+    """An array of six elements in two chunks, still to be computed."""
+    x = da.from_array(np.arange(6.0), chunks=3).map_blocks(counted, dtype="float64")
+    runs.clear()
+    yield x
+    runs.clear()
+
+
+VALUES = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+# -- what stays a promise ------------------------------------------------------------------------
+
+LAZY: dict[str, Callable[[Array], object]] = {
+    "asarray": xbridge.asarray,
+    "to_backend": lambda x: xbridge.to_backend(x, "dask", device="cpu", copy=False),
+    "astype": lambda x: xbridge.asarray(x, dtype="float32"),
+    "default": lambda x: xbridge.asarray(x, dtype="default"),
+    "copy": lambda x: xbridge.asarray(x, copy=True),
+    "detach": lambda x: xbridge.asarray(x, grad="detach"),
+    "to_device": lambda x: get("dask").to_device(x, xbridge.Device("cpu")),
+    "list": lambda x: xbridge.asarray([[x, x], [x, x]]),
+    "mixed list": lambda x: xbridge.asarray([x, np.ones(6, "i4"), x.astype("i4")]),
+    "like": lambda x: xbridge.asarray([1, 2], like=x),
+    "align": lambda x: xbridge.align(x, np.ones(6), 2),
+    "backend_of": xbridge.backend_of,
+    "dtype_of": xbridge.dtype_of,
+    "device_of": xbridge.device_of,
+    "array_namespace": xbridge.array_namespace,
+    "shares_memory": lambda x: xbridge.shares_memory(x, x),
+}
+
+
+@pytest.mark.parametrize("question", LAZY)
+def test_nothing_is_computed_before_it_leaves(x: Array, question: str) -> None:
+    LAZY[question](x)
+    assert runs == []
+
+
+def test_nothing_is_computed_to_refuse_it(x: Array) -> None:
+    with pytest.raises(xbridge.CopyError, match="it is still to be computed; try copy=None"):
+        xbridge.to_numpy(x, copy=False)
+    with pytest.raises(xbridge.DeviceError, match="Dask arrays are computed in host memory"):
+        xbridge.asarray(x, device="cuda")
+    for call in (xbridge.asarray, lambda x, **_: get("dask").require_grad(x)):
+        with pytest.raises(xbridge.GradientError, match="backend"):
+            call(x, requires_grad=True)
+    assert runs == []
+
+
+def test_what_stays_is_computed_by_dask_as_asked(x: Array) -> None:
+    assert xbridge.asarray(x) is x
+    assert xbridge.asarray(x, dtype="float32").compute().dtype == np.float32
+    assert xbridge.asarray(x, copy=True).compute().tolist() == VALUES
+    stacked = xbridge.asarray([[x, x], [x, x + 1]])
+    assert stacked.shape == (2, 2, 6)
+    assert stacked.compute()[1].tolist() == [VALUES, [n + 1 for n in VALUES]]
+    mixed = xbridge.asarray([x, np.ones(6, "i4")])
+    assert mixed.compute().tolist() == [VALUES, [1.0] * 6]
+
+
+def test_a_copy_has_memory_of_its_own_when_it_is_computed() -> None:
+    x = da.from_array(np.arange(6.0), chunks=3)
+    for other, shares in ((xbridge.asarray(x), True), (xbridge.asarray(x, copy=True), False)):
+        found = da.map_blocks(lambda a, b: np.full(a.shape, np.shares_memory(a, b)), x, other, dtype=bool)
+        assert found.compute().all() == found.compute().any() == shares
+
+
+def test_a_promotion_that_only_the_values_could_allow_is_refused(x: Array) -> None:
+    whole = x.astype("int64")
+    with pytest.raises(xbridge.DTypeError, match="computed; try naming it: dtype='float64'"):
+        xbridge.asarray([x, whole])
+    assert xbridge.asarray([x, whole], dtype="float64").compute().tolist() == [VALUES, VALUES]
+    with pytest.raises(xbridge.DTypeError, match="float32 into float16"):
+        backend.check_cast(x.astype("float32"), "float16")
+
+
+def test_what_is_computed_is_checked(x: Array) -> None:
+    done = backend.materialize(x * 1e300)
+    assert backend.check_cast(done, "float64") is done
+    with pytest.raises(xbridge.ValueLossError, match="float32"):
+        backend.check_cast(done, "float32")
+    assert backend.materialize(done) is done
+    assert len(runs) == 2
+
+
+def test_what_is_of_unknown_sizes_stays_so_within_dask(x: Array) -> None:
+    part = x[x > 2]
+    assert xbridge.asarray(part) is part
+    for made in (xbridge.asarray(part, dtype="float32"), xbridge.asarray([part, part])):
+        assert np.isnan(made.shape[-1])
+    assert not xbridge.shares_memory(part, part)
+    assert runs == []
+
+
+# -- what leaves ---------------------------------------------------------------------------------
+
+
+LEAVING: dict[str, Callable[[Array], Any]] = {
+    "to_numpy": xbridge.to_numpy,
+    "to_list": xbridge.to_list,
+    "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32", grad="keep"),
+    "default": lambda x: xbridge.to_numpy(x, dtype="default"),
+    "asarray": lambda x: xbridge.asarray(x, backend="numpy", device="cpu"),
+    "align": lambda x: xbridge.align(np.ones(6), x)[1],
+    "list": lambda x: xbridge.asarray([x, x], backend="numpy")[0],
+    "mixed list": lambda x: xbridge.asarray([np.ones(6), x], backend="numpy")[1],
+}
+UNKNOWN: dict[str, Callable[[Array], Any]] = {
+    **LEAVING,
+    "options": lambda x: xbridge.to_numpy(x, copy=True, dtype="float32"),
+    "nearest": lambda x: xbridge.to_numpy(x, dtype="nearest"),
+    "like": lambda x: xbridge.asarray(x, like=np.ones(1)),
+    "tree": lambda x: xbridge.tree.to_numpy({"x": (x, 1)})["x"][0],
+    "transfer": lambda x: xbridge.transfer([x, x], "numpy").result()[1],
+}
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
+def test_what_leaves_is_computed_once_whatever_its_size(x: Array, way: str) -> None:
+    assert list(UNKNOWN[way](x[x > 0])) == VALUES
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("way", LEAVING)
+def test_what_leaves_is_computed_once(x: Array, way: str) -> None:
+    assert list(LEAVING[way](x)) == VALUES
+    assert runs == [(3,), (3,)]
+
+
+@pytest.mark.parametrize("name", ["torch", "array_api_strict"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_leaves_for_another_library_is_computed_once(x: Array, name: str, count: int) -> None:
+    pytest.importorskip(name)
+    assert xbridge.to_list(xbridge.asarray([x] * count, backend=name)) == [VALUES] * count
+    assert xbridge.to_list(xbridge.to_backend(x.sum(), name, dtype="float32")) == 21.0
+    assert runs == [(3,), (3,)] * 2
+
+
+def test_arrays_of_one_list_are_computed_together(x: Array) -> None:
+    table = xbridge.asarray([[x, x + 1], [x * 2, x]], backend="numpy")
+    assert table[1, 0].tolist() == [2 * n for n in VALUES]
+    assert runs == [(3,), (3,)]
+    whole = da.ones((), dtype="int64")
+    assert xbridge.asarray([whole, 1.5, whole], backend="numpy").tolist() == [1, 1.5, 1]
+
+
+def test_arrays_of_one_batch_are_computed_together(x: Array) -> None:
+    batch = xbridge.transfer({"a": x, "b": [x + 1, np.ones(2)], "c": 2 * x}, "numpy").result()
+    assert [batch["a"].tolist(), batch["c"].tolist()] == [VALUES, [2 * n for n in VALUES]]
+    assert batch["b"][0].tolist() == [n + 1 for n in VALUES]
+    assert runs == [(3,), (3,)]
+
+
+def test_arrays_of_one_batch_are_computed_together_with_an_observer_too(x: Array) -> None:
+    with xbridge.record() as seen, xbridge.policy(copies="allow"):
+        many = xbridge.transfer([x, x + 1], "torch", dtype="float32").result()
+    assert [y.tolist() for y in many] == [VALUES, [n + 1 for n in VALUES]]
+    assert runs == [(3,), (3,)]
+    (row,) = seen.rows
+    assert (row.calls, row.copied) == (2, 2 * 6 * (8 + 4))
+
+
+def test_nothing_of_a_batch_is_computed_if_one_array_is_refused(x: Array) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\[1\]: .* drops the imaginary part"):
+        xbridge.transfer([x, x * 1j], "numpy", dtype="float64").result()
+    assert runs == []
+
+
+def made_by(task: Callable[[Any], Any]) -> Array:
+    """An array of four elements whose chunks a task makes."""
+    return da.from_array(np.ones(4), chunks=2).map_blocks(task, dtype="float64", meta=np.empty(0))
+
+
+def test_of_a_batch_in_which_a_chunk_is_not_as_announced_the_error_says_which_array_it_was(x: Array) -> None:
+    batch = [np.ones(2), x, np.ones(2), made_by(lambda chunk: chunk[:1])]
+    for name in ("numpy", "torch"):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[3\]: .*shape \(4,\)"):
+            xbridge.transfer(batch, name, dtype="float32").result()
+
+
+def test_of_a_batch_in_which_a_value_is_lost_the_error_says_which_array_it_was(x: Array) -> None:
+    jax = pytest.importorskip("jax")
+    batch = [np.ones(2), x, np.ones(2), da.from_array(np.array([1.0, 1e300]))]
+    with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError, match=r"^at tree\[3\]: "):
+        xbridge.transfer(batch, "jax", dtype="default").result()
+
+
+def of_ours(chunk: Any) -> Any:
+    """A task in which an error of ours is raised, which knows of which input it was there."""
+    return xbridge.align(np.ones(2), chunk, backend="numpy", dtype="float32", copy=False)
+
+
+@pytest.mark.parametrize("task", [lambda chunk: 1 / 0, of_ours])
+def test_a_task_of_a_batch_that_fails_is_an_error_and_no_task_runs_twice(
+    x: Array, task: Callable[[Any], Any]
+) -> None:
+    bad = made_by(task)
+    with dask.config.set(scheduler="sync"), pytest.raises(xbridge.XBridgeError) as caught:
+        xbridge.transfer({"good": x, "bad": [x + 1, bad, x * 2]}, "numpy").result()
+    assert "tree[" not in str(caught.value)
+    assert len(runs) <= 2
+    with pytest.raises(xbridge.XBridgeError, match=r"^at tree\['bad'\]: "):
+        xbridge.transfer({"good": np.ones(2), "bad": bad}, "numpy").result()
+
+
+@pytest.mark.parametrize("shape", [(0, 20_000), (2, 300, 0), (0,)])
+def test_an_array_without_elements_comes_in_whatever_its_shape(shape: tuple[int, ...]) -> None:
+    for given in (np.zeros(shape), np.zeros(shape)[..., ::-1]):
+        made = xbridge.to_backend(given, "dask")
+        assert (made.shape, made.compute().shape) == (shape, shape)
+
+
+CUTS: dict[str, tuple[Callable[[Array], Array], Callable[[HostArray], HostArray]]] = {
+    "rows": (lambda x: x[x[:, 0] > 5], lambda a: a[a[:, 0] > 5]),
+    "columns": (lambda x: x[:, x[0] > 1], lambda a: a[:, a[0] > 1]),
+    "elements": (lambda x: x[x > 7], lambda a: a[a > 7]),
+    "nothing": (lambda x: x[x > 99], lambda a: a[a > 99]),
+    "rows, later": (lambda x: (x[x[:, 0] > 5] * 2).T, lambda a: (a[a[:, 0] > 5] * 2).T),
+    "of one chunk": (lambda x: x.rechunk(-1)[x[:, 0] > 5], lambda a: a[a[:, 0] > 5]),
+    "unique": (lambda x: da.unique(x % 3), lambda a: np.unique(a % 3)),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("target", ["numpy", "torch", "jax", "array_api_strict"])
+def test_what_is_of_unknown_sizes_arrives_as_it_was_computed(cut: str, target: str) -> None:
+    if not xbridge.is_available(target):
+        pytest.skip(f"{target} is not installed")
+    values = np.arange(20, dtype="int32").reshape(5, 4)
+    lazily, at_once = CUTS[cut]
+    there = xbridge.to_backend(lazily(da.from_array(values, chunks=2)), target)
+    found = np.from_dlpack(there)
+    assert (found.shape, found.tolist()) == (at_once(values).shape, at_once(values).tolist())
+
+
+def test_what_is_of_unknown_sizes_is_not_shared_and_fits_no_list_of_other_lengths(x: Array) -> None:
+    with pytest.raises(xbridge.CopyError, match="still to be computed"):
+        xbridge.to_numpy(x[x > 2], copy=False)
+    assert runs == []
+    with pytest.raises(xbridge.OptionError, match=r"it holds shapes \(4,\), \(3,\)"):
+        xbridge.asarray([x[x > 2], x[x > 3]], backend="numpy")
+    assert len(runs) == 2  # both, together
+
+
+def test_the_policy_and_the_records_see_what_is_of_unknown_sizes(x: Array) -> None:
+    with xbridge.record() as seen:
+        xbridge.to_numpy(x[x > 2])
+    (row,) = seen.rows
+    assert (row.copied, row.avoid) == (0, "compute it once (if it stays the same)")
+    with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):
+        xbridge.to_numpy(x[x > 2])
+
+
+@pytest.mark.parametrize("others", [[], [np.ones(6)]])
+def test_a_list_is_not_computed_only_to_be_refused(x: Array, others: list[Any]) -> None:
+    with pytest.raises(xbridge.GradientError):
+        xbridge.asarray([x, *others], backend="numpy", requires_grad=True)
+    with pytest.raises(xbridge.DeviceError):
+        xbridge.asarray([x, *others], backend="numpy", device="cuda")
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.asarray([x, *others], backend="array_api_strict", device=strict.Device("no_float64"))
+    assert runs == []
+
+
+def test_it_goes_through_the_schedulers_that_the_user_has_set(x: Array) -> None:
+    asked = []
+
+    def schedule(graph: object, keys: object, **options: object) -> Any:
+        asked.append(keys)
+        return dask.get(graph, keys, **options)
+
+    with dask.config.set(scheduler=schedule):
+        assert xbridge.to_numpy(x).tolist() == VALUES
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("copy", [None, True])
+def test_the_result_is_the_callers_own(copy: bool | None) -> None:
+    stored = da.from_array(np.arange(6.0), chunks=6).persist(scheduler="synchronous")
+    for source in (
+        stored,
+        da.from_array(np.arange(6.0), chunks=2),
+        stored.sum(),
+        xbridge.asarray(stored, copy=True),
+    ):
+        before = source.compute().tolist()
+        host = xbridge.to_numpy(source, copy=copy)
+        assert type(host) is np.ndarray
+        assert host.flags.writeable
+        assert host.flags.c_contiguous
+        host[...] = 9.0
+        assert source.compute().tolist() == before
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "float16", "complex128", "bfloat16", "float8_e4m3fn", ">f8", "<u2"]
+)
+@pytest.mark.parametrize("chunks", [-1, 2, ((1, 3), (3, 2, 0))])
+def test_every_bit_goes_there_and_back(dtype: str, chunks: object) -> None:
+    if "float8" in dtype or "bfloat" in dtype:
+        pytest.importorskip("ml_dtypes")
+    kind = native_dtype(dtype)
+    a = (
+        np.random.default_rng(0)
+        .integers(0, 2 if dtype == "bool" else 256, 20 * kind.itemsize, "u1")
+        .view(kind)
+    )
+    a = a.reshape(4, 5)
+    for x in (
+        da.from_array(a, chunks=chunks),
+        xbridge.to_backend(a, "dask"),
+        xbridge.to_backend(a, "dask", device="cpu"),
+    ):
+        host = xbridge.to_numpy(x)
+        assert host.dtype.isnative
+        assert host.tobytes() == a.astype(kind.newbyteorder("=")).tobytes()
+
+
+def test_a_dtype_that_the_target_lacks_is_cast_from_what_was_computed(x: Array) -> None:
+    pytest.importorskip("array_api_strict")
+    small = xbridge.to_backend(x.astype("float16"), "array_api_strict", dtype="float32")
+    assert xbridge.to_list(small) == VALUES
+    assert runs == [(3,), (3,)]
+
+
+# -- what comes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"copy": True}, {"dtype": "float64"}])
+@pytest.mark.parametrize("size", ["1 MiB", "16 B"])
+def test_a_later_write_to_the_source_is_not_seen(options: dict[str, Any], size: str) -> None:
+    a = np.arange(6.0)
+    with dask.config.set({"array.chunk-size": size}):
+        x = xbridge.to_backend(a, "dask", **options)
+        assert x.chunks == da.from_array(a).chunks
+    a[...] = 9.0
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_what_is_read_only_is_copied_because_its_owner_may_write_it() -> None:
+    owner = np.arange(6.0)
+    view = owner[:]
+    view.flags.writeable = False
+    for a in (view, np.broadcast_to(owner[:1], (2, 6)[1:])):
+        x = xbridge.to_backend(a, "dask")
+        before = a.tolist()
+        owner[...] += 1.0
+        assert x.compute().tolist() == before
+    with pytest.raises(xbridge.CopyError, match="its memory can change, and dask reads it later"):
+        xbridge.to_backend(view, "dask", copy=False)
+
+
+def test_immutable_memory_is_not_copied() -> None:
+    a = np.arange(6.0)
+    with dask.config.set({"array.chunk-size": "16 B"}):
+        x = backend.from_numpy(a)
+    found = x.map_blocks(lambda chunk: np.full(chunk.shape, np.shares_memory(chunk, a)), dtype=bool)
+    assert found.compute(scheduler="synchronous").all()
+
+
+def test_two_conversions_are_two_arrays_to_a_scheduler_that_remembers() -> None:
+    a = np.arange(6.0)
+    assert xbridge.to_backend(a, "dask").name != xbridge.to_backend(a, "dask").name
+
+
+def test_a_task_cannot_write_what_it_shares_with_other_tasks() -> None:
+    def spoil(chunk: HostArray) -> HostArray:
+        chunk[...] = 9.0
+        return chunk
+
+    x = xbridge.to_backend(np.arange(6.0), "dask")
+    with pytest.raises(xbridge.UnsupportedArrayError, match="read-only"):
+        xbridge.to_numpy(x.map_blocks(spoil, dtype="f8", meta=np.empty(0)))
+    with suppress(ValueError):  # what Dask itself returns is a copy, or the chunk, which is read-only
+        x.compute()[...] = 9.0
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_tensor_made_in_a_task_is_a_copy_of_what_the_task_shares() -> None:
+    torch = pytest.importorskip("torch")
+
+    def spoil(chunk: HostArray) -> HostArray:
+        tensor = xbridge.to_backend(chunk, "torch")
+        assert isinstance(tensor, torch.Tensor)
+        return xbridge.to_numpy(tensor.add_(1))
+
+    x = xbridge.to_backend(np.arange(6.0), "dask")
+    spoiled = x.map_blocks(spoil, dtype="f8", meta=np.empty(0))
+    assert xbridge.to_numpy(spoiled).tolist() == VALUES
+    assert x.compute().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_tensors_and_lists_come_in() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(3.0, requires_grad=True)
+    x = xbridge.to_backend(t, "dask")
+    with torch.no_grad():
+        t.fill_(9.0)
+    assert x.compute().tolist() == [0.0, 1.0, 2.0]
+    assert xbridge.dtype_of(xbridge.to_backend(t.to(torch.bfloat16), "dask")) == "bfloat16"
+    assert xbridge.asarray([t, t], backend="dask").shape == (2, 3)
+    assert xbridge.asarray([[1, 2], [3, 4]], backend="dask").compute().tolist() == [[1, 2], [3, 4]]
+
+
+def test_the_namespace_is_the_compatible_one(x: Array) -> None:
+    assert xbridge.array_namespace(x, 1.0).__name__ == "array_api_compat.dask.array"
+
+
+def test_a_function_may_return_what_is_still_to_be_computed() -> None:
+    x = da.ones(3)
+    options: list[dict[str, Any]] = [{}, {"backend": "dask"}, {"like": x}]
+    for option in options:
+        made = xbridge.aligned(**option)(lambda x: x + 1)(x)
+        assert isinstance(made, da.Array)
+        assert made.compute().tolist() == [2, 2, 2]

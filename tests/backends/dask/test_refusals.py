@@ -1,0 +1,165 @@
+"""Dask says no, or is found out: what must not leave, and chunks that are not what was announced."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+da = pytest.importorskip("dask.array")
+
+from xbridge.backends import dask as backend  # noqa: E402 -- only where the library is
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import HostArray
+
+
+def refusal_of(call: Callable[[], object]) -> xbridge.XBridgeError:
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        call()
+    assert caught.value.args[0].startswith("cannot ")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("chunk", "came"),
+    [
+        (lambda block: 3, "builtins.int"),
+        (lambda block: block[0], r"numpy.ndarray float64 of shape \(2,\)"),
+        (lambda block: block.astype("f4"), "numpy.ndarray float32"),
+        (lambda block: block[:, :1], r"of shape \(\d, 2\) came as numpy.ndarray float64 of shape \(\d, 1\)"),
+        (
+            lambda block: block[: 1 + (block[0, 0] % 8 == 0)],
+            r"of shape \(2, 2\) came as .* of shape \(\d, 2\)",
+        ),
+    ],
+)
+def test_chunks_of_unknown_sizes_that_do_not_fit_together_are_refused(chunk: Any, came: str) -> None:
+    x = da.from_array(np.arange(16.0).reshape(4, 4), chunks=2)
+    part = x[x[:, 0] >= 0].map_blocks(chunk, dtype=float, meta=np.empty((0, 0)))
+    error = refusal_of(lambda: xbridge.to_numpy(part))
+    assert isinstance(error, xbridge.UnsupportedArrayError)
+    assert re.search(came, str(error)), error
+
+
+class Metres(np.ndarray[Any, np.dtype[Any]]):
+    """What a library of units would make of an array."""
+
+
+def test_masks_and_units_are_refused_and_the_ways_out_work() -> None:
+    masked = da.ma.masked_equal(da.from_array(np.arange(3.0)), 1)
+    assert str(refusal_of(lambda: xbridge.to_numpy(masked))).endswith("try dask.array.ma.filled(x, value)")
+    assert xbridge.to_numpy(da.ma.filled(masked, 7)).tolist() == [0.0, 7.0, 2.0]
+    units = da.from_array(np.ones(3).view(Metres), asarray=False)
+    assert str(refusal_of(lambda: xbridge.to_numpy(units))).endswith("try x.map_blocks(numpy.asarray)")
+    assert xbridge.to_numpy(units.map_blocks(np.asarray)).tolist() == [1.0] * 3
+    dates = da.from_array(np.array(["1970-01-03"], "M8[D]"))
+    assert str(refusal_of(lambda: xbridge.to_numpy(dates))).endswith("try x.astype('int64')")
+    assert xbridge.to_numpy(dates.astype("int64")).tolist() == [2]
+
+
+class Tile:
+    """A chunk of a library that nobody knows, with a dtype of its own."""
+
+    shape, ndim, dtype = (3,), 1, "tiles.float64"
+
+    def __getitem__(self, _where: object) -> Tile:
+        return self
+
+
+def test_chunks_of_other_libraries_are_described_and_refused() -> None:
+    tiles = da.Array({("tiles", 0): Tile()}, "tiles", ((3,),), meta=Tile())
+    assert (xbridge.backend_of(tiles), xbridge.device_of(tiles)) == ("dask", "cpu")
+    assert xbridge.dtype_of(tiles) == "float64"
+    error = refusal_of(lambda: xbridge.to_numpy(tiles))
+    assert str(error).endswith(
+        "its chunks are tests.Tile; try x.map_blocks(f), where f makes NumPy arrays of them"
+    )
+
+
+def test_sparse_chunks_are_refused_and_the_way_out_works() -> None:
+    sparse = pytest.importorskip("sparse")
+    x = da.from_array(np.eye(3)).map_blocks(sparse.COO.from_numpy)
+    assert "its chunks are sparse.COO" in str(refusal_of(lambda: xbridge.to_numpy(x)))
+    assert xbridge.asarray(x, copy=True).compute().nnz == 3
+    assert np.array_equal(xbridge.to_numpy(x.map_blocks(lambda chunk: chunk.todense())), np.eye(3))
+
+
+LIES: dict[str, Callable[[HostArray], object]] = {
+    "float32 of shape (3,)": lambda chunk: chunk.astype("f4"),
+    "float64 of shape (2,)": lambda chunk: chunk[:2],
+    "float64 of shape (3, 1)": lambda chunk: chunk[:, None],
+    "numpy.MaskedArray float64 of shape (3,)": lambda chunk: np.ma.masked_equal(chunk, 4),
+    "tests.Metres float64": lambda chunk: chunk.view(Metres),
+    "numpy.float64 float64 of shape ()": lambda chunk: chunk[0],
+    "builtins.list": lambda chunk: [chunk],
+    "builtins.float": lambda chunk: float(chunk[0]),
+    "object of shape (3,)": lambda chunk: chunk.astype(object),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_chunk_that_is_not_what_was_announced_is_an_error(lie: str) -> None:
+    def late(chunk: HostArray, block_info: Any = None) -> object:
+        return LIES[lie](chunk) if block_info and block_info[0]["chunk-location"] == (1,) else chunk
+
+    x = da.from_array(np.arange(6.0), chunks=3)
+    for lying in (
+        x.map_blocks(late, dtype="f8", meta=np.empty(0)),
+        x[3:].map_blocks(LIES[lie], meta=np.empty(0)),
+    ):
+        error = refusal_of(lambda: xbridge.to_numpy(lying))  # noqa: B023
+        assert isinstance(error, xbridge.UnsupportedArrayError)
+        assert "announced as numpy.ndarray float64 of shape (3,)" in str(error)
+        assert lie in str(error)
+
+
+def test_the_number_that_numpy_makes_of_an_empty_reduction_is_accepted() -> None:
+    x = da.from_array(np.arange(6.0), chunks=2)
+    assert xbridge.to_numpy(x.sum()).shape == ()
+    assert xbridge.to_list(x.max()) == 5.0
+    assert xbridge.to_numpy(da.from_array(np.array(2.0)))[()] == 2.0
+
+
+def test_what_a_task_raises_is_the_cause_of_ours() -> None:
+    def fail(chunk: HostArray) -> HostArray:
+        if chunk.size:
+            raise ZeroDivisionError("in the second chunk")
+        return chunk
+
+    x = da.from_array(np.arange(6.0), chunks=3).map_blocks(fail, dtype="f8")
+    error = refusal_of(lambda: xbridge.to_numpy(x))
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert "in the second chunk" in str(error)
+
+
+class TheirsAlone(Exception):  # noqa: N818 -- not an error that anybody foresees
+    """What only the user knows."""
+
+
+def test_an_unforeseen_exception_is_the_cause_of_ours_which_says_how_to_see_the_task() -> None:
+    def fail(chunk: HostArray) -> HostArray:
+        raise TheirsAlone
+
+    x = da.from_array(np.arange(6.0)).map_blocks(fail, dtype="f8", meta=np.empty(0))
+    error = refusal_of(lambda: xbridge.to_numpy(x))
+    assert isinstance(error.__cause__, TheirsAlone)
+    assert str(error).endswith("try x.compute(), which shows the task")
+
+
+def test_what_numpy_would_not_let_go_does_not_come_in() -> None:
+    for a in (np.ma.masked_array([1.0]), np.array([None]), np.ones(2).view(Metres), np.array(["1"])):
+        assert isinstance(refusal_of(lambda: xbridge.to_backend(a, "dask")), TypeError)  # noqa: B023
+
+
+def test_query_planning_is_refused_where_the_backend_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(da, "ARRAY_EXPR_ENABLED", True)
+    with pytest.raises(ImportError, match=r"array\.query-planning"):
+        runpy.run_path(backend.__file__)

@@ -1,0 +1,466 @@
+"""JAX where it has several devices, or several processes, each time in an interpreter of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import fresh
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import Device
+from xbridge._core.protocol import ArrayInfo
+from xbridge._host.memory import extremes
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+
+from xbridge.backends import jax as module  # noqa: E402
+from xbridge.backends.jax import _devices  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOUR = """
+import gc, os
+os.environ["JAX_PLATFORMS"] = "cpu"
+import numpy as np, jax, jax.numpy as jnp, xbridge
+jax.config.update("jax_num_cpu_devices", 4)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from xbridge.backends import jax as backend
+
+def refusal(call, error=xbridge.DeviceError):
+    try:
+        call()
+    except error as refused:
+        return str(refused)
+
+devices = jax.devices()
+mesh = Mesh(np.array(devices), ("i",))
+a = np.arange(8, dtype="f4")
+split = jax.device_put(a.copy(), NamedSharding(mesh, P("i")))
+everywhere = jax.device_put(a.copy(), NamedSharding(mesh, P()))
+on_one = jax.device_put(a.copy(), NamedSharding(Mesh(np.array(devices[:1]), ("i",)), P("i")))
+"""
+
+
+def run(code: str) -> None:
+    """The code, after four devices were made of the one; its assertions hold."""
+    status, lines = fresh.run(FOUR + dedent(code))
+    assert (status, lines[-1:]) == (0, ["done"])
+
+
+def test_every_device_has_its_name() -> None:
+    run("""
+    assert backend.devices() == ("cpu", "cpu:1", "cpu:2", "cpu:3")
+    for name, device in zip(backend.devices(), devices):
+        x = xbridge.to_backend(a, "jax", device=name)
+        assert xbridge.device_of(x) == name
+        assert x.devices() == {device}
+        assert x.committed is (name != "cpu")
+        assert backend.device_name(device) == backend.device_name(x.sharding) == name
+        assert xbridge.device_of(xbridge.asarray(a, backend="jax", device=device)) == name
+        assert xbridge.asarray(x, device=name) is x
+        assert xbridge.device_of(xbridge.asarray([1.0], like=x)) == name
+        np.testing.assert_array_equal(np.asarray(x), a)
+    assert backend.device_name(mesh) is None
+    assert backend.device_name(split.sharding) == "sharded"
+    for name in ("cpu:4", "gpu", "cuda", "tpu:0", "sharded"):
+        refused = refusal(lambda: xbridge.asarray(a, backend="jax", device=name))
+        assert "its devices are cpu, cpu:1, cpu:2, cpu:3" in refused
+    print("done")
+    """)
+
+
+def test_an_array_leaves_another_device_when_that_is_said() -> None:
+    run("""
+    x = xbridge.to_backend(a, "jax", device="cpu:2")
+    host = xbridge.to_numpy(x)
+    host[:] = 0
+    np.testing.assert_array_equal(np.asarray(x), a)
+    assert refusal(lambda: xbridge.to_numpy(x, copy=False), xbridge.CopyError).endswith(
+        "it moves from cpu:2 to cpu; try copy=None"
+    )
+    y = xbridge.asarray(x, device="cpu")
+    assert (xbridge.device_of(x), xbridge.device_of(y)) == ("cpu:2", "cpu")
+    assert not xbridge.shares_memory(x, y)
+    assert "its devices" not in str(xbridge.asarray(x, dtype="default"))
+    print("done")
+    """)
+
+
+def test_a_move_from_memory_that_can_change_is_complete() -> None:
+    run("""
+    large = np.ones((1 << 22) + 16, "f4")
+    start = -large.ctypes.data // 4 % 16
+    for source in (large, large[start : start - 16], large[1:]):
+        for options in ({}, {"dtype": "float16"}, {"dtype": "bfloat16"}, {"copy": True}):
+            source[...] = 1
+            x = xbridge.to_backend(source, "jax", device="cpu:1", **options)
+            source[...] = 5
+            assert (np.asarray(x) == 1).all(), options
+    print("done")
+    """)
+
+
+def test_an_array_on_several_devices_is_gathered_only_on_a_named_device() -> None:
+    run("""
+    for x in (split, everywhere):
+        assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("sharded", "float32")
+        assert backend.fast_to_numpy(x) is None
+        assert xbridge.asarray(x) is x
+        why = "gathered only if a device is named; try to_backend(x, 'numpy', device='cpu')"
+        for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "numpy", copy=True)):
+            assert refusal(lambda: call(x)).endswith(why)
+        assert x._npy_value is None
+        assert "one of them is on several devices" in refusal(
+            lambda: xbridge.shares_memory(x, x), xbridge.UnsupportedArrayError
+        )
+        host = xbridge.to_backend(x, "numpy", device="cpu")
+        assert host.tolist() == a.tolist()
+        host[:] = 9
+        assert np.asarray(x).tolist() == a.tolist()
+        for name in backend.devices():
+            one = xbridge.asarray(x, device=name)
+            assert (xbridge.device_of(one), one.tolist()) == (name, a.tolist())
+            parts = [part.data.unsafe_buffer_pointer() for part in x.addressable_shards]
+            assert one.unsafe_buffer_pointer() not in parts
+        assert refusal(lambda: xbridge.to_backend(x, "numpy", device="cpu", copy=False), xbridge.CopyError)
+        double = xbridge.asarray(x, dtype="bfloat16")
+        assert double.sharding == xbridge.asarray(x, copy=True).sharding == x.sharding
+        assert xbridge.asarray([x, x]).shape == (2, 8)
+    print("done")
+    """)
+
+
+def test_a_list_of_arrays_on_several_devices_is_gathered_on_a_named_device() -> None:
+    run("""
+    for x in (split, everywhere):
+        for target in ("numpy", "array_api_strict", "dask"):
+            rows = xbridge.asarray([x, x], backend=target, device="cpu")
+            assert xbridge.to_list(rows) == [a.tolist(), a.tolist()]
+            why = refusal(lambda: xbridge.asarray([x, x], backend=target))
+            assert "gathered only if a device is named" in why
+    print("done")
+    """)
+
+
+def test_an_array_on_another_cpu_comes_to_the_one_that_torch_has() -> None:
+    pytest.importorskip("torch")
+    run("""
+    x = jax.device_put(a, devices[1])
+    assert "torch has no device cpu:1" in refusal(lambda: xbridge.to_backend(x, "torch"))
+    for cpu in ("cpu", "cpu:0"):
+        made = xbridge.to_backend(x, "torch", device=cpu)
+        assert (made.tolist(), str(made.device)) == (a.tolist(), "cpu")
+    print("done")
+    """)
+
+
+def test_nothing_goes_back_to_several_devices() -> None:
+    run("""
+    calls = []
+    double = xbridge.aligned(backend="numpy", device="cpu")(lambda x: calls.append(x) or 2 * x)
+    said = refusal(lambda: double(split))
+    assert said.startswith("cannot restore a result to argument 0: it is on several devices; try")
+    assert calls == []  # it is not said when the work is done
+    (x, y), restore = xbridge.align_back(split, a, backend="numpy", device="cpu")
+    assert restore(x + y, to=1).tolist() == (2 * a).tolist()
+    print("done")
+    """)
+
+
+def test_a_sharded_array_works_with_one_without_a_device() -> None:
+    run("""
+    total = split + xbridge.to_backend(a, "jax")
+    assert total.sharding == split.sharding
+    print("done")
+    """)
+
+
+def test_a_mesh_of_one_device_is_that_device() -> None:
+    run("""
+    assert xbridge.device_of(on_one) == "cpu"
+    host = xbridge.to_numpy(on_one)
+    assert host.ctypes.data == on_one.unsafe_buffer_pointer()
+    assert not host.flags.writeable
+    print("done")
+    """)
+
+
+def test_columns_keep_their_numbers_wherever_they_go() -> None:
+    run("""
+    from jax.experimental.layout import Format, Layout
+    from jax.sharding import SingleDeviceSharding
+    rows = np.arange(6, dtype="f4").reshape(2, 3)
+    here = jax.device_put(rows, Format(Layout((1, 0)), SingleDeviceSharding(devices[0])))
+    there = jax.device_put(here, devices[1])  # which JAX reads as rows, and computes with as columns
+    for x in (here, there, jax.device_put(here, devices[0], may_alias=False)):
+        rows = np.array(x)  # what an older JAX has moved, it has moved to other places
+        for name in backend.devices():
+            y = backend.to_device(x, xbridge.Device(name))
+            assert xbridge.device_of(y) == name
+            assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
+            np.testing.assert_array_equal(np.asarray(y + 0), rows)
+        y = backend.materialize(x)
+        assert y.sharding == x.sharding
+        np.testing.assert_array_equal(np.asarray(y + 0), rows)
+        np.testing.assert_array_equal(xbridge.to_numpy(x, dtype="float64"), rows)
+    wide = jax.device_put(here, NamedSharding(mesh, P()))
+    rows = np.array(wide.addressable_data(0))
+    np.testing.assert_array_equal(xbridge.to_backend(wide, "numpy", device="cpu"), rows)
+    print("done")
+    """)
+
+
+def test_values_are_checked_where_they_are() -> None:
+    run("""
+    def sent(values, dtype, device):
+        with jax.enable_x64(True):
+            return xbridge.to_backend(np.array(values, dtype), "jax", device=device)
+
+    narrow = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+    for device in ("cpu", "cpu:3"):
+        for values, dtype in (
+            ([1, 2**31 - 1, -(2**31)], "int64"), ([2**32 - 1], "uint64"), ([[]], "int64"),
+            ([1e38, np.inf, np.nan], "float64"), ([1e38j, np.inf], "complex128"),
+        ):
+            x = sent(values, dtype, device)
+            assert xbridge.dtype_of(xbridge.asarray(x, dtype="default")) == narrow[dtype]
+        for values, dtype in (
+            ([1, 2**31], "int64"), ([-(2**31) - 1], "int64"), ([2**32], "uint64"),
+            ([np.nan, -1e39], "float64"), ([1e39j, 1], "complex128"), ([1, -1e39], "complex128"),
+        ):
+            x = sent(values, dtype, device)
+            assert refusal(lambda: xbridge.asarray(x, dtype="default"), xbridge.ValueLossError), values
+    print("done")
+    """)
+
+
+def test_a_default_device_of_jax_moves_nothing() -> None:
+    run("""
+    for chosen in (devices[2], "cpu", devices[0]):
+        with jax.default_device(chosen):
+            assert xbridge.device_of(xbridge.to_backend(a, "jax")) == "cpu"
+            assert xbridge.device_of(xbridge.to_backend(a, "jax", copy=True)) == "cpu"
+            assert xbridge.device_of(backend.from_numpy(a)) == "cpu"
+            x = xbridge.to_backend(a, "jax")
+            made = [xbridge.asarray(x, copy=True), xbridge.asarray(x, dtype="float16")]
+            made += [xbridge.asarray([x, x])]
+            made += [backend.materialize(x), *xbridge.align(x, a)]
+            assert [xbridge.device_of(y) for y in made] == ["cpu"] * 6
+            assert not any(y.committed for y in made[:3])
+    backend._put = None  # and by JAX's own way
+    with jax.default_device(devices[2]):
+        assert xbridge.device_of(backend.from_numpy(a)) == "cpu"
+    with jax.default_device(devices[2]):
+        jax.jit(lambda x: xbridge.asarray(x, device=xbridge.device_of(x)))(a)
+        assert jax.jit(lambda x: x * len(xbridge.device_of(x)))(jnp.ones(1)).tolist() == [5.0]
+    print("done")
+    """)
+
+
+def test_the_kit_lays_arrays_on_the_host_whatever_the_default_device_of_jax_is() -> None:
+    run("""
+    from xbridge.testing.samples.jax import cases
+    with jax.default_device(devices[2]):
+        made = {name: case.make(a.reshape(2, 4)) for name, case in cases.items()}
+    assert {name: xbridge.device_of(x) for name, x in made.items()} == dict.fromkeys(cases, "cpu")
+    print("done")
+    """)
+
+
+def test_the_conformance_suite_knows_that_there_may_be_several_cpus() -> None:
+    suite = ("--pyargs", "xbridge.testing.conformance.test_devices", "--xbridge=jax")
+    options = ("-k", "resolves_to_itself or gpu or copied", "-p", "no:cacheprovider", "-q", "-W", "error")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *suite, *options],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": "2",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+# -- what can be seen with one device ------------------------------------------------------------
+
+
+class Card:
+    """A device as JAX describes those of others."""
+
+    platform, id = "gpu", 7
+
+    def __init__(self, number: int | None, version: str) -> None:
+        self.local_hardware_id, self.client = number, self
+        self.platform_version = version
+
+
+def test_a_device_has_the_name_and_number_that_others_know_it_by() -> None:
+    assert _devices.named(Card(1, "PJRT C API\ncuda 12090")) == "cuda:1"
+    assert _devices.named(Card(None, "rocm 60300")) == "rocm:7"
+    here = jax.local_devices()[0]
+    assert module.device_name(here) == module.device_name(jnp.ones(2).sharding) == "cpu"
+    assert module.device_name("cpu") is None
+    with jax.default_device("cpu"):
+        assert _devices.default() == "cpu"
+    with jax.default_device(here):
+        assert _devices.default() == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "near", "found"),
+    [
+        ("gpu", "cpu", "cuda:0"),
+        ("gpu", "cuda:1", "cuda:1"),
+        ("cuda", "cuda:1", "cuda:1"),
+        ("cuda", "cpu", "cuda:0"),
+        ("cuda:1", "cuda:0", "cuda:1"),
+        ("cpu", "cuda:1", "cpu"),
+        ("cpu:1", "cpu", "cpu:1"),
+        ("cuda:2", "cpu", None),
+        ("tpu", "cpu", None),
+        ("sharded", "cpu", None),
+        ("sharded", "sharded", "sharded"),
+    ],
+)
+def test_a_device_is_sought_by_its_kind(
+    monkeypatch: pytest.MonkeyPatch, asked: str, near: str, found: str | None
+) -> None:
+    here = dict.fromkeys(map(Device, ("cpu", "cpu:1", "cuda:0", "cuda:1")))
+    monkeypatch.setattr(module, "places", lambda: here)
+    if found is None:
+        with pytest.raises(xbridge.DeviceError, match="its devices are cpu, cpu:1, cuda:0, cuda:1; try dev"):
+            module.resolve_device(Device(asked), Device(near))
+    else:
+        assert module.resolve_device(Device(asked), Device(near)) == found
+    monkeypatch.setattr(module, "default", lambda: Device("cuda:1"))
+    assert module.resolve_device(Device("gpu"), Device("cpu")) == "cuda:1"
+
+
+def test_a_move_is_new_memory() -> None:
+    assert module.devices()[0] == "cpu"
+    x = jnp.arange(3.0)
+    for y in (module.to_device(x, Device("cpu")), jax.jit(lambda x: module.to_device(x, Device("cpu")))(x)):
+        assert y.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
+        assert y.tolist() == x.tolist()
+
+
+def test_columns_are_laid_row_by_row_before_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax.experimental.layout import Format, Layout
+
+    columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
+    x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
+    moved = jax.device_put(x, jax.local_devices()[0], may_alias=False)
+    for given in (x, moved):  # what an older JAX has moved, it has moved to other places
+        for y in (module.to_device(given, Device("cpu")), module.materialize(given)):
+            assert (y + 0).tolist() == np.asarray(given).tolist()
+    monkeypatch.setattr(module, "array_info", lambda x: ArrayInfo("float32", Device("cuda:0"), x.shape))
+    assert module.materialize(x).tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_a_few_numbers_say_whether_one_would_be_lost() -> None:
+    assert extremes(jnp, jnp.array([3, -5, 4])).tolist() == [-5, 4]
+    assert extremes(jnp, jnp.array([3.0, jnp.nan, -jnp.inf, 4.0])).tolist() == [0.0, 4.0]
+    assert extremes(jnp, jnp.array([3.0 - 7j, jnp.inf * 1j])).tolist() == [0.0, 3.0, -7.0, 0.0]
+    empty = jnp.ones((0, 2))
+    assert module.check_cast(empty, "float16") is empty
+
+
+def test_what_other_processes_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jnp.ones(2)
+    monkeypatch.setattr(type(x), "is_fully_addressable", property(lambda x: False))
+    refused = module.unsupported(x, leaving=True)
+    assert refused is not None
+    assert refused.reason == "other processes hold parts of it"
+
+
+def test_a_jax_without_its_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(backend: str) -> None:
+        message = f"Unknown backend: {backend!r} requested"
+        raise RuntimeError(message)
+
+    x, a = jnp.ones(2), np.ones(2, "f4")
+    monkeypatch.setattr(jax, "local_devices", none)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: xbridge.to_backend(a, "jax"),
+        lambda: module.to_device(x, Device("cpu")),
+    )
+    for call in calls:
+        with pytest.raises(xbridge.DeviceError, match="it was started without its CPU"):
+            call()
+
+
+# -- others --------------------------------------------------------------------------------------
+
+
+def test_nothing_of_jax_starts_before_it_is_needed() -> None:
+    status, lines = fresh.run("""
+        import os
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        import numpy as np, xbridge, jax
+        from jax._src import xla_bridge
+        from xbridge.backends import jax as backend
+        assert xbridge.is_available("jax")
+        assert xbridge.to_numpy(np.ones(2)).sum() == 2
+        assert backend.unsupported_dtype("float64", "cpu")
+        assert backend.default_dtype("float", "cpu") == "float32"
+        assert not xla_bridge.backends_are_initialized()
+        jax.config.update("jax_num_cpu_devices", 2)
+        assert len(backend.devices()) == 2
+        assert xla_bridge.backends_are_initialized()
+        print("done")
+    """)
+    assert (status, lines) == (0, ["done"])
+
+
+ONE_OF_TWO = """
+import os, sys, numpy as np
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize("127.0.0.1:{port}", 2, {number}, initialization_timeout=60)
+import xbridge
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from xbridge.backends import jax as backend
+assert len(jax.devices()) == 4
+mesh = NamedSharding(Mesh(np.array(jax.devices()), ("i",)), P("i"))
+x = jax.make_array_from_callback((8,), mesh, lambda part: np.arange(8, dtype="f4")[part])
+assert (xbridge.device_of(x), xbridge.asarray(x) is x) == ("sharded", True)
+for call in (xbridge.to_numpy, lambda x: xbridge.to_backend(x, "numpy", device="cpu")):
+    try:
+        call(x)
+    except xbridge.UnsupportedArrayError as refused:
+        assert "other processes hold parts of it; try jax.experimental.multihost" in str(refused)
+    else:
+        raise AssertionError
+assert backend.devices() == ("cpu", "cpu:1")
+y = xbridge.to_backend(np.arange(3, dtype="f4"), "jax")
+assert y.devices() == {{jax.local_devices()[0]}}
+assert xbridge.to_numpy(y).ctypes.data == y.unsafe_buffer_pointer()
+print("done")
+"""
+
+
+def test_an_array_of_which_others_hold_a_part_is_refused() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    codes = [ONE_OF_TWO.format(port=port, number=number) for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(fresh.run, codes))
+    assert [(status, lines[-1:]) for status, lines in results] == [(0, ["done"])] * 2

@@ -1,0 +1,448 @@
+"""JAX as a source and as a target: what is shared, what is copied, which dtypes there are and when."""
+
+from __future__ import annotations
+
+import threading
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+from jax.experimental.layout import Format, Layout  # noqa: E402 -- likewise
+from jax.sharding import SingleDeviceSharding  # noqa: E402 -- likewise
+
+from xbridge.backends import jax as backend  # noqa: E402
+from xbridge.backends._registry import get  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jax import Array
+
+CPU = xbridge.Device("cpu")
+
+
+@pytest.fixture
+def wide() -> Iterator[None]:
+    """64 bits are on, for this thread."""
+    with jax.enable_x64(True):
+        yield
+
+
+def address(x: Array) -> int:
+    return int(x.unsafe_buffer_pointer())
+
+
+# -- sharing -------------------------------------------------------------------------------------
+
+
+def test_numpy_looks_at_the_memory_of_jax_and_may_not_write_it() -> None:
+    x = jnp.arange(3.0)
+    a = xbridge.to_numpy(x)
+    assert a.__array_interface__["data"] == (address(x), True)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        a.flags.writeable = True
+    assert xbridge.shares_memory(x, a)
+
+
+def test_a_copy_for_numpy_is_the_callers_own() -> None:
+    x = jnp.arange(3.0)
+    a = xbridge.to_numpy(x, copy=True)
+    a[:] = 7
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_view_outlives_the_array_that_is_deleted_or_donated() -> None:
+    x, y = jnp.arange(1e5), jnp.arange(1e5)
+    views = [xbridge.to_numpy(x), xbridge.to_numpy(y)]
+    x.delete()
+    jax.jit(lambda y: y * 0 - 1, donate_argnums=0)(y).block_until_ready()
+    others = [jnp.full(100_000, 7.0) for _ in range(8)]
+    for view in views:
+        np.testing.assert_array_equal(view, np.arange(1e5, dtype="f4"))
+    assert all((other == 7).all() for other in others)
+
+
+def test_torch_gets_a_copy_which_it_may_write() -> None:
+    pytest.importorskip("torch")
+    x = jnp.arange(3.0)
+    t = xbridge.to_backend(x, "torch")
+    t += 1
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(xbridge.CopyError, match="its memory is read-only, and torch has no read-only arrays"):
+        xbridge.to_backend(x, "torch", copy=False)
+
+
+def test_what_can_change_is_not_shared() -> None:
+    a = np.arange(3, dtype="f4")
+    a.flags.writeable = False  # others may hold it writable
+    for options in ({}, {"copy": None}, {"copy": True}, {"device": "cpu"}):
+        assert not xbridge.shares_memory(xbridge.to_backend(a, "jax", **options), a)
+    with pytest.raises(
+        xbridge.CopyError, match="its memory can change, and jax reads it later; try copy=None"
+    ):
+        xbridge.to_backend(a, "jax", copy=False)
+    assert xbridge.to_backend(a[:0], "jax", copy=False).shape == (0,)
+
+
+def test_a_tensor_that_requires_grad_becomes_an_array_of_its_values() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(3.0, requires_grad=True)
+    x = xbridge.to_backend(t, "jax")
+    with torch.no_grad():
+        t += 5
+    assert x.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_copy_within_jax_is_new_memory_where_the_array_was() -> None:
+    x = jnp.arange(3.0)
+    y = xbridge.asarray(x, copy=True)
+    assert address(x) != address(y)
+    assert x.sharding == y.sharding
+    assert xbridge.asarray(x) is x
+    assert xbridge.to_backend(x, "jax", device="cpu", copy=False) is x
+
+
+def test_an_array_without_a_device_follows_the_computation() -> None:
+    assert not xbridge.to_backend(np.ones(2, "f4"), "jax").committed
+    assert not xbridge.to_backend(np.ones(2, "f4"), "jax", copy=True).committed
+
+
+# -- dtypes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_64_bits_are_refused_while_they_are_off_and_both_ways_out_are_named(dtype: str) -> None:
+    given = f"cannot convert a numpy {dtype} array of shape (2,) on cpu to jax"
+    with pytest.raises(xbridge.DTypeError) as caught:
+        xbridge.to_backend(np.ones(2, dtype), "jax")
+    assert str(caught.value) == (
+        f"{given}: JAX has no {dtype} while its x64 mode is off; "
+        "try dtype='nearest', or jax.config.update('jax_enable_x64', True)"
+    )
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: xbridge.to_backend(np.ones(2, "f4"), "jax", dtype=dtype),
+        lambda: xbridge.asarray(jnp.ones(2, "bool"), dtype=dtype),
+        lambda: xbridge.asarray([1, 2], backend="jax", dtype=dtype),
+        lambda: xbridge.asarray([jnp.ones(2), np.ones(2, dtype)]),
+    )
+    for call in calls:
+        with pytest.raises(xbridge.DTypeError, match="x64 mode is off"):
+            call()
+
+
+def test_default_narrows_what_fits_and_refuses_the_rest() -> None:
+    for dtype, narrow in {
+        "int64": "int32",
+        "uint64": "uint32",
+        "float64": "float32",
+        "complex128": "complex64",
+    }.items():
+        x = xbridge.to_backend(np.array([0, 1, 100], dtype), "jax", dtype="default")
+        assert (xbridge.dtype_of(x), x.tolist()) == (narrow, [0, 1, 100])
+    assert xbridge.dtype_of(xbridge.to_backend(np.ones(2, "f2"), "jax", dtype="default")) == "float16"
+    for large in (np.array([2**31]), np.array([-1], "i8") - 2**31, np.array([2**32], "u8"), np.array([1e39])):
+        with pytest.raises(xbridge.ValueLossError, match="a value does not fit"):
+            xbridge.to_backend(large, "jax", dtype="default")
+
+
+def test_64_bits_pass_where_they_are_on(wide: None) -> None:
+    a = np.array([2**40 + 1, -(2**62)])
+    x = xbridge.to_backend(a, "jax")
+    assert (xbridge.dtype_of(x), x.tolist()) == ("int64", a.tolist())
+    assert xbridge.dtype_of(xbridge.asarray([0.1, 2], backend="jax")) == "float64"
+    assert xbridge.to_backend(np.array([0.1]), "jax", dtype="default").tolist() == [0.1]
+
+
+def test_whether_64_bits_are_on_is_a_matter_of_the_thread(wide: None) -> None:
+    refused = []
+
+    def elsewhere() -> None:
+        try:
+            xbridge.to_backend(np.ones(2), "jax")
+        except xbridge.DTypeError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert len(refused) == 1
+    assert xbridge.to_backend(np.ones(2), "jax").dtype == "float64"
+
+
+def test_an_array_of_64_bits_stays_one_where_they_are_off() -> None:
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(np.array([2**40 + 1, 2**62]), "jax")
+    for y in (x, xbridge.asarray(x, copy=True), xbridge.asarray(x, device="cpu"), xbridge.asarray([x])[0]):
+        assert (xbridge.dtype_of(y), xbridge.to_list(y)) == ("int64", [2**40 + 1, 2**62])
+    assert xbridge.asarray(x, dtype="float32").tolist() == [2.0**40, 2.0**62]
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.asarray(x, dtype="default")
+    with jax.enable_x64(True):
+        small = xbridge.to_backend(np.array([1, 2]), "jax")
+    assert xbridge.asarray(small, dtype="default").dtype == "int32"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_a_move_between_platforms_keeps_64_bits_where_they_are_off(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.array([2**40 + 1, 2**62]).astype(dtype)
+    put = jax.device_put
+
+    def narrowing(x: Any, *args: Any, **options: Any) -> Any:
+        """Move as JAX does between a GPU and the host, and make 32 bits of 64."""
+        if not jax.config.jax_enable_x64:
+            x = put(x, *args, **options).astype(backend._WIDE[str(x.dtype)])
+        return put(x, *args, **options)
+
+    with jax.enable_x64(True):
+        x = xbridge.to_backend(values, "jax")
+        columns = Format(Layout((1, 0)), SingleDeviceSharding(jax.local_devices(backend="cpu")[0]))
+        y = put(xbridge.to_backend(values.reshape(2, 1), "jax"), columns)
+    monkeypatch.setattr(jax, "device_put", narrowing)
+    monkeypatch.setattr(backend, "_put", None)
+    for moved in (
+        backend.to_device(x, CPU),
+        backend.from_numpy(values),
+        backend.materialize(x),
+        backend.to_device(y, CPU).reshape(2),
+    ):
+        assert (moved.dtype, xbridge.to_numpy(moved).tobytes()) == (dtype, values.tobytes())
+
+
+def test_dtypes_are_known_by_the_names_that_jax_gives_them() -> None:
+    ones = np.ones(2, "f4")
+    for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.int8, jnp.bool_):
+        x = xbridge.to_backend(ones, "jax", dtype=dtype)
+        assert x.dtype == dtype
+        assert xbridge.dtype_of(x) == jnp.dtype(dtype).name
+        assert xbridge.to_numpy(ones, dtype=dtype).dtype == jnp.dtype(dtype)
+
+
+def test_small_floats_cross_bit_by_bit() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for word in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ):
+        dtype = np.dtype(getattr(ml_dtypes, word))
+        bits = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}")
+        x = xbridge.to_backend(bits.view(dtype), "jax")
+        assert xbridge.dtype_of(x) == word
+        assert xbridge.to_numpy(x).tobytes() == bits.tobytes()
+        assert xbridge.to_numpy(xbridge.asarray([x, x])).tobytes() == 2 * bits.tobytes()
+        assert xbridge.to_numpy(xbridge.asarray(x, copy=True)).tobytes() == bits.tobytes()
+
+
+def test_a_dtype_without_a_canonical_name_stays_in_jax() -> None:
+    for word in ("int4", "uint4", "int2", "float8_e4m3", "float4_e2m1fn"):
+        x = jnp.zeros(2, word)
+        assert xbridge.dtype_of(x) == word
+        assert xbridge.asarray(x) is x
+        for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "torch")):
+            with pytest.raises(
+                xbridge.DTypeError, match=rf"{word} has no canonical name; try x.astype\('int8'\)"
+            ):
+                call(x)
+
+
+def test_subnormal_numbers_keep_their_bits_unless_jax_computes_with_them() -> None:
+    tiny = np.array([1e-45, -1e-40, 0.0], "f4")
+    assert xbridge.to_numpy(xbridge.to_backend(tiny, "jax")).tobytes() == tiny.tobytes()
+    assert xbridge.asarray(xbridge.to_backend(tiny, "jax"), dtype="float16").tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_cast_is_jaxs_own() -> None:
+    a = np.array([300.0, -5.0, 1e10, np.nan], "f4")
+    for dtype in ("int8", "uint8", "int32"):
+        found = xbridge.to_backend(a, "jax", dtype=dtype)
+        assert found.tolist() == jnp.array(a).astype(dtype).tolist()
+
+
+# -- what must not leave, and what has no gradient -----------------------------------------------
+
+
+def deleted() -> Array:
+    x = jnp.ones(2)
+    x.delete()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: jax.random.key(0), r"key<fry> is not a numeric dtype; try jax.random.key_data\(x\)"),
+        (deleted, r"its memory was deleted or donated; try a copy made before that, with x.copy\(\)"),
+    ],
+)
+def test_arrays_without_numbers_in_memory_are_refused_by_other_libraries_only(
+    make: Callable[[], Array], reason: str
+) -> None:
+    x = make()
+    assert xbridge.asarray(x) is x
+    assert xbridge.device_of(x) == "cpu"
+    assert xbridge.backend_of(x) == "jax"
+    assert backend.fast_to_numpy(x) is None
+    for call in (
+        xbridge.to_numpy,
+        lambda x: xbridge.to_backend(x, "torch"),
+        lambda x: xbridge.shares_memory(x, x),
+    ):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=reason):
+            call(x)
+
+
+def test_a_step_of_jax_that_fails_raises_our_error() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="the step copy failed with RuntimeError"):
+        xbridge.asarray(deleted(), copy=True)
+
+
+def test_gradients_are_asked_of_functions() -> None:
+    with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
+        xbridge.asarray([1.0, 2.0], backend="jax", requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
+        get("jax").require_grad(jnp.ones(2))
+    x = jnp.ones(2)
+    assert xbridge.asarray(x, grad="keep") is x
+    assert xbridge.asarray(x, requires_grad=False) is x
+
+
+# -- lists, names --------------------------------------------------------------------------------
+
+
+def test_lists_of_arrays_become_one_array() -> None:
+    x, a = jnp.arange(3), np.arange(3, dtype="i4")
+    for items in ([x, a], [a, x], [[x, a]]):
+        found = xbridge.asarray(items, backend="jax")
+        assert type(found) is type(x)
+        assert found.reshape(2, 3).tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert xbridge.asarray([x, a]).dtype == "int32"
+    assert xbridge.asarray([x.sum(), 1.5], dtype="float32").tolist() == [3.0, 1.5]
+
+
+def test_a_list_whose_common_dtype_has_64_bits_becomes_the_default_where_that_is_asked_for() -> None:
+    wide = [np.float64(0.1), np.int64(2**24), np.complex128(2j)]
+    for other, dtype in zip(wide, ("float32", "float32", "complex64"), strict=True):
+        pair = [jnp.ones((), "float32"), other]
+        with pytest.raises(xbridge.DTypeError, match="try dtype='nearest'"):
+            xbridge.asarray(pair, backend="jax")
+        for asked in ("default", "nearest"):
+            x = xbridge.asarray(pair, backend="jax", dtype=asked)
+            assert x.dtype == dtype
+            assert x.tolist() == [1, np.asarray(other).astype(dtype).item()]
+    for lost in (np.float64(1e300), np.int64(2**24 + 1)):
+        with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+            xbridge.asarray([jnp.ones((), "float32"), lost], dtype="default")
+        with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+            xbridge.asarray([jnp.ones((), "float32"), lost], dtype="nearest")
+    assert xbridge.asarray([jnp.ones((), bool), 2], dtype="default").dtype == "int32"
+    with pytest.raises(xbridge.DTypeError, match="longdouble"):
+        xbridge.asarray([jnp.ones(()), np.longdouble(1)], dtype="default")
+
+
+def test_the_namespace_is_jaxs_own() -> None:
+    assert xbridge.array_namespace(jnp.ones(2), 1.0) is jnp
+
+
+def test_a_default_device_of_jax_moves_nothing_that_is_not_its_own() -> None:
+    with jax.default_device("cpu"):
+        assert xbridge.device_of(xbridge.to_backend(np.ones(2, "f4"), "jax")) == "cpu"
+
+
+def test_a_transfer_that_was_asked_for_passes_a_guard_against_the_others() -> None:
+    with jax.transfer_guard("disallow"):
+        x = xbridge.to_backend(np.ones(3, "f4"), "jax")
+        assert xbridge.to_numpy(x).tolist() == [1.0, 1.0, 1.0]
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtypes"),
+    [
+        ((), ("int32", "float32")),
+        ((2,), ("int32", "float32")),
+        ((), ("bfloat16", "float16")),
+        ((), ("int8", "float16")),
+        ((), ("uint8", "int8")),
+        ((), ("bool", "complex64", "int32")),
+    ],
+)
+def test_arrays_of_jaxs_among_themselves_are_promoted_as_jax_promotes(
+    shape: tuple[int, ...], dtypes: tuple[str, ...]
+) -> None:
+    x = [jnp.full(shape, value, dtype) for value, dtype in enumerate(dtypes, 1)]
+    expected = jnp.stack(x)
+    for made in (xbridge.asarray(x), jax.jit(lambda: xbridge.asarray(x))()):
+        assert made.dtype == expected.dtype
+        assert np.asarray(made).tobytes() == np.asarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("number", [True, 2, 3.5, 1j])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "bfloat16", "float16", "float32"])
+def test_a_number_among_arrays_of_jaxs_bends_as_it_does_in_jax(number: complex, dtype: str) -> None:
+    x = jnp.ones((), dtype)
+    made = xbridge.asarray([x, number])
+    assert made.dtype == (x + number if dtype != "bool" or number is not True else x | number).dtype
+    assert made.tolist() == [1, number]
+
+
+def test_sixty_four_bits_are_jaxs_rule_where_they_are_on(wide: None) -> None:
+    assert xbridge.asarray([jnp.int32(1), 3.5]).dtype == jnp.result_type(jnp.int32, 3.5) == "float64"
+    assert xbridge.asarray([jnp.int64(2**53), jnp.float64(0.5)]).tolist() == [2.0**53, 0.5]
+    with pytest.raises(xbridge.ValueLossError, match="does not fit"):
+        xbridge.asarray([jnp.int64(2**53 + 1), jnp.float64(0.5)])
+
+
+def test_an_integer_that_jax_would_round_in_a_list_is_refused_and_one_that_fits_is_not() -> None:
+    for x in (
+        [jnp.int32(2**24 + 1), 0.5],
+        [jnp.int32(1), 2**24 + 1, 0.5],
+        [jnp.arange(258), jnp.ones(258, "bfloat16")],
+    ):
+        with pytest.raises(xbridge.ValueLossError, match="; try "):
+            xbridge.asarray(x)
+    assert xbridge.asarray([jnp.int32(2**24), 0.5]).tolist() == [2**24, 0.5]
+
+
+def test_what_jax_has_no_rule_for_is_promoted_as_numpy_promotes() -> None:
+    pair = [jnp.ones(2, "float8_e5m2"), jnp.ones(2)]
+    with pytest.raises(ValueError, match="no available implicit dtype promotion path"):
+        jnp.result_type(*pair)
+    assert xbridge.asarray(pair).dtype == "float32"
+    with pytest.raises(xbridge.DTypeError, match="no common dtype"):
+        xbridge.asarray([jnp.ones(2, "int4"), jnp.ones(2)])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        *product([2**40, [1, 2**40], [[-(2**31) - 1]]], [None, "nearest", "default", "int32"]),
+        *product([[np.int64(1), 2**40], [[np.int64(1), 2**31]]], ["nearest", "default", "int32"]),
+    ],
+)
+def test_a_python_integer_that_fits_no_dtype_of_jax_is_not_answered_with_one(
+    numbers: Any, dtype: Any
+) -> None:
+    with pytest.raises(
+        xbridge.ValueLossError, match="JAX has no int64 while its x64 mode is off; try smaller"
+    ):
+        xbridge.asarray(numbers, backend="jax", dtype=dtype)
+
+
+def test_random_keys_have_the_namespace_of_jax() -> None:
+    key = jax.random.key(0)
+    assert xbridge.array_namespace(key) is jnp
+    assert xbridge.array_namespace(jax.random.split(key)[0]) is jnp

@@ -1,0 +1,186 @@
+"""Memory on its way to JAX: copied once, to where JAX takes it over, and never read from the source again."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import _host
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+
+from xbridge.backends import jax as backend  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jax import Array
+
+    from xbridge._core.protocol import HostArray
+
+LARGE = 1 << 22
+
+
+def address(x: Array) -> int:
+    return int(x.unsafe_buffer_pointer())
+
+
+def beside(alignment: int, shape: tuple[int, ...]) -> HostArray:
+    """Memory that begins so many bytes behind a boundary where JAX would take it over."""
+    raw = np.zeros(int(np.prod(shape)) * 4 + 128, np.uint8)
+    start = -raw.ctypes.data % 64 + alignment
+    return np.ndarray(shape, "f4", raw, start)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[HostArray]:
+    """What the host has copied or cast."""
+    made: list[HostArray] = []
+
+    def told(verb: Callable[..., HostArray]) -> Callable[..., HostArray]:
+        def tell(*args: object) -> HostArray:
+            made.append(verb(*args))
+            return made[-1]
+
+        return tell
+
+    for verb in ("copy", "astype"):
+        monkeypatch.setattr(_host, verb, told(getattr(_host, verb)))
+    return made
+
+
+def row_by_row(shape: tuple[int, ...]) -> HostArray:
+    return np.arange(np.prod(shape), dtype="f4").reshape(shape)
+
+
+@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "bfloat16"}, {"dtype": "int32"}])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: row_by_row((512, 256)),
+        lambda: row_by_row((512, 256)).T,
+        lambda: row_by_row((512, 512))[::2, ::-1],
+        lambda: row_by_row((512, 256)).astype(">f4"),
+        lambda: np.broadcast_to(np.arange(512, dtype="f4"), (256, 512)),
+        lambda: row_by_row((64, 128, 16)).transpose(1, 2, 0),
+    ],
+    ids=["rows", "columns", "backwards", "swapped", "repeated", "transposed"],
+)
+def test_a_large_array_is_copied_in_one_pass_and_taken_over(
+    copies: list[HostArray], make: Callable[[], HostArray], options: dict[str, Any]
+) -> None:
+    a = make() if options.get("dtype") != "int32" else make().astype("i2")
+    x = xbridge.to_backend(a, "jax", **options)
+    assert len(copies) == 1
+    assert address(x) == copies[0].ctypes.data
+    np.testing.assert_array_equal(np.asarray(x), a.astype(x.dtype))
+
+
+def test_a_cast_that_is_jaxs_alone_is_made_of_a_copy(copies: list[HostArray]) -> None:
+    a = row_by_row((512, 256))
+    x = xbridge.to_backend(a, "jax", dtype="float16")
+    a[...] = 0
+    assert len(copies) == 1
+    np.testing.assert_array_equal(np.asarray(x), jnp.asarray(row_by_row((512, 256))).astype("f2"))
+
+
+def test_the_copy_is_held_by_jax_alone() -> None:
+    a = row_by_row((512, 256))
+    held: list[weakref.ref[HostArray]] = []
+    copy = _host.copy(a, "C")
+    held.append(weakref.ref(copy))
+    x = backend.from_numpy(copy)
+    assert address(x) == copy.ctypes.data
+    del copy
+    gc.collect()
+    others = [np.full_like(a, 7) for _ in range(8)]
+    np.testing.assert_array_equal(np.asarray(x), a)
+    del x
+    gc.collect()
+    assert held[0]() is None
+    assert all((other == 7).all() for other in others)
+
+
+@pytest.mark.parametrize("alignment", [0, 4, 16, 32, 48])
+@pytest.mark.parametrize("n", [3, 1000, LARGE])
+def test_jax_has_memory_of_its_own_for_any_layout_of_the_source(alignment: int, n: int) -> None:
+    for copy in (None, True):
+        a = beside(alignment, (n,))
+        a[...] = 1
+        x = xbridge.to_backend(a, "jax", copy=copy)
+        a[...] = 5
+        assert not np.shares_memory(np.asarray(x), a)
+        assert (np.asarray(x) == 1).all()
+
+
+def test_a_consumer_that_runs_later_does_not_see_a_later_write() -> None:
+    consume = jax.jit(lambda x: (x @ x).sum())
+    n = 1500
+    a = np.ones((n, n), "f4")
+    consume(xbridge.to_backend(a, "jax")).block_until_ready()
+    for options in ({}, {"copy": True}, {"dtype": "float16"}):
+        for _ in range(3):
+            a[...] = 1
+            x = xbridge.to_backend(a, "jax", **options)
+            a[...] = 3
+            result = consume(x.astype("f4"))
+            a[...] = 5
+            assert float(result) == pytest.approx(float(n) ** 3, rel=1e-3)
+
+
+def test_the_same_holds_for_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.ones(LARGE)
+    x = xbridge.to_backend(t, "jax")
+    result = jax.jit(jnp.sum)(x)
+    t.zero_()
+    assert float(result) == LARGE
+
+
+def test_the_host_copies_to_where_others_take_over() -> None:
+    for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
+        for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
+            for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
+                assert made.ctypes.data % _host.ALIGNMENT == 0
+                assert made.flags.c_contiguous
+                np.testing.assert_array_equal(made, a)
+
+
+def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
+    a = _host.copy(row_by_row((256, 256)), "C")
+    info = xbridge.backends._registry.get("numpy").array_info(a)
+    for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):
+        layout = xbridge.backends._registry.get("numpy").memory_layout(host)
+        assert backend.accepts_layout(info, layout) is holds
+        np.testing.assert_array_equal(np.asarray(backend.from_numpy(host)), host)
+
+
+def test_the_long_way_from_the_host_leads_to_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = row_by_row((512, 256))
+    monkeypatch.setattr(backend, "_put", None)
+    assert backend.fast_from_numpy(a) is None
+    for x in (xbridge.to_backend(a, "jax"), backend.from_numpy(a)):
+        assert (x.committed, xbridge.device_of(x)) == (False, "cpu")
+        np.testing.assert_array_equal(np.asarray(x), a)
+
+
+def test_columns_that_jax_lays_side_by_side_are_laid_row_by_row_on_the_way_out() -> None:
+    from jax.experimental.layout import Format, Layout
+
+    columns = Format(Layout((1, 0)), jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
+    x = jax.device_put(jnp.arange(6.0).reshape(2, 3), columns)
+    assert backend.fast_to_numpy(x) is None
+    with pytest.raises(xbridge.CopyError):
+        xbridge.to_numpy(x, copy=False)
+    a = xbridge.to_numpy(x)
+    assert a.flags.writeable
+    assert a.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    a[...] = 9
+    assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

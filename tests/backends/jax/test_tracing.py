@@ -1,0 +1,232 @@
+"""Inside JAX's transforms: tracers pass through, and what is concrete is converted as anywhere else."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402 -- once JAX is there
+
+from xbridge.backends import jax as backend  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jax import Array
+
+    Fn = Callable[[Array], Any]
+
+
+@cache
+def matrix() -> Array:
+    """An array of JAX's, which starts it: not while tests are collected."""
+    return jnp.arange(6.0).reshape(2, 3)
+
+
+@cache
+def large() -> Array:
+    return jnp.full(3, 1e30)
+
+
+@pytest.fixture(autouse=True)
+def concrete() -> None:
+    """Make both arrays before a trace begins, which would trace them."""
+    matrix()
+    large()
+
+
+def each(fn: Fn, x: Array) -> Any:
+    return jax.vmap(fn)(jnp.stack([x, x]))[0]
+
+
+def gradient(fn: Fn, x: Array) -> Any:
+    return jax.grad(lambda x: fn(x).sum().astype("f4"))(x)
+
+
+def twice(fn: Fn, x: Array) -> Any:
+    return jax.jit(jax.vmap(fn))(jnp.stack([x, x]))[0]
+
+
+TRANSFORMS: dict[str, Callable[[Fn, Array], Any]] = {
+    "jit": lambda fn, x: jax.jit(fn)(x),
+    "grad": gradient,
+    "vmap": each,
+    "jvp": lambda fn, x: jax.jvp(fn, (x,), (x,)),
+    "linearize": lambda fn, x: jax.linearize(fn, x)[0],
+    "vmap in jit": twice,
+    "jit in grad": lambda fn, x: gradient(jax.jit(fn), x),
+    "checkpoint": lambda fn, x: gradient(jax.checkpoint(fn), x),
+    "scan": lambda fn, x: jax.lax.map(fn, jnp.stack([x, x])),
+    "make_jaxpr": lambda fn, x: jax.make_jaxpr(fn)(x),
+}
+
+
+@pytest.fixture(params=TRANSFORMS)
+def inside(request: pytest.FixtureRequest) -> Callable[[Fn], Any]:
+    """Runs a function on a tracer."""
+    return lambda fn: TRANSFORMS[request.param](fn, matrix())
+
+
+def test_a_tracer_is_asked_like_any_other_array(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Array:
+        assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("jax", "float32", "cpu")
+        assert xbridge.array_namespace(x, 1) is jnp
+        return x
+
+    inside(fn)
+
+
+def test_a_tracer_with_nothing_to_change_is_itself(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Any:
+        assert xbridge.asarray(x) is x
+        assert xbridge.to_backend(x, "jax", device="cpu", dtype="float32", copy=False, grad="keep") is x
+        assert xbridge.asarray(x, dtype="default") is x
+        assert xbridge.align(x, 2.0) == (x, 2.0)
+        return x
+
+    inside(fn)
+
+
+def test_a_step_on_a_tracer_is_traced(inside: Callable[[Fn], Any]) -> None:
+    steps: tuple[Fn, ...] = (
+        lambda x: xbridge.asarray(x, copy=True),
+        lambda x: xbridge.to_backend(x, "jax", dtype="float16"),
+        lambda x: xbridge.asarray([x, x]),
+        lambda x: xbridge.asarray([x, np.ones((2, 3), "f4"), matrix()]),
+        lambda x: xbridge.asarray([x.sum(), 1], dtype="float32"),
+    )
+
+    def fn(x: Array) -> Any:
+        for step in steps:
+            assert isinstance(step(x), jax.core.Tracer)
+        return step(x)
+
+    inside(fn)
+
+
+def test_what_is_concrete_becomes_a_constant(inside: Callable[[Fn], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    kept: list[Array] = []
+
+    def fn(x: Array) -> Any:
+        a, t = np.full((2, 3), 2, "f4"), torch.full((2, 3), 3.0)
+        made = [
+            xbridge.to_backend(a, "jax"),
+            xbridge.to_backend(a, "jax", copy=True),
+            xbridge.to_backend(a, "jax", dtype="float16"),
+            xbridge.to_backend(a, "jax", dtype="int32", device="cpu"),
+            xbridge.asarray(t, like=x),
+            xbridge.asarray([[1, 2, 3], [4, 5, 6]], like=x),
+            xbridge.asarray(matrix(), copy=True),
+            xbridge.asarray(matrix(), dtype="bfloat16"),
+            xbridge.asarray([matrix(), matrix()]),
+            backend.materialize(matrix()),
+        ]
+        a[...] = 7
+        t[...] = 7
+        assert not [y for y in made if isinstance(y, jax.core.Tracer)]
+        kept[:] = made
+        return sum((x * y).sum() for y in made).astype("f4") * x
+
+    inside(fn)
+    assert [y.ravel()[1].item() for y in kept] == [2, 2, 2, 2, 3, 2, 1, 1, 1, 1]
+
+
+def test_what_is_concrete_leaves_as_it_does_anywhere(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Array:
+        a = xbridge.to_numpy(matrix())
+        assert a.ctypes.data == matrix().unsafe_buffer_pointer()
+        assert not a.flags.writeable
+        assert xbridge.to_numpy(matrix(), copy=True, dtype="int64").tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert xbridge.to_list(matrix()) == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        with pytest.raises(xbridge.ValueLossError):
+            backend.check_cast(large(), "float16")
+        return x
+
+    inside(fn)
+
+
+def test_a_tracer_is_refused_on_the_way_out(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Array:
+        for call in (
+            xbridge.to_numpy,
+            xbridge.to_list,
+            lambda x: xbridge.to_backend(x, "numpy", dtype="int32"),
+            lambda x: xbridge.asarray([x], backend="numpy"),
+            lambda x: xbridge.shares_memory(x, x),
+        ):
+            with pytest.raises(
+                xbridge.UnsupportedArrayError,
+                match=r"a tracer has no values yet; try converting outside the transform, or jax.pure",
+            ):
+                call(x)
+        return x
+
+    inside(fn)
+
+
+def test_values_that_are_not_there_are_not_checked() -> None:
+    def fn(x: Array) -> Array:
+        with pytest.raises(xbridge.DTypeError, match="a tracer has no values to check; try dtype='float16'"):
+            backend.check_cast(x, "float16")
+        return x
+
+    jax.jit(fn)(matrix())
+
+
+def test_gradients_flow_unless_they_are_cut() -> None:
+    flows: dict[str, Fn] = {
+        "copy": lambda x: xbridge.asarray(x, copy=True),
+        "astype": lambda x: xbridge.asarray(x, dtype="bfloat16", grad="keep"),
+        "stack": lambda x: xbridge.asarray([x, matrix()]),
+        "small": lambda x: xbridge.asarray([x.astype("bfloat16"), matrix().astype("bfloat16")]),
+        "constant": lambda x: x * xbridge.to_backend(np.ones((2, 3), "f4"), "jax"),
+    }
+    for name, fn in flows.items():
+        for wrapped in (fn, jax.jit(fn)):
+            assert gradient(wrapped, matrix()).tolist() == [[1.0] * 3] * 2, name
+    for options in ({"grad": "detach"}, {"requires_grad": False}, {"grad": "detach", "copy": True}):
+        cut = partial(xbridge.asarray, **options)
+        assert gradient(lambda x, cut=cut: x + cut(x), matrix()).tolist() == [[1.0] * 3] * 2  # type: ignore[misc]
+
+
+def test_a_graph_is_kept_or_the_loss_is_reported() -> None:
+    def fn(x: Array) -> Array:
+        with pytest.raises(xbridge.GradientError, match="no gradient flows through int32"):
+            xbridge.asarray(x, dtype="int32", grad="keep")
+        with pytest.raises(xbridge.GradientError, match="JAX differentiates functions, not arrays"):
+            xbridge.asarray(x, requires_grad=True)
+        return x
+
+    gradient(fn, matrix())
+
+
+def test_a_callback_converts_what_it_is_given() -> None:
+    def on_the_host(x: Array) -> np.ndarray[Any, np.dtype[Any]]:
+        return xbridge.to_numpy(x, copy=True) * 2
+
+    fn = jax.jit(lambda x: jax.pure_callback(on_the_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    assert fn(matrix()).tolist() == (matrix() * 2).tolist()
+
+
+def test_tracers_in_a_list_are_promoted_as_jax_promotes(inside: Callable[[Fn], Any]) -> None:
+    def fn(x: Array) -> Array:
+        made: Array = xbridge.asarray(
+            [x, x.astype("bfloat16"), jnp.arange(6).reshape(2, 3), x.astype("int32")]
+        )
+        assert made.dtype == "float32"
+        return made
+
+    inside(fn)
+
+
+def test_a_gradient_goes_through_a_list_of_several_dtypes() -> None:
+    found = jax.grad(lambda x: xbridge.asarray([jnp.arange(2), 3 * x]).sum())(jnp.ones(2))
+    assert found.tolist() == [3.0, 3.0]

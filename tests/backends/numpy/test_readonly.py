@@ -1,0 +1,361 @@
+"""Read-only NumPy: nothing of it can be written, nothing it makes can, and code that tries fails."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing._readonly import ReadOnlyArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Array
+
+NAME = "numpy_readonly"
+PLAIN = np.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _registered(own_registry: None) -> None:
+    xbridge.register_backend(NAME, "xbridge.testing._numpy_readonly", roots=("xbridge",))
+
+
+def test_it_is_known_where_the_kit_is_imported_and_nothing_else_is_imported() -> None:
+    code = (
+        "import sys, xbridge; assert 'numpy_readonly' not in xbridge.known_backends();"
+        "import xbridge.testing; assert 'numpy_readonly' in xbridge.known_backends();"
+        "assert not {'numpy', 'torch', 'hypothesis', 'pytest'} & {*sys.modules};"
+        "from xbridge.testing.strategies import arrays; arrays('numpy_readonly')"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def made() -> ReadOnlyArray:
+    """A read-only array of memory of its own."""
+    return ReadOnlyArray(PLAIN.copy())
+
+
+# -- what cannot be done -------------------------------------------------------------------------
+
+
+def add_in_place(x: Array) -> None:
+    x += 1
+
+
+def set_by(item: object) -> Callable[[Array], None]:
+    def set_item(x: Array) -> None:
+        x[item] = 1.0
+
+    return set_item
+
+
+def set_attribute(path: str, value: object = 1.0) -> Callable[[Array], None]:
+    def set_it(x: Array) -> None:
+        *way, last = path.split(".")
+        for word in way:
+            x = getattr(x, word)
+        setattr(x, last, value)
+
+    return set_it
+
+
+WRITES: dict[str, Callable[[Array], object]] = {
+    "x[0] = 1": set_by(0),
+    "x[...] = 1": set_by(...),
+    "x[mask] = 1": set_by(PLAIN > 1),
+    "x += 1": add_in_place,
+    "x.flat = 1": set_attribute("flat"),
+    "x.flat[0] = 1": lambda x: x.flat.__setitem__(0, 1.0),
+    "x.real = 1": set_attribute("real"),
+    "x.T[0] = 1": lambda x: x.T.__setitem__(0, 1.0),
+    "x.sort()": lambda x: x.sort(),
+    "x.fill(1)": lambda x: x.fill(1),
+    "x.put(0, 1)": lambda x: x.put(0, 1),
+    "x.partition(1)": lambda x: x.partition(1),
+    "x.resize(3)": lambda x: x.resize(3),
+    "x.byteswap(True)": lambda x: x.byteswap(True),
+    "np.add(out=x)": lambda x: np.add(x, 1, out=x),
+    "np.add.at(x)": lambda x: np.add.at(x, 0, 1),
+    "np.sum(out=x)": lambda x: np.sum(PLAIN[None], axis=0, out=x),
+    "np.copyto(x)": lambda x: np.copyto(x, 1),
+    "np.fill_diagonal(x)": lambda x: np.fill_diagonal(x, 1),
+    "rng.shuffle(x)": lambda x: np.random.default_rng(0).shuffle(x),
+    "np.asarray(x)[0] = 1": lambda x: np.asarray(x).__setitem__(0, 1),
+    "x.setflags(write=True)": lambda x: x.setflags(write=True),
+    "x.setflags(True)": lambda x: x.setflags(True),
+    "x.flags.writeable = True": set_attribute("flags.writeable", value=True),
+    "x.T.flags.writeable = True": set_attribute("T.flags.writeable", value=True),
+    "np.asarray(x).flags.writeable = True": lambda x: np.asarray(x).setflags(write=True),
+    "x.view(np.ndarray).flags.writeable = True": lambda x: x.view(np.ndarray).setflags(write=True),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_it_cannot_be_written(write: str) -> None:
+    x = made()
+    with pytest.raises(ValueError):
+        WRITES[write](x)
+    assert x.tolist() == PLAIN.tolist()
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_plain_array_can_be_written_or_is_already_writable(write: str) -> None:
+    if write != "x.resize(3)":  # the one that wants memory of its own
+        WRITES[write](PLAIN.copy())
+
+
+def test_a_view_as_read_only_is_one_and_the_array_stays_what_it_was() -> None:
+    a = PLAIN.copy()
+    x = a.view(ReadOnlyArray)
+    for write in (set_by(0), set_attribute("flags.writeable", value=True)):
+        with pytest.raises(ValueError):
+            write(x)
+    x.setflags(write=False)
+    a[0] = 7.0
+    assert x[0].tolist() == [7.0, 7.0, 7.0]
+
+
+def test_an_array_of_objects_cannot_be_written_either() -> None:
+    x = made().astype(object)
+    for write in (set_by(0), set_attribute("flags.writeable", value=True)):
+        with pytest.raises(ValueError):
+            write(x)
+
+
+# -- what comes out ------------------------------------------------------------------------------
+
+RESULTS: dict[str, Callable[[Any], Any]] = {
+    "x + 1": lambda x: x + 1,
+    "1 - x": lambda x: 1 - x,
+    "plain + x": lambda x: PLAIN + x,
+    "x @ x.T": lambda x: x @ x.T,
+    "x == x": lambda x: x == x,  # noqa: PLR0124 -- the operator is what it is about
+    "divmod(x, 2)": lambda x: divmod(x, 2),
+    "x[0]": lambda x: x[0],
+    "x[0, 0]": lambda x: x[0, 0],
+    "x[[1, 0]]": lambda x: x[[1, 0]],
+    "x[x > 1]": lambda x: x[x > 1],
+    "x.T": lambda x: x.T,
+    "x.imag": lambda x: x.imag,
+    "x.copy()": lambda x: x.copy(),
+    "x.astype()": lambda x: x.astype("float32"),
+    "x.view(dtype)": lambda x: x.view("int64"),
+    "x.flatten()": lambda x: x.flatten(),
+    "x.sum()": lambda x: x.sum(),
+    "x.nonzero()": lambda x: x.nonzero(),
+    "next(iter(x))": lambda x: next(iter(x)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "np.sum": lambda x: np.sum(x, axis=0),
+    "np.stack": lambda x: np.stack([x, x]),
+    "np.stack of a tuple": lambda x: np.stack(np.unique_all(x)[:2]),
+    "np.stack of any sequence": lambda x: np.stack(deque([x, x])),
+    "np.split": lambda x: np.split(x, 2),
+    "np.where": lambda x: np.where(x > 1, x, 0),
+    "np.empty_like": lambda x: np.empty_like(x) * 0,
+    "np.unique_all": np.unique_all,
+    "np.linalg.svd": np.linalg.svd,
+    "np.fft.fft": np.fft.fft,
+    "np.add.reduce": np.add.reduce,
+}
+
+
+def parts(result: Any) -> list[Any]:
+    """The arrays of a result, or of a tuple or list of them."""
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+@pytest.mark.parametrize("make", RESULTS)
+def test_what_numpy_makes_of_it_is_numpys_result_and_read_only(make: str) -> None:
+    found, expected = RESULTS[make](made()), RESULTS[make](PLAIN)
+    assert type(found) is type(expected) or isinstance(found, ReadOnlyArray)
+    for one, other in zip(parts(found), parts(expected), strict=True):
+        assert type(one) is ReadOnlyArray
+        assert not one.flags.writeable
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def test_the_names_of_a_result_of_several_arrays_stay() -> None:
+    assert type(np.unique_all(made()).values) is ReadOnlyArray
+
+
+def test_a_scalar_result_does_what_a_scalar_does() -> None:
+    total = made().sum()
+    assert (f"{total:.1f}", float(total), "abc"[np.argmax(made()[0] > 0)]) == ("15.0", 15.0, "b")
+    assert made().any()
+    long = ReadOnlyArray(np.ones(1, "longdouble"))
+    assert type(long.item()) is type(long.tolist()[0]) is np.longdouble
+
+
+def test_what_is_given_to_be_filled_is_filled_and_stays_writable() -> None:
+    x, out = made(), np.zeros((2, 3))
+    total = out
+    assert np.add(x, 1, out=out) is out
+    total += x
+    total += x
+    assert total is out
+    assert out.tolist() == (3 * PLAIN + 1).tolist()
+    row = np.zeros(3)
+    assert np.sum(x, axis=0, out=row) is row
+    fraction, whole = np.modf(x, out=(None, out))  # type: ignore[arg-type] # it may be None
+    assert whole is out
+    assert type(fraction) is ReadOnlyArray
+
+
+def test_a_mask_is_not_lost_on_the_way() -> None:
+    masked = np.ma.masked_array(PLAIN, mask=PLAIN > 1)
+    total = made() + masked
+    assert isinstance(total, np.ma.MaskedArray)
+    assert total.mask.tolist() == (PLAIN > 1).tolist()
+
+
+def test_another_library_is_asked_as_numpy_would_ask_it() -> None:
+    class Other:
+        def __array_function__(self, *args: object) -> str:
+            return "asked"
+
+    assert np.stack([made(), Other()]) == "asked"  # type: ignore[arg-type] # theirs
+    with pytest.raises(TypeError):
+        made() + object()
+
+
+# -- its namespace -------------------------------------------------------------------------------
+
+CREATIONS: dict[str, Callable[[Any], Any]] = {
+    "asarray(list)": lambda xp: xp.asarray([1, 2]),
+    "asarray(copy)": lambda xp: xp.asarray(PLAIN, copy=True),
+    "zeros": lambda xp: xp.zeros(2),
+    "ones": lambda xp: xp.ones(2, dtype=xp.float32),
+    "arange": lambda xp: xp.arange(3),
+    "eye": lambda xp: xp.eye(2),
+    "full_like": lambda xp: xp.full_like(PLAIN, 2.0),
+    "meshgrid": lambda xp: xp.meshgrid(xp.arange(2), xp.arange(3)),
+    "linspace": lambda xp: xp.linspace(0, xp.pi, 3),
+    "clip": lambda xp: xp.clip(xp.asarray(PLAIN), 1.0, 2.0),
+    "linalg": lambda xp: xp.linalg.cholesky(xp.eye(2)),
+    "fft": lambda xp: xp.fft.fftfreq(4),
+    "unique_all": lambda xp: xp.unique_all(xp.asarray(PLAIN)),
+    "from_dlpack": lambda xp: xp.from_dlpack(PLAIN),
+}
+
+
+@pytest.mark.parametrize("make", CREATIONS)
+def test_what_its_namespace_makes_is_read_only(make: str) -> None:
+    found, expected = (
+        CREATIONS[make](xbridge.array_namespace(made())),
+        CREATIONS[make](array_api_compat.numpy),
+    )
+    for one, other in zip(parts(found), parts(expected), strict=True):
+        assert type(one) is ReadOnlyArray
+        assert not one.flags.writeable
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def test_its_namespace_is_one_and_has_what_array_api_compat_has() -> None:
+    xp = xbridge.array_namespace(made())
+    assert xp is made().__array_namespace__()
+    assert xp.sum is xp.sum
+    assert xp.float32 is np.float32
+    assert xp.isdtype(made().dtype, "real floating")
+    assert dir(xp) == dir(array_api_compat.numpy)
+    with pytest.raises(AttributeError):
+        _ = xp.no_such_function
+
+
+def test_array_api_compat_knows_it_as_numpy() -> None:
+    xp = array_api_compat.array_namespace(made())
+    assert xp is array_api_compat.numpy
+    assert type(xp.sum(made(), axis=0)) is ReadOnlyArray
+    assert array_api_compat.device(made()) == "cpu"
+
+
+# -- as a backend --------------------------------------------------------------------------------
+
+
+TURNS = (7.0, 8.0)
+"""The first call is planned, and fills the table that the second one looks into."""
+
+
+def normalised(x: Array) -> Array:
+    """A function that writes in place into what it was given."""
+    x -= xbridge.array_namespace(x).mean(x)
+    return x
+
+
+def test_code_that_writes_in_place_fails_on_it() -> None:
+    assert xbridge.to_list(normalised(np.array([1.0, 3.0]))) == [-1.0, 1.0]
+    with pytest.raises(ValueError, match="read-only"):
+        normalised(xbridge.asarray([1.0, 3.0], backend=NAME))
+
+
+def test_its_arrays_are_its_own_and_not_numpys() -> None:
+    assert xbridge.backend_of(made()) == xbridge.backend_of(made()[0, 0]) == NAME
+    assert not get(NAME).owns(np.ndarray)
+
+
+def test_it_looks_at_numpys_memory_which_may_still_change_there() -> None:
+    a = PLAIN.copy()
+    for value in TURNS:
+        x = xbridge.to_backend(a, NAME)
+        assert type(x) is ReadOnlyArray
+        a[0, 0] = value
+        assert x.item(0) == value
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            x.view(np.ndarray).flags.writeable = True
+    assert not np.shares_memory(xbridge.to_backend(a, NAME, copy=True), a)
+
+
+def test_numpy_looks_at_its_memory_and_may_not_write() -> None:
+    x = made()
+    for _ in TURNS:
+        host = xbridge.to_numpy(x)
+        assert type(host) is np.ndarray
+        assert np.shares_memory(host, x)
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            host.flags.writeable = True
+    own = xbridge.to_numpy(x, copy=True)
+    own[...] = 7.0
+    assert x.tolist() == PLAIN.tolist()
+
+
+def test_each_step_within_it_makes_one_of_it() -> None:
+    x = made()
+    assert xbridge.to_backend(x, NAME) is x
+    copied = xbridge.to_backend(x, NAME, copy=True)
+    assert not np.shares_memory(copied, x)
+    for y in (copied, xbridge.to_backend(x, NAME, dtype="float32"), xbridge.asarray([x, x])):
+        assert type(y) is ReadOnlyArray
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.asarray([ReadOnlyArray([1 << 60]), ReadOnlyArray([0.5])])
+    assert get(NAME).check_cast(x, "float32") is x
+
+
+def test_arrays_that_are_not_numeric_are_refused_in_both_directions() -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
+        xbridge.to_backend(np.array(["a"]), NAME)
+    with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
+        xbridge.to_numpy(ReadOnlyArray(["a"]))
+    with pytest.raises(
+        xbridge.DTypeError, match=r"has no longdouble; try dtype='nearest', or dtype='float64'$"
+    ):
+        xbridge.to_backend(np.ones(2, "longdouble"), NAME)
+
+
+def test_foreign_byte_order_does_not_come_in() -> None:
+    a = PLAIN.astype(">f8")
+    x = xbridge.to_backend(a, NAME)
+    assert x.dtype.isnative
+    assert x.tobytes() == PLAIN.tobytes()

@@ -1,0 +1,206 @@
+"""NumPy arrays that mean more than their numbers, or have none: refused on the way out, with the way out."""
+
+from __future__ import annotations
+
+import ctypes
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._core.dtypes import DTYPES, instead
+from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
+from xbridge.testing.samples.numpy import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+U, D = xbridge.UnsupportedArrayError, xbridge.DTypeError
+
+
+MASKED = [name for name in refused if "mask" in name]
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_masked_array_is_refused_everywhere(name: str) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    x = refused[name]()
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_numpy(x),
+        lambda: xbridge.to_numpy(x, copy=True),
+        lambda: xbridge.asarray(x),
+        lambda: xbridge.asarray([x]),
+        lambda: xbridge.to_list(x),
+        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.to_backend(x, "toylib"),
+        lambda: xbridge.to_backend(x, "toylib", dtype="float32"),
+    ]
+    for call in calls:
+        with pytest.raises(U, match=r"its mask would be lost; try x\.filled\(value\)$"):
+            call()
+    assert xbridge.backend_of(x) == "numpy"
+
+
+LEAVING: dict[str, tuple[type[xbridge.XBridgeError], str]] = {
+    **dict.fromkeys(
+        ("units", "units, 0-d", "a mapped subclass", "records", "characters"), (U, "x.view(numpy.ndarray)")
+    ),
+    **dict.fromkeys(
+        ("objects", "strings", "bytes", "new strings"),
+        (D, "x.astype(float) if it spells numbers, or x.tolist()"),
+    ),
+    **dict.fromkeys(("dates", "durations"), (D, "x.astype('int64')")),
+    "structures": (D, "one field, such as x['name']"),
+    "raw bytes": (D, "x.view(dtype), with the dtype of the items"),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize(
+    "options", [{}, {"copy": True}, {"dtype": "float32"}, {"dtype": "default"}], ids=repr
+)
+def test_what_has_no_plain_numbers_does_not_leave(name: str, options: dict[str, Any]) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    make, (error, hint) = refused[name], LEAVING[name]
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(make(), "toylib", **options),
+        lambda: xbridge.asarray(make(), backend="toylib", **options),
+        lambda: xbridge.asarray([make()], backend="toylib", **options),
+        lambda: xbridge.to_list(make()),
+        lambda: xbridge.align(Toy(np.ones(2)), make()),
+    ]
+    for call in calls:
+        with pytest.raises(error) as caught:
+            call()
+        assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_within_numpy_everything_passes(name: str) -> None:
+    x = refused[name]()
+    assert xbridge.to_numpy(x) is x
+    assert xbridge.asarray(x) is x
+    assert xbridge.asarray(x, copy=False, device="cpu", grad="detach") is x
+    assert xbridge.align(x, np.ones(2))[0] is x
+    copied = xbridge.to_numpy(x, copy=True)
+    assert (type(copied), copied.dtype) == (type(x), x.dtype)
+    assert copied.tolist() == x.tolist()
+    assert not np.shares_memory(copied, x)
+    assert (xbridge.backend_of(x), xbridge.device_of(x)) == ("numpy", "cpu")
+    assert xbridge.shares_memory(x, x)
+
+
+def _refuse(*_: object) -> Any:
+    message = "no answer"
+    raise RuntimeError(message)
+
+
+class Raising(np.ndarray):
+    """It says nothing of itself."""
+
+    dtype = shape = flags = strides = ndim = __array_interface__ = property(_refuse)
+    __len__ = __iter__ = __getitem__ = _refuse
+
+
+def test_a_subclass_that_raises_in_its_attributes_is_described_and_refused_as_any_other() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    plain = np.arange(3.0)
+    x = plain.view(Raising)
+    assert (xbridge.dtype_of(x), xbridge.device_of(x), xbridge.to_numpy(x) is x) == ("float64", "cpu", True)
+    assert xbridge.shares_memory(x, plain)
+    assert not xbridge.shares_memory(np.ones(2), x)
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(x, "toylib"),
+        lambda: xbridge.asarray([x, plain], backend="toylib"),
+        lambda: xbridge.transfer([x], "toylib").result(),
+        lambda: xbridge.align(Toy(plain), x),
+        lambda: xbridge.to_list(x),
+    ]
+    for call in calls:
+        with pytest.raises(U, match=r"may mean more than its numbers; try x\.view\(numpy\.ndarray\)$"):
+            call()
+
+
+def test_long_doubles_stay_in_numpy() -> None:
+    for dtype, wide in (("longdouble", "float64"), ("clongdouble", "complex128")):
+        x = np.ones(2, dtype)
+        assert xbridge.to_numpy(x) is x
+        with pytest.raises(D, match=rf"; try to_numpy\(x, dtype='{wide}'\)"):
+            xbridge.to_list(x)
+    assert xbridge.to_numpy(np.ones(2, "longdouble"), dtype="float64").dtype == "f8"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("float8_e8m0fnu", "dtype='float32'"),
+        ("longdouble", "dtype='float64'"),
+        ("clongdouble", "dtype='complex128'"),
+        ("int4", "casting it in its own library first"),
+    ],
+)
+def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
+    assert instead(word) == hint
+
+
+@pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        *((word, True) for word in ("longdouble", "clongdouble", "datetime64[s]", "timedelta64[ns]")),
+        *((word, False) for word in ("<U4", "S3", "object", "void", "V8", "float99")),
+    ],
+)
+def test_numpy_has_its_own_words_for_numbers_and_times_and_no_others(word: str, known: bool) -> None:
+    lacks = get("numpy").unsupported_dtype(word, xbridge.Device("cpu"))
+    assert (lacks and lacks.reason) == (None if known else f"NumPy has no {word}")
+
+
+def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
+    for dtype in ("complex64", "complex128", "clongdouble"):
+        for real in ("float64", "int8"):
+            with pytest.raises(D, match=r"drops the imaginary part; try x\.real$"):
+                xbridge.to_numpy(np.ones(2, dtype), dtype=real)
+
+
+@pytest.mark.parametrize("word", ["int4", "uint2", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn"])
+def test_small_dtypes_without_a_canonical_name_stay_in_numpy(word: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    xbridge.register_backend("toylib", make_backend())
+    x = np.zeros(2, getattr(ml_dtypes, word))
+    assert xbridge.to_numpy(x) is x
+    assert xbridge.dtype_of(x) == word
+    for call in (xbridge.to_list, lambda x: xbridge.to_backend(x, "toylib")):
+        with pytest.raises(D, match=rf": {word} is not a numeric dtype; try x\.astype\('float32'\)$"):
+            call(x)
+
+
+@pytest.mark.parametrize("x", [1, 1.5, True, 1j, [1], (1,), range(3)], ids=repr)
+def test_numbers_and_lists_are_not_arrays(x: object) -> None:
+    for call in (xbridge.to_numpy, xbridge.to_list):
+        with pytest.raises(U, match=r"try asarray\(x"):
+            call(x)
+
+
+def test_only_numbers_are_read_from_ctypes() -> None:
+    with pytest.raises(xbridge.XBridgeError, match="; try "):
+        xbridge.to_numpy((ctypes.c_void_p * 2)())
+
+
+def test_a_cast_that_numpy_lacks_is_refused() -> None:
+    pytest.importorskip("ml_dtypes")
+    pairs = [
+        (one, other)
+        for one, other in permutations([word for word in DTYPES if word.startswith("float8")], 2)
+        if not np.can_cast(native_dtype(one), native_dtype(other), "unsafe")
+    ]
+    assert pairs
+    for one, other in pairs:
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_numpy(np.ones(3, native_dtype(one)), dtype=other)

@@ -1,0 +1,339 @@
+"""What a backend need not write follows from what it writes."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from toylib import Toy, complete, gaps, make_backend
+
+import xbridge
+from xbridge._core.devices import SHARDED
+from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
+from xbridge._plan.steps import Options
+from xbridge.backends import INDEX
+from xbridge.backends._defaults import Completed
+from xbridge.backends._registry import get
+from xbridge.protocol import Gap
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+ROOT = __name__.partition(".")[0]
+"""The package that the classes of this file come from."""
+
+CPU, CHIP = xbridge.Device("cpu"), xbridge.Device("chip:0")
+DERIVED = ("readonly", "autograd", "host_only")
+
+
+class Chip(Toy):
+    """A toy in host memory or on one of two chips. Its memory on a chip is not for NumPy."""
+
+    def __init__(self, data: Any, device: xbridge.Device = CPU) -> None:
+        super().__init__(data)
+        self.device = device
+
+
+class Spaced(Toy):
+    """A toy with an array API namespace."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.data.shape
+        return shape
+
+    def __array_namespace__(self) -> ModuleType:
+        namespace: ModuleType = spaced
+        return namespace
+
+
+calls: list[str] = []
+spaced: Any = ModuleType("spaced")
+
+
+def _of_numpy(word: str) -> Any:
+    def call(x: Any, *args: Any, **options: Any) -> Spaced:
+        calls.append(word)
+        given = [each.data for each in x] if isinstance(x, list) else x.data
+        return Spaced(getattr(np, word)(given, *args, **options))
+
+    return call
+
+
+vars(spaced).update({word: _of_numpy(word) for word in ("asarray", "astype", "stack", "reshape")})
+vars(spaced).update({word: np.dtype(word) for word in ("float32", "float64", "int16")})
+
+
+def of_four_names(name: str, cls: type = Toy, **more: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(name=name, array_types=(cls,), to_numpy=_data_of, from_numpy=cls, **more)
+    return module
+
+
+def _data_of(x: Toy) -> Any:
+    assert getattr(x, "device", CPU) == CPU, "it is not in host memory"
+    return x.data
+
+
+def chips(name: str = "chips", **more: Any) -> ModuleType:
+    numpy = get("numpy")
+    return of_four_names(
+        name,
+        Chip,
+        devices=lambda: (CPU, CHIP, xbridge.Device("chip:1")),
+        to_device=lambda x, device: Chip(x.data.copy(), device),
+        array_info=lambda x: numpy.array_info(x.data)._replace(device=x.device),
+        memory_layout=lambda x: numpy.memory_layout(x.data),
+        **more,
+    )
+
+
+# -- four names ----------------------------------------------------------------------------------
+
+
+def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
+    backend = Completed(of_four_names("fours"))
+    names = [word for word in vars(Backend) if not word.startswith("_")]
+    assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
+    assert [word for word in names if not hasattr(backend, word)] == []
+    assert [word for word in OPTIONAL if getattr(backend, word) is not None] == []
+    assert set(REQUIRED) <= set(names)
+
+
+def test_a_module_is_left_as_it_was_written() -> None:
+    module = of_four_names("fours")
+    before = dict(vars(module))
+    xbridge.register_backend("fours", module, roots=(ROOT, "toylib"))
+    xbridge.to_backend(np.ones(2), "fours")
+    assert vars(module) == before
+    assert get("fours") is get("fours")
+
+
+def test_a_backend_of_four_names_converts_both_ways() -> None:
+    xbridge.register_backend("fours", of_four_names("fours"), roots=("toylib",))
+    a = np.arange(6.0).reshape(2, 3).T
+    x = xbridge.to_backend(a, "fours")
+    assert np.shares_memory(x.data, a)
+    assert np.shares_memory(xbridge.to_numpy(x), a)
+    assert xbridge.to_backend(x, "fours", dtype="float32").data.dtype == "f4"
+    copied = xbridge.to_backend(x, "fours", copy=True).data
+    assert (copied.flags.f_contiguous, np.shares_memory(copied, a)) == (True, False)
+    stacked = xbridge.asarray([[x, x], [x, x]])
+    assert np.array_equal(stacked.data, np.broadcast_to(a, (2, 2, 3, 2)))
+    lossy = Toy(np.array([2**60 + 1]))
+    assert get("fours").check_cast(lossy, "uint64") is lossy
+    with pytest.raises(xbridge.ValueLossError):
+        get("fours").check_cast(lossy, "float64")
+    with pytest.raises(xbridge.GradientError, match="fours has no gradients"):
+        xbridge.asarray(a, backend="fours", requires_grad=True)
+    with pytest.raises(xbridge.GradientError, match="fours has no gradients"):
+        get("fours").require_grad(x)
+    with pytest.raises(xbridge.DeviceError, match="fours has arrays in host memory only; try device='cpu'"):
+        xbridge.to_backend(a, "fours", device="cuda")
+    with pytest.raises(xbridge.UnsupportedArrayError, match="fours has no array API namespace"):
+        xbridge.array_namespace(x)
+    with pytest.raises(xbridge.DTypeError, match=r"not a numeric|no numeric"):
+        xbridge.to_numpy(Toy(np.array(["text"])))
+
+
+def test_subclasses_and_scalars_of_the_named_types_are_owned() -> None:
+    backend = complete(scalar_types=(np.float32,))
+    assert [backend.owns(cls) for cls in (Toy, Chip, np.float32, np.float64)] == [True, True, True, False]
+    assert backend.fast_types == (Toy,)
+
+
+# -- gaps ----------------------------------------------------------------------------------------
+
+
+def test_flags_are_derived_from_the_gaps() -> None:
+    for feature, flag, value in (
+        ("readonly", "readonly", False),
+        ("autograd", "autograd", False),
+        ("devices", "host_only", True),
+    ):
+        full = chips(detach=lambda x: x, require_grad=lambda x: x)
+        assert getattr(Completed(full), flag) is not value
+        vars(full)["gaps"] = gaps(feature)
+        assert getattr(Completed(full), flag) is value
+
+
+def test_a_feature_without_its_verb_is_a_gap_and_a_reason_that_is_given_stays() -> None:
+    found = Completed(of_four_names("fours")).gaps
+    assert set(found) == {"devices", "autograd", "namespace"}
+    assert {gap.status for gap in found.values()} == {"notimpl"}
+    assert set(Completed(of_four_names("spaced", Spaced)).gaps) == {"devices", "autograd"}
+    mine = Gap("never", "toys do not learn")
+    assert Completed(of_four_names("fours", gaps={"autograd": mine})).gaps["autograd"] is mine
+    assert str(mine) == "never: toys do not learn"
+
+
+def test_the_index_and_the_modules_agree_on_the_import_of_device_memory() -> None:
+    for name, entry in INDEX.items():
+        if xbridge.is_available(name):
+            assert get(name).imports_dlpack is bool(entry.imports_dlpack), name
+
+
+# -- a namespace ---------------------------------------------------------------------------------
+
+
+def test_the_namespace_of_an_array_casts_copies_and_stacks() -> None:
+    xbridge.register_backend("spaced", of_four_names("spaced", Spaced), roots=(ROOT,))
+    x = Spaced(np.arange(3.0))
+    assert xbridge.array_namespace(x) is spaced
+    calls.clear()
+    assert xbridge.to_backend(x, "spaced", dtype="float32").data.dtype == "f4"
+    assert xbridge.to_backend(x, "spaced", copy=True).data.tolist() == [0, 1, 2]
+    assert xbridge.asarray([[x], [x]], grad="keep").data.tolist() == [[[0, 1, 2]], [[0, 1, 2]]]
+    assert calls == ["astype", "asarray", "stack", "reshape"]
+
+
+class Unspaced(Toy):
+    """A toy whose namespace cannot be found."""
+
+    def __array_namespace__(self) -> ModuleType:
+        raise ZeroDivisionError("no namespace today")
+
+
+def test_an_error_of_a_namespace_is_chained() -> None:
+    xbridge.register_backend("spaced", of_four_names("spaced", Unspaced), roots=(ROOT,))
+    x = Unspaced(np.arange(3.0))
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.array_namespace(x)
+    error = caught.value
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.action == "find the namespace of an array of spaced"
+    assert error.reason == "__array_namespace__ failed with ZeroDivisionError('no namespace today')"
+    assert error.hint == "to_numpy(x)"
+    assert xbridge.to_numpy(x).tolist() == [0, 1, 2]
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+def test_a_backend_with_devices_computes_by_numpy_and_stays_where_the_array_is() -> None:
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
+    x = Chip(np.arange(3.0), CHIP)
+    for options in ({"dtype": "float32"}, {"copy": True}):
+        made = xbridge.to_backend(x, "chips", **options)
+        assert (made.device, made.data.tolist()) == (CHIP, [0, 1, 2])
+        assert not np.shares_memory(made.data, x.data)
+    assert xbridge.asarray([x, x]).device == CHIP
+    with pytest.raises(xbridge.ValueLossError):
+        get("chips").check_cast(Chip(np.array([1e300]), CHIP), "float32")
+    assert xbridge.to_numpy(x).tolist() == [0, 1, 2]
+    with pytest.raises(xbridge.DTypeError, match="<U4 is not a numeric dtype"):
+        xbridge.to_numpy(Chip(np.array(["text"]), CHIP))
+    assert get("chips").unsupported(Chip(np.array(["text"]), CHIP), leaving=False) is None
+    assert isinstance(get("chips").unsupported(Chip(np.array(["text"])), leaving=True), Unsupported)
+
+
+@pytest.mark.parametrize(
+    ("device", "near", "found"),
+    [
+        ("chip:1", "cpu", "chip:1"),
+        ("chip", "chip:1", "chip:1"),
+        ("chip", "cpu", "chip:0"),
+        ("gpu", "cpu", "chip:0"),
+        ("gpu", "chip:1", "chip:1"),
+        ("gpu", "cuda:0", "chip:0"),
+        ("cpu", "chip:1", "cpu"),
+    ],
+)
+def test_a_device_without_an_index_is_the_near_one_or_the_first(device: str, near: str, found: str) -> None:
+    backend = Completed(chips())
+    assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
+
+
+@pytest.mark.parametrize("device", ["chip:2", "cuda", "cuda:0"])
+def test_a_device_that_is_not_present_is_refused(device: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match="its devices are cpu, chip:0, chip:1; try device='cpu'"):
+        Completed(chips()).resolve_device(xbridge.Device(device), CPU)
+
+
+def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_memory() -> None:
+    both: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
+    by_host = ["to_device", "to_numpy", "as_writable", "from_numpy", "to_device"]
+    for given, taken, expected in (
+        ({}, {}, by_host),
+        (both, {}, by_host),
+        ({}, both, by_host),
+        (both, both, ["to_dlpack", "from_dlpack"]),
+    ):
+        xbridge.register_backend("chips", chips(**given), roots=(ROOT,), replace=True)
+        xbridge.register_backend("others", chips("others", **taken), roots=(), replace=True)
+        x = Chip(np.arange(3.0), CHIP)
+        plan = convert.plan(resolve_source(x), get("others"), Options())
+        assert [step.op for step in plan.steps] == expected
+
+
+def test_a_cast_that_no_library_has_on_the_device_is_refused_with_what_the_source_lacks() -> None:
+    def only(name: str, dtype: str) -> ModuleType:
+        def unsupported_dtype(word: str, device: xbridge.Device) -> Unsupported | None:
+            lacks = Unsupported(xbridge.DTypeError, f"{name} has no {word}", "another library")
+            return None if word == dtype else lacks
+
+        verbs: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
+        return chips(name, unsupported_dtype=unsupported_dtype, **verbs)
+
+    xbridge.register_backend("chips", only("chips", "float64"), roots=(ROOT,))
+    xbridge.register_backend("others", only("others", "float32"), roots=())
+    plan = xbridge.explain(Chip(np.arange(3.0), CHIP), "others", dtype="float32")
+    assert isinstance(plan.error, xbridge.DTypeError)
+    assert plan.error.reason == "chips has no float32"
+
+
+def test_a_cast_to_a_dtype_of_as_many_bits_comes_after_the_move() -> None:
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
+    for dtype, expected in (("int64", ["to_device", "astype"]), ("int32", ["astype", "to_device"])):
+        plan = xbridge.explain(Chip(np.arange(3.0)), "chips", device=CHIP, dtype=dtype)
+        assert [step.op for step in plan.steps] == expected
+
+
+def test_an_array_on_several_devices_is_gathered_only_if_a_device_is_named() -> None:
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
+    x = Chip(np.arange(3.0), SHARDED)
+    error = xbridge.explain(x, "numpy").error
+    assert isinstance(error, xbridge.DeviceError)
+    assert error.action == "convert a chips float64 array of shape (3,) on sharded to numpy"
+    assert error.reason == "it is on several devices, and is gathered only if a device is named"
+    assert error.hint == "to_backend(x, 'numpy', device='cpu')"
+    assert xbridge.to_backend(x, "numpy", device="cpu").tolist() == [0, 1, 2]
+
+
+class Leaf(Toy):
+    """A toy that may require grad, and that NumPy must not see then."""
+
+    tracked = False
+
+
+def test_a_backend_with_gradients_shows_numpy_detached_arrays_only() -> None:
+    def to_numpy(x: Leaf) -> Any:
+        assert not x.tracked, "it requires grad"
+        return x.data
+
+    def require_grad(x: Leaf) -> Leaf:
+        made = Leaf(x.data)
+        made.tracked = True
+        return made
+
+    module = make_backend(
+        array_types=(Leaf,),
+        from_numpy=Leaf,
+        to_numpy=to_numpy,
+        array_info=lambda x: get("numpy").array_info(x.data)._replace(requires_grad=x.tracked),
+        memory_layout=None,
+        unsupported=None,
+        detach=lambda x: Leaf(x.data),
+        require_grad=require_grad,
+        gaps=gaps("devices", "namespace"),
+    )
+    xbridge.register_backend("toylib", module, roots=(ROOT,))
+    backend, a = get("toylib"), np.arange(3.0)
+    assert (backend.autograd, backend.is_grad_enabled()) == (True, True)
+    leaf = xbridge.asarray(a, backend="toylib", requires_grad=True)
+    assert leaf.tracked
+    assert np.shares_memory(xbridge.to_numpy(leaf), leaf.data)
+    assert backend.check_cast(leaf, "float32") is leaf

@@ -1,0 +1,304 @@
+"""Plugins: installed packages that announce backends, found without an import, and harmless when broken.
+
+Packages are installed here as pip leaves them: modules, and metadata with entry points, in a folder on the
+path. A real one, with a real library, is `plugin_package`, which has tests of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import protocol
+from xbridge._core.protocol import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit_projects import Run
+
+pytest_plugins = ["kit_projects"]
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a package that announces a backend, and has these modules."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(package: str, point: str, **modules: str) -> None:
+        info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", "utf-8")
+        (info / "entry_points.txt").write_text(f"[xbridge.backends]\n{point}\n", "utf-8")
+        for name, code in modules.items():
+            (tmp_path / f"{name}.py").write_text(code, "utf-8")
+            monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return install
+
+
+TOYS = "import sys, toylib\nsys.modules[__name__] = toylib.make_backend()\n"
+"""The module of a plugin that is as it should be."""
+
+
+def refused(name: str) -> xbridge.XBridgeError:
+    """What a backend that was asked for by name is refused with."""
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        xbridge.to_backend(np.ones(2), name)
+    assert not xbridge.is_available(name)
+    return caught.value
+
+
+def is_unharmed() -> bool:
+    """Whether others go on as ever: names, arrays, exporters, what nobody owns, and other plugins."""
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert xbridge.to_numpy(xbridge.to_backend(np.ones(2), "toylib")).tolist() == [1.0, 1.0]
+    assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(object())
+    with pytest.raises(xbridge.UnknownBackendError):
+        xbridge.to_backend(np.ones(2), "nunpy")
+    return xbridge.is_available("numpy")
+
+
+# -- found ---------------------------------------------------------------------------------------
+
+
+def test_a_plugin_is_found_by_its_name_and_not_imported_before(install: Callable[..., None]) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    assert xbridge.known_backends()[-1] == "toylib"
+    assert "toy_plugin" not in sys.modules
+    assert isinstance(xbridge.to_backend(np.ones(2), "toylib"), Toy)
+
+
+def test_a_plugin_is_found_by_an_array_of_its_library(install: Callable[..., None]) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert xbridge.to_numpy(Toy(np.ones(2))).tolist() == [1.0, 1.0]
+
+
+def test_a_plugin_is_not_imported_for_arrays_of_others(install: Callable[..., None]) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    assert xbridge.to_numpy(memoryview(b"ab")).tolist() == [97, 98]
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(ast.parse("1"))
+    assert "toy_plugin" not in sys.modules
+
+
+def test_importing_xbridge_neither_looks_for_plugins_nor_imports_one(
+    install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin="raise SystemExit(3)\n")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import xbridge\n"
+        "assert 'importlib.metadata' not in sys.modules\n"
+        "assert xbridge.known_backends()[-1] == 'toylib'\n"
+        "assert 'toy_plugin' not in sys.modules\n"
+        "import toy_plugin"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 3
+
+
+# -- broken --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ["1 / 0", "import no_such_library", "class Oops(Exception): ...\nraise Oops"]
+)
+def test_a_plugin_that_cannot_be_imported_is_named_and_does_no_harm(
+    install: Callable[..., None], line: str
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    install("xbridge-broken", "broken = broken_plugin", broken_plugin=f"{line}\n")
+    error = refused("broken")
+    assert isinstance(error, xbridge.MissingLibraryError)
+    assert "importing broken_plugin of the package xbridge-broken failed with " in str(error)
+    assert str(error).endswith('; try python -c "import broken_plugin"')
+    assert is_unharmed()
+
+
+def test_a_plugin_whose_library_is_missing_says_what_to_install(install: Callable[..., None]) -> None:
+    install("xbridge-nolib", "nolib = nolib_plugin", nolib_plugin="import nolib\n")
+    assert str(refused("nolib")) == (
+        "cannot use backend 'nolib': nolib is not installed; try pip install xbridge-nolib"
+    )
+
+
+@pytest.mark.parametrize("path", ["no_such_plugin", "toylib.no_such_module", "toylib:make_backend", "no way"])
+def test_an_entry_point_to_nothing_is_named_and_does_no_harm(install: Callable[..., None], path: str) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    install("xbridge-broken", f"broken = {path}")
+    assert str(refused("broken")) == (
+        f"cannot use backend 'broken': the package xbridge-broken announces a module {path}, "
+        "and there is none; try pip install --upgrade xbridge-broken"
+    )
+    assert is_unharmed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ("to_numpy=None", "has no to_numpy; try writing name, array_types, to_numpy, from_numpy in it"),
+        ("layout=3, copy=3", "says copy = 3, which is not a function; try def copy, or another name"),
+        ("threaded=3", "says threaded = 3, which is not a function; try def threaded, or another name"),
+        (
+            "fast_types=[list]",
+            "says fast_types = [<class 'list'>], which is not a tuple; try fast_types = tuple(...)",
+        ),
+        ("gaps=3", "says gaps = 3, which is not a Mapping; try gaps = Mapping(...)"),
+        (
+            "imports_dlpack='no'",
+            "says imports_dlpack = 'no', which is not a bool; try imports_dlpack = bool(...)",
+        ),
+        (
+            "array_types=('Toy',)",
+            "names 'Toy' in array_types, which is not a type; try types alone in array_types",
+        ),
+        (
+            "scalar_types=([],)",
+            "names [] in scalar_types, which is not a type; try types alone in scalar_types",
+        ),
+        ("name='others'", "is named 'others'; try name = 'broken'"),
+        ("materialise=lambda x: x", "defines materialise; try materialize, or _materialise"),
+        ("to_device=lambda x, device: x", "has to_device, and no devices; try writing devices too"),
+        ("require_grad=lambda x: x", "has require_grad, and no detach; try writing detach too"),
+        ("gaps={'sped': 3}", f"has a gap 'sped', which is not a feature; try one of {', '.join(FEATURES)}"),
+        (
+            "gaps={'autograd': 'never: toys'}",
+            (
+                "says gaps['autograd'] = 'never: toys', which is not a Gap; "
+                "try xbridge.protocol.Gap('never', 'why autograd is missing')"
+            ),
+        ),
+    ],
+)
+def test_a_plugin_that_is_not_a_backend_is_named_and_does_no_harm(
+    install: Callable[..., None], changes: str, reason: str
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    made = f"toylib.make_backend(**{{'name': 'broken'}} | dict({changes}))"
+    module = f"import sys, toylib\nsys.modules[__name__] = {made}\n"
+    install("xbridge-broken", "broken = broken_plugin", broken_plugin=module)
+    assert str(refused("broken")) == (
+        f"cannot use backend 'broken': its module broken_plugin of the package xbridge-broken {reason}"
+    )
+    assert is_unharmed()
+
+
+def test_a_plugin_that_was_broken_is_tried_anew_when_it_is_asked_for(
+    install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin="1 / 0\n")
+    with pytest.raises(xbridge.MissingLibraryError, match="ZeroDivisionError"):
+        xbridge.backend_of(Toy(np.ones(2)))
+    (tmp_path / "toy_plugin.py").write_text(f"{TOYS}# longer, so that what was compiled is stale\n", "utf-8")
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+
+
+def test_a_package_with_broken_metadata_announces_nothing_and_does_no_harm(
+    install: Callable[..., None],
+) -> None:
+    install("xbridge-broken", "no entry point")
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    assert xbridge.known_backends()[-1] == "toylib"
+    assert is_unharmed()
+
+
+# -- one name, several backends ------------------------------------------------------------------
+
+
+def test_two_plugins_that_claim_one_name_are_both_named_and_do_no_harm(
+    install: Callable[..., None],
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    install("one", "others = one_plugin", one_plugin=TOYS)
+    install("two", "others = two_plugin", two_plugin=TOYS)
+    assert xbridge.known_backends().count("others") == 1
+    error = refused("others")
+    assert isinstance(error, xbridge.OptionError)
+    assert str(error) in {
+        f"cannot use backend 'others': {a}_plugin of the package {a} and {b}_plugin of the package {b} claim "
+        f"the same name; try pip uninstall {a} or pip uninstall {b}"
+        for a, b in (("one", "two"), ("two", "one"))
+    }
+    assert not {"one_plugin", "two_plugin"} & set(sys.modules)
+    assert is_unharmed()
+
+
+def test_a_package_that_is_on_the_path_twice_is_one(
+    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("xbridge-toys", "toylib = toy_plugin", toy_plugin=TOYS)
+    shutil.copytree(tmp_path, tmp_path / "older")
+    (tmp_path / "older" / "toy_plugin.py").write_text("1 / 0\n", "utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "older")])
+    assert is_unharmed()
+
+
+def test_an_array_that_two_plugins_claim_is_refused_with_both_names(install: Callable[..., None]) -> None:
+    install("one", "toylib = one_plugin", one_plugin=TOYS)
+    install("two", "toylib = two_plugin", two_plugin=TOYS)
+    for use in (xbridge.backend_of, xbridge.to_numpy, xbridge.asarray):
+        with pytest.raises(xbridge.OptionError, match=r"(?=.*of the package one)(?=.*of the package two)"):
+            use(Toy(np.ones(2)))
+    xbridge.register_backend("toylib", make_backend())
+    assert is_unharmed(), "what a program registers goes before what is installed"
+
+
+def test_a_plugin_that_claims_the_name_of_a_built_in_backend_is_passed_over(
+    install: Callable[..., None],
+) -> None:
+    for name in ("numpy", "torch"):
+        install(f"xbridge-{name}", f"{name} = {name}_plugin", **{f"{name}_plugin": "1 / 0\n"})
+    assert [xbridge.known_backends().count(name) for name in ("numpy", "torch")] == [1, 1]
+    assert xbridge.asarray([1.0]).tolist() == [1.0]
+    assert xbridge.is_available("torch") is (find_spec("torch") is not None)
+    assert not {"numpy_plugin", "torch_plugin"} & set(sys.modules)
+
+
+# -- tested --------------------------------------------------------------------------------------
+
+
+def test_a_run_of_tests_leaves_broken_plugins_out_and_says_so(
+    run: Run,
+    install: Callable[..., None],
+) -> None:
+    install("xbridge-broken", "broken = broken_plugin", broken_plugin="1 / 0\n")
+    install("one", "others = one_plugin", one_plugin=TOYS)
+    install("two", "others = two_plugin", two_plugin=TOYS)
+    result = run("def test_it(backend): assert backend not in ('broken', 'others')", "--xbridge=all")
+    assert result.ret == 0
+    for hint in ("broken (pip install xbridge-broken)", "others (pip install * or pip install *)"):
+        result.stdout.fnmatch_lines([f"*missing: *{hint}*"])
+    result = run("def test_it(backend): pass", "--xbridge=broken")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*importing broken_plugin of the package xbridge-broken failed*"])
+
+
+# -- written -------------------------------------------------------------------------------------
+
+
+def test_what_a_backend_outside_is_written_with_is_public() -> None:
+    files = sorted((HERE / "plugin_package" / "src").rglob("*.py"))
+    assert len(files) == 2
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            words = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            words += [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+            parts = [part for word in words if "__future__" not in word for part in word.split(".")]
+            assert not [part for part in parts if part.startswith("_")], path.name
+    assert all(getattr(protocol, name) for name in protocol.__all__)

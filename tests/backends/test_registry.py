@@ -1,0 +1,603 @@
+"""The registry: late registration, plugins, precedence, threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from fresh import run
+from toylib import SubToy, Toy, gaps, make_backend
+
+import xbridge
+from xbridge.backends import _registry
+from xbridge.backends import numpy as backend
+from xbridge.backends._defaults import Completed
+from xbridge.protocol import Gap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import ModuleType
+
+    from xbridge._core.protocol import HostArray
+
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+def test_a_backend_registered_late_is_seen_by_the_next_call() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(Toy(np.ones(2)))
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+
+
+def test_a_subclass_belongs_to_the_backend_of_its_base() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
+
+
+def test_a_package_root_only_nominates_and_owns_decides() -> None:
+    xbridge.register_backend("toylib", make_backend(owns=lambda cls: cls is SubToy))
+    assert xbridge.backend_of(SubToy(np.ones(2))) == "toylib"
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        xbridge.backend_of(Toy(np.ones(2)))
+
+
+def test_roots_say_which_packages_the_arrays_come_from() -> None:
+    for roots in ("toylib",), "toylib":
+        xbridge.register_backend("toys", make_backend("toys"), roots=roots, replace=True)  # type: ignore[arg-type]
+        assert xbridge.backend_of(Toy(np.ones(2))) == "toys"
+
+
+def test_a_name_is_never_taken_by_accident() -> None:
+    first = make_backend()
+    xbridge.register_backend("toylib", first)
+    xbridge.register_backend("toylib", first)
+    xbridge.register_backend("toylib", first, roots=("toylib",))
+    with pytest.raises(xbridge.OptionError, match="belongs to toylib_backend; try replace=True"):
+        xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.OptionError, match="belongs to toylib_backend"):
+        xbridge.register_backend("toylib", first, roots=("others",))
+    with pytest.raises(xbridge.OptionError, match=r"xbridge\.backends\.numpy"):
+        xbridge.register_backend("numpy", make_backend("numpy"))
+
+
+def test_replacing_a_backend_replaces_it_in_every_table() -> None:
+    toy = Toy(np.ones(2))
+    xbridge.register_backend("toylib", make_backend())
+    assert xbridge.dtype_of(toy) == "float64"
+    info = backend.array_info(toy.data)._replace(dtype="replaced")
+    xbridge.register_backend("toylib", make_backend(array_info=lambda _: info), replace=True)
+    assert xbridge.dtype_of(toy) == "replaced"
+
+
+def test_a_replaced_backend_is_tried_anew() -> None:
+    xbridge.register_backend("toylib", "no_such_toys")
+    assert not xbridge.is_available("toylib")
+    xbridge.register_backend("toylib", make_backend(), replace=True)
+    assert xbridge.is_available("toylib")
+
+
+def test_a_backend_given_as_a_path_is_imported_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_toys.py").write_text(
+        "import sys, toylib\nsys.modules[__name__] = toylib.make_backend()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("toylib", "late_toys")
+    assert "late_toys" not in sys.modules
+    assert xbridge.is_available("toylib")
+    assert "late_toys" in sys.modules
+
+
+def test_a_missing_library_says_what_to_install() -> None:
+    xbridge.register_backend("nolib", "nolib.backend")
+    assert xbridge.is_available("nolib") is False
+    with pytest.raises(xbridge.MissingLibraryError, match="is not installed") as caught:
+        xbridge.to_backend(np.ones(2), "nolib")
+    assert (caught.value.reason, caught.value.hint) == ("nolib is not installed", "pip install nolib")
+    xbridge.register_backend("toylib", "nolib.backend")
+    with pytest.raises(xbridge.MissingLibraryError, match=r"nolib is not installed; try pip install toylib$"):
+        xbridge.to_backend(np.ones(2), "toylib")
+
+
+@pytest.mark.parametrize(
+    "line", ["from numpy import no_such_name", "import no_such_name", "raise OSError('no_such_name')"]
+)
+def test_a_broken_library_is_distinguished_from_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "broken_toys.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("toylib", "broken_toys")
+    with pytest.raises(
+        xbridge.MissingLibraryError, match=r"broken_toys failed with .*no_such_name"
+    ) as caught:
+        xbridge.to_backend(np.ones(2), "toylib")
+    assert str(caught.value).endswith('; try python -c "import broken_toys"')
+
+
+def test_a_required_name_that_is_missing_is_named_when_the_backend_is_loaded() -> None:
+    xbridge.register_backend("toylib", make_backend(from_numpy=None, array_types=None))
+    with pytest.raises(xbridge.OptionError) as caught:
+        xbridge.to_backend(np.ones(2), "toylib")
+    assert str(caught.value) == (
+        "cannot use backend 'toylib': its module toylib_backend has no array_types, from_numpy; "
+        "try writing name, array_types, to_numpy, from_numpy in it"
+    )
+    xbridge.register_backend("others", make_backend("toylib"))
+    with pytest.raises(xbridge.OptionError, match="its module toylib_backend is named 'toylib'; try"):
+        xbridge.to_backend(np.ones(2), "others")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(xbridge.UnknownBackendError, match="try 'numpy'"):
+        xbridge.to_backend(np.ones(2), "nunpy")
+    with pytest.raises(xbridge.UnknownBackendError, match=r"backend by \['numpy'\]: .*; try one of these$"):
+        xbridge.to_backend(np.ones(2), ["numpy"])  # type: ignore[arg-type] # that is the mistake
+    assert not xbridge.is_available("nunpy")
+
+
+def test_entry_points_are_read_once_and_not_for_lists_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[str] = []
+
+    def distributions() -> list[object]:
+        scans.append("again")
+        return []
+
+    monkeypatch.setattr("importlib.metadata.distributions", distributions)
+    xbridge.asarray([1, (2,)[0], 3.5])
+    xbridge.asarray(2.5)
+    assert scans == []
+    for _ in range(2):
+        with pytest.raises(xbridge.UnsupportedArrayError):
+            xbridge.backend_of(Toy(np.ones(2)))
+    assert scans == ["again"]
+
+
+def test_threads_that_race_see_one_backend_or_the_next_and_nothing_else() -> None:
+    info = backend.array_info(np.ones(2))
+    first = make_backend(array_info=lambda _: info._replace(dtype="first"))
+    second = make_backend(array_info=lambda _: info._replace(dtype="second"))
+    xbridge.register_backend("toylib", first)
+    seen: set[str] = set()
+    failures: list[BaseException] = []
+    start = threading.Barrier(5)
+
+    def look() -> None:
+        start.wait()
+        try:
+            for _ in range(2000):
+                seen.add(xbridge.dtype_of(Toy(np.ones(2))))
+        except xbridge.XBridgeError as error:
+            failures.append(error)
+
+    def register() -> None:
+        start.wait()
+        for turn in range(200):
+            xbridge.register_backend("toylib", (first, second)[turn % 2], replace=True)
+
+    threads = [threading.Thread(target=work) for work in (look, look, look, look, register)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen <= {"first", "second"}
+    assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
+
+
+def test_what_reads_memory_later_shares_only_what_cannot_change() -> None:
+    xbridge.register_backend("toylib", make_backend())
+    a = np.ones(3)
+    copied = xbridge.to_backend(a, "toylib")
+    a[0] = 9.0
+    assert copied.data.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(xbridge.CopyError, match="its memory can change, and toylib reads it later"):
+        xbridge.to_backend(a, "toylib", copy=False)
+
+
+def reading(**changes: Any) -> ModuleType:
+    """A backend of toys that are never views: host memory is read into theirs."""
+    own = {"assumes_immutable": False, "from_numpy": lambda host: Toy(np.array(host)), **changes}
+    mould = Gap("never", "toys are stamped from a mould")
+    return make_backend(gaps={**gaps("readonly"), "sharing": mould}, **own)
+
+
+def test_what_never_looks_at_host_memory_reads_it_once_and_says_so() -> None:
+    taken: list[HostArray] = []
+
+    def from_host(host: HostArray) -> Toy:
+        taken.append(host)
+        return Toy(np.array(host))
+
+    xbridge.register_backend("toylib", reading(from_numpy=from_host))
+    fixed = np.arange(6.0)
+    fixed.flags.writeable = False
+    for a in (np.arange(6.0), np.arange(6.0)[::-1], fixed):
+        for copy in (None, True):
+            toy = xbridge.to_backend(a, "toylib", copy=copy)
+            assert toy.data.tolist() == a.tolist()
+            assert not np.shares_memory(toy.data, a)
+            assert np.shares_memory(taken.pop(), a), "it was copied before it was read"
+        with pytest.raises(xbridge.CopyError) as caught:
+            xbridge.to_backend(a, "toylib", copy=False)
+        assert "to toylib with copy=False: toys are stamped from a mould; try copy=None" in str(caught.value)
+    assert xbridge.to_backend(np.ones(0), "toylib", copy=False).data.size == 0
+
+
+def test_the_backends_that_take_part_are_asked_first_what_a_thing_means() -> None:
+    half, place = object(), object()
+    xbridge.register_backend(
+        "toylib",
+        make_backend(
+            dtype_name=lambda dtype: "float16" if dtype is half else None,
+            device_name=lambda device: xbridge.Device("cpu") if device is place else None,
+        ),
+    )
+    for x in (np.ones(2), [1.0, 1.0], [np.ones(1), np.ones(1)]):
+        assert xbridge.asarray(x, backend="toylib", dtype=half, device=place).data.dtype == "f2"
+    assert xbridge.to_numpy(Toy(np.ones(2)), dtype=half).dtype == "f2"
+
+
+def test_the_device_decides_on_the_default_dtype_and_align_on_the_device() -> None:
+    toys = xbridge.Device("toys:0")
+    moved: list[object] = []
+
+    def move(x: Toy, device: object) -> Toy:
+        moved.append(device)
+        return x
+
+    xbridge.register_backend(
+        "toylib",
+        make_backend(
+            array_info=lambda x: backend.array_info(x.data)._replace(device=toys),
+            resolve_device=lambda device, near: device,
+            devices=lambda: ("cpu", toys),
+            default_dtype=lambda kind, device: "float32" if device == toys else "float64",
+            to_device=move,
+        ),
+    )
+    numbers = [0.5, 2**24 + 1]
+    assert xbridge.asarray(numbers, backend="toylib").data.tolist() == numbers
+    with pytest.raises(xbridge.ValueLossError, match="rounded in float32"):
+        xbridge.asarray(numbers, backend="toylib", device="toys:0")
+    assert moved == []
+    assert xbridge.to_backend(np.ones(2), "toylib", dtype="default", device="toys:0").data.dtype == "f4"
+    moved.clear()
+    a, toy = np.ones(2), Toy(np.ones(2))
+    assert xbridge.align(a, toy, backend="toylib")[1] is toy
+    assert moved == [toys]
+    assert isinstance(xbridge.asarray(a, like=toy), Toy)
+    assert moved == [toys, toys]
+    assert isinstance(xbridge.asarray(a, like=toy, device="cpu"), Toy)
+    assert moved == [toys, toys]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "across"),
+    [
+        ("float64", ["move toys:1"], ["move cpu", "move others:0"]),
+        ("float32", ["cast float32", "move toys:1"], ["move cpu", "cast float32", "move others:0"]),
+        ("complex128", ["move toys:1", "cast complex128"], ["move cpu", "move others:0", "cast complex128"]),
+    ],
+)
+def test_what_moves_to_another_librarys_device_goes_by_way_of_the_host_and_as_narrow_as_it_can(
+    dtype: str, within: list[str], across: list[str]
+) -> None:
+    steps: list[str] = []
+
+    def move(x: Toy, device: object) -> Toy:
+        steps.append(f"move {device}")
+        return x
+
+    def cast(x: Toy, dtype: str) -> Toy:
+        steps.append(f"cast {dtype}")
+        return Toy(x.data.astype(dtype))
+
+    placed: dict[str, Any] = {
+        "array_info": lambda x: backend.array_info(x.data)._replace(device=xbridge.Device("toys:0")),
+        "resolve_device": lambda device, near: device,
+        "devices": lambda: ("toys:0",),
+        "to_device": move,
+        "astype": cast,
+    }
+    xbridge.register_backend("toylib", make_backend(**placed))
+    placed["devices"] = lambda: ("others:0",)
+    others = make_backend("others", array_types=(SubToy,), assumes_immutable=False, **placed)
+    xbridge.register_backend("others", others, roots=())
+    for name, device, expected in (("toylib", "toys:1", within), ("others", "others:0", across)):
+        made = xbridge.to_backend(Toy(np.ones(2)), name, device=device, dtype=dtype)
+        assert (steps, made.data.dtype.name) == (expected, dtype)
+        steps.clear()
+
+
+@pytest.mark.parametrize(("dtype", "narrowed"), [("i8", "i4"), ("u8", "u4"), ("i2", "i2"), ("u4", "u4")])
+def test_integers_are_narrowed_to_the_width_of_the_default_and_keep_their_sign(
+    dtype: str, narrowed: str
+) -> None:
+    xbridge.register_backend("toylib", make_backend(default_dtype=lambda kind, device: "int32"))
+    a = np.array([1, 2], dtype)
+    assert xbridge.to_backend(a, "toylib", dtype="default").data.dtype == np.dtype(narrowed)
+
+
+def test_two_libraries_without_read_only_arrays_convert_through_host_memory() -> None:
+    own: dict[str, Any] = {
+        "assumes_immutable": False,
+        "memory_layout": lambda x: backend.memory_layout(x.data),
+    }
+    xbridge.register_backend("toylib", make_backend(**own))
+    xbridge.register_backend("others", make_backend("others", array_types=(SubToy,), **own), roots=("o",))
+    a = np.ones(3)
+    toy = xbridge.to_backend(a, "toylib")
+    other = xbridge.to_backend(toy, "others")
+    assert np.shares_memory(other.data, a)
+    a.flags.writeable = False
+    assert not np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
+
+
+def test_plain_arrays_of_two_libraries_take_the_fast_path() -> None:
+    asked: list[str] = []
+
+    def fast_from_numpy(host: HostArray) -> Toy | None:
+        asked.append("fast_from_numpy")
+        return None if host.size == 0 else Toy(host)
+
+    xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data if x.data.size else None))
+    xbridge.register_backend(
+        "others",
+        make_backend(
+            "others", fast_from_numpy=fast_from_numpy, array_types=(SubToy,), assumes_immutable=False
+        ),
+        roots=(),
+    )
+    assert xbridge.is_available("toylib")
+    assert xbridge.is_available("others")
+    a = np.ones(3)
+    assert np.shares_memory(xbridge.to_backend(Toy(a), "others").data, a)
+    assert xbridge.to_backend(Toy(np.ones(0)), "others").data.size == 0
+    assert asked == ["fast_from_numpy"]
+
+
+# -- libraries that are imported meanwhile ---------------------------------------------------------
+
+PATIENCE = 30
+"""Seconds after which a thread that waits has failed."""
+
+LIBRARY = """
+import meeting, toylib, xbridge
+meeting.begun.set()
+meeting.may_go_on.wait({patience})
+{asks}
+class Array(toylib.Toy):
+    pass
+"""
+BACKEND = """
+import meeting, sys, toylib
+meeting.may_go_on.set()
+import asking
+own = {"owns": lambda cls: cls is asking.Array, "from_numpy": asking.Array}
+sys.modules[__name__] = toylib.make_backend("asking", **own)
+"""
+IN_THREADS = """
+import sys, threading, types
+import numpy as np, xbridge
+meeting = sys.modules["meeting"] = types.ModuleType("meeting")
+meeting.begun, meeting.may_go_on = threading.Event(), threading.Event()
+xbridge.register_backend("asking", "asking_xbridge")
+made = []
+def look_up():
+    meeting.begun.wait({patience})
+    made.append(xbridge.to_backend(np.ones(3), "asking"))
+looking = threading.Thread(target=look_up)
+looking.start()
+import asking
+looking.join()
+(one,) = made
+print(type(one) is asking.Array, xbridge.backend_of(one), xbridge.is_available("asking"))
+"""
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "xbridge.is_available('asking')",
+        "xbridge.register_backend('asking', 'asking_xbridge')",
+        "xbridge.register_backend('others', 'asking_xbridge')",
+        "xbridge.known_backends(); xbridge.is_available('numpy')",
+    ],
+)
+def test_a_library_may_ask_for_its_backend_while_it_is_imported_and_looked_up(
+    tmp_path: Path, asks: str
+) -> None:
+    """The look-up waits for the import of the library, and the library for an answer to the look-up."""
+    (tmp_path / "asking.py").write_text(LIBRARY.format(asks=asks, patience=PATIENCE))
+    (tmp_path / "asking_xbridge.py").write_text(BACKEND)
+    status, shown = run(IN_THREADS.format(patience=PATIENCE), path=tmp_path, limit=4 * PATIENCE)
+    assert (status, shown) == (0, ["True asking True"])
+
+
+def test_a_library_that_asks_for_itself_too_early_is_available_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own backend cannot be imported before it is there itself, and that is no answer for good."""
+    (tmp_path / "early.py").write_text(
+        "import numpy as np, xbridge\n"
+        "available = xbridge.is_available('early')\n"
+        "try:\n    xbridge.to_backend(np.ones(2), 'early')\n"
+        "except xbridge.MissingLibraryError as error:\n    refused = str(error)\n"
+        "class Array:\n    pass\n"
+    )
+    (tmp_path / "early_xbridge.py").write_text(
+        "import sys, early, toylib\n"
+        "sys.modules[__name__] = toylib.make_backend('early', array_types=(early.Array,))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("early", "early_xbridge")
+    import early  # type: ignore[import-not-found]
+
+    assert not early.available
+    assert early.refused == (
+        "cannot use backend 'early': early is still being imported; try the same after import early"
+    )
+    assert xbridge.is_available("early")
+
+
+def test_a_backend_that_is_looked_up_by_its_own_import_is_said_to_be_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "round.py").write_text(
+        "import numpy as np, xbridge\n"
+        "available = xbridge.is_available('round')\n"
+        "try:\n    xbridge.to_backend(np.ones(2), 'round')\n"
+        "except xbridge.MissingLibraryError as error:\n    refused = str(error)\n"
+    )
+    (tmp_path / "round_xbridge.py").write_text(
+        "import sys, round, toylib\nsys.modules[__name__] = toylib.make_backend('round')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    xbridge.register_backend("round", "round_xbridge")
+    assert xbridge.is_available("round")
+    library = sys.modules["round"]
+    assert not library.available
+    assert library.refused == (
+        "cannot use backend 'round': round_xbridge is still being imported; "
+        "try the same after import round_xbridge"
+    )
+
+
+def test_what_could_not_be_loaded_is_not_tried_again_to_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_once.py").write_text("import toylib\ntoylib.tries.append(1)\nraise OSError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    tries: list[int] = []
+    monkeypatch.setattr(sys.modules["toylib"], "tries", tries, raising=False)
+    xbridge.register_backend("others", "broken_once", roots=())
+    assert [xbridge.is_available("others") for _ in range(3)] == [False] * 3
+    assert tries == [1]
+
+
+# -- what is registered while somebody looks -------------------------------------------------------
+
+
+def test_a_backend_that_is_registered_during_the_import_of_another_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "first_toys.py").write_text(
+        "import sys, toylib, xbridge\n"
+        "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
+        "sys.modules[__name__] = toylib.make_backend(to_numpy=None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    winner = make_backend()
+    monkeypatch.setattr(sys.modules["toylib"], "winner", winner, raising=False)
+    xbridge.register_backend("toylib", "first_toys")
+    with pytest.raises(xbridge.OptionError, match="first_toys has no to_numpy"):
+        xbridge.to_backend(np.ones(2), "toylib")
+    assert _registry.get("toylib").to_numpy is winner.to_numpy
+
+    (tmp_path / "second_toys.py").write_text(
+        "import sys, toylib, xbridge\n"
+        "xbridge.register_backend('toylib', toylib.winner, replace=True)\n"
+        "sys.modules[__name__] = toylib.make_backend()\n"
+    )
+    xbridge.register_backend("toylib", "second_toys", replace=True)
+    assert _registry.get("toylib").to_numpy is winner.to_numpy
+
+
+def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
+    info = backend.array_info(np.ones(2))
+    second = make_backend(array_info=lambda _: info._replace(dtype="second"))
+
+    def owns(cls: type) -> bool:
+        xbridge.register_backend("toylib", second, replace=True)
+        return issubclass(cls, Toy)
+
+    xbridge.register_backend("toylib", make_backend(owns=owns))
+    assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
+    assert xbridge.dtype_of(Toy(np.ones(2))) == "second"
+
+
+class Slow(Completed):
+    """A backend one of whose facts takes a while to read."""
+
+    reading, may_go_on = threading.Event(), threading.Event()
+
+    @property
+    def fast_types(self) -> tuple[type, ...]:  # type: ignore[override] # a backend has it from the start
+        """The types of the tables, read when the test has had its turn."""
+        self.reading.set()
+        assert self.may_go_on.wait(PATIENCE)
+        return (Toy,)
+
+
+@pytest.mark.parametrize("watch", [xbridge.record, lambda: xbridge.policy(copies="warn")])
+def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, watch: Callable[[], AbstractContextManager[object]]
+) -> None:
+    monkeypatch.setattr(Slow, "reading", threading.Event())
+    monkeypatch.setattr(Slow, "may_go_on", threading.Event())
+    slow = Slow(make_backend())
+    monkeypatch.setattr(
+        "xbridge.backends._registry.complete",
+        lambda module, *_: module if module is slow else Completed(module),
+    )
+    xbridge.register_backend("toylib", slow)
+    loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
+    loading.start()
+    assert slow.reading.wait(PATIENCE)
+    with watch():
+        assert loading.is_alive(), "who begins to watch has waited for a backend"
+        slow.may_go_on.set()
+        loading.join()
+        assert not any(_registry.fast_converters.values())
+        assert not _registry.identity_types
+    assert _registry.fast_converters["toylib"].keys() >= {Toy}
+
+
+def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
+    """Threads that load, replace and convert, and one that watches again and again."""
+    backends = [make_backend(), make_backend()]
+    xbridge.register_backend("toylib", backends[0])
+    over, begin, failures = threading.Event(), threading.Barrier(5), []
+
+    def again(work: Callable[[int], object]) -> None:
+        begin.wait()
+        turn = 0
+        try:
+            while not over.is_set():
+                turn += 1
+                work(turn)
+        except (xbridge.XBridgeError, RuntimeError, AssertionError) as error:
+            failures.append(error)
+
+    def replace(turn: int) -> None:
+        xbridge.register_backend("toylib", backends[turn % 2], replace=True)
+
+    def convert(_: int) -> None:
+        toy = xbridge.to_backend(np.ones(2), "toylib")
+        assert xbridge.backend_of(toy) == "toylib"
+        assert xbridge.to_numpy(toy).tolist() == [1.0, 1.0]
+
+    jobs = [replace, convert, convert, lambda _: xbridge.is_available("toylib")]
+    threads = [threading.Thread(target=again, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    found = []
+    for _ in range(200):
+        with xbridge.record():
+            found += [name for _ in range(20) for name, table in _registry.fast_converters.items() if table]
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert (failures, found) == ([], [])
+    assert _registry.get("toylib") is _registry.by_type.get(Toy, _registry.get("toylib"))
+    assert _registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}

@@ -1,0 +1,184 @@
+"""A cast between NumPy and torch gives the bits of the target library's own cast.
+
+Expected results come from the libraries alone, from dense arrays of the same bits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from rawmemory import bits, same_bits, tensor_of, touched
+from strategies import SWEPT, host_dtype
+from strategies_casts import castable, pairs_of, seeds
+from strategies_torch import TORCH_DTYPES, torch_dtype
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing.strategies import host_arrays
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rawmemory import Host
+    from torch import Tensor
+
+PAIRS = pairs_of(TORCH_DTYPES)
+SWEPT_PAIRS = pairs_of([word for word in SWEPT if word in TORCH_DTYPES])
+ANY = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES))
+ONCE_EACH = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES), writable=True).filter(
+    lambda array: touched(array).size == array.nbytes
+)
+"""Arrays of elements that can be assigned to, each by itself."""
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+def as_tensor(array: Host) -> Tensor:
+    """A dense tensor of the same bits, in memory of its own."""
+    tensor: Tensor = tensor_of(bits(array), torch_dtype(array.dtype.name))
+    return tensor
+
+
+def cast_by_numpy(array: Host, word: str) -> Host | None:
+    """NumPy's own cast; None where NumPy has none."""
+    if not np.can_cast(array.dtype, host_dtype(word), "unsafe"):
+        return None
+    with np.errstate(all="ignore"):
+        return array.astype(host_dtype(word))
+
+
+@pytest.mark.parametrize(("source", "target"), SWEPT_PAIRS)
+def test_an_explicit_dtype_is_the_cast_of_torch(source: str, target: str) -> None:
+    array = castable(source, target, np.random.default_rng(1))
+    expected = as_tensor(array).to(torch_dtype(target))
+    for given_array in (array, as_tensor(array)):
+        result = xbridge.to_backend(given_array, "torch", dtype=target)
+        assert result.dtype == expected.dtype
+        assert same_bits(result, expected)
+
+
+@pytest.mark.parametrize(("source", "target"), SWEPT_PAIRS)
+def test_an_explicit_dtype_is_the_cast_of_numpy(source: str, target: str) -> None:
+    array = castable(source, target, np.random.default_rng(2))
+    expected = cast_by_numpy(array, target)
+    for given_array in (array, as_tensor(array)):
+        if expected is None:
+            with pytest.raises(xbridge.DTypeError):
+                xbridge.to_numpy(given_array, dtype=target)
+        else:
+            result = xbridge.to_numpy(given_array, dtype=target)
+            assert result.dtype == expected.dtype
+            assert same_bits(result, expected)
+
+
+@given(ONCE_EACH, st.data(), seeds())
+def test_the_cast_does_not_depend_on_the_layout(
+    array: Host, data: st.DataObject, rng: np.random.Generator
+) -> None:
+    word = array.dtype.name
+    target = data.draw(st.sampled_from([end for start, end in PAIRS if start == word]))
+    array[...] = values = castable(word, target, rng, array.shape)
+    result = xbridge.to_backend(array, "torch", dtype=target)
+    assert same_bits(result, as_tensor(values).to(torch_dtype(target)))
+
+
+def test_each_library_rounds_float64_to_float16_as_it_does_itself() -> None:
+    """Beside the middle of two neighbours: NumPy rounds once, torch by way of float32."""
+    array = np.array([1 + 2**-11 + 2**-40])
+    assert xbridge.to_backend(array, "torch", dtype="float16").item() == as_tensor(array).half().item()
+    assert xbridge.to_numpy(as_tensor(array), dtype="float16").item() == 1 + 2**-10
+
+
+# -- dtype="default" -----------------------------------------------------------------------------
+
+
+@contextmanager
+def default_dtype(word: str) -> Iterator[None]:
+    """torch's default floating dtype for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch_dtype(word))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def narrowed(word: str, default: str) -> str:
+    """The documented result of dtype="default" for torch."""
+    twice = "complex128" if default == "float64" else "complex64"
+    end = default if word in FLOATS else twice if word.startswith("complex") else word
+    return end if torch_dtype(end).itemsize < torch_dtype(word).itemsize else word
+
+
+def loses(wide: Tensor, narrow: Tensor) -> bool:
+    """Whether a finite part of a number became infinite."""
+    wide, narrow = (torch.view_as_real(x) if x.is_complex() else x for x in (wide, narrow))
+    return bool((torch.isfinite(wide) & torch.isinf(narrow)).any())
+
+
+@given(ANY, st.sampled_from(FLOATS))
+def test_the_default_dtype_is_the_documented_one_or_a_value_is_lost(array: Host, default: str) -> None:
+    word = narrowed(array.dtype.name, default)
+    expected = as_tensor(array).to(torch_dtype(word))
+    lost = word != array.dtype.name and loses(as_tensor(array), expected)
+    event(f"to {word}, lost: {lost}")
+    for source in (array, as_tensor(array)):
+        with default_dtype(default), pytest.raises(xbridge.ValueLossError) if lost else nullcontext():
+            result = xbridge.to_backend(source, "torch", dtype="default")
+            assert result.dtype == expected.dtype
+            assert same_bits(result, expected)
+
+
+@pytest.mark.parametrize("rest", [np.inf, -np.inf, np.nan, -0.0])
+def test_a_lost_value_is_found_beside_any_other(rest: float) -> None:
+    array = np.array([rest, -1e300, rest])
+    for source in (array, as_tensor(array)):
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.to_backend(source, "torch", dtype="default")
+
+
+def test_a_lost_value_is_found_behind_a_signalling_nan() -> None:
+    """The largest of a signalling NaN and a number is a NaN, and then it is the next number."""
+    array = np.array([0x7FF0000000000001, 0, 0], np.uint64).view(np.float64)
+    array[1] = 1e300
+    for source in (array, as_tensor(array)):
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.to_backend(source, "torch", dtype="default")
+
+
+def test_a_value_that_the_target_alone_rounds_to_infinity_is_lost() -> None:
+    """Rounded once it is the largest float16; by way of float32, as torch rounds, it is infinite."""
+    array = np.array([65519.99999999])
+    lost = torch.isinf(as_tensor(array).half()).any()
+    for source in (array, as_tensor(array)):
+        with default_dtype("float16"), pytest.raises(xbridge.ValueLossError) if lost else nullcontext():
+            xbridge.to_backend(source, "torch", dtype="default")
+
+
+INTEGERS = [word for word in TORCH_DTYPES if host_dtype(word).kind in "iu"]
+
+
+@pytest.mark.parametrize("wanted", INTEGERS)
+@pytest.mark.parametrize("given_word", INTEGERS)
+def test_an_integer_is_lost_if_it_leaves_the_range_of_a_dtype(given_word: str, wanted: str) -> None:
+    given_range, wanted_range = np.iinfo(given_word), np.iinfo(wanted)
+    middle = np.array([0, 1], given_word)
+    for end in (int(given_range.min), int(given_range.max)):
+        tensor = as_tensor(np.append(middle, np.array(end, given_word)))
+        lost = not wanted_range.min <= end <= wanted_range.max
+        with pytest.raises(xbridge.ValueLossError) if lost else nullcontext():
+            assert get("torch").check_cast(tensor, wanted) is tensor
+
+
+@given(ANY, st.sampled_from(FLOATS))
+def test_no_dtype_of_torch_is_too_wide_for_the_default_of_numpy(array: Host, default: str) -> None:
+    tensor = as_tensor(array)
+    with default_dtype(default):
+        assert same_bits(xbridge.to_numpy(tensor, dtype="default"), tensor)

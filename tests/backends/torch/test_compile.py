@@ -1,0 +1,177 @@
+"""torch.compile: what stays inside torch is traced whole; what leaves it is done as eager does it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge.backends._registry import get
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+# A graph break makes the compiler touch the gradient of every tensor it carries across, with a warning.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """No test runs on what another one compiled."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "nothing": lambda x: xbridge.asarray(x * 2),
+    "a name": lambda x: xbridge.to_backend(x * 2, "torch"),
+    "dtype": lambda x: xbridge.to_backend(x * 2, "torch", dtype="float64"),
+    "dtype object": lambda x: xbridge.to_backend(x * 2, "torch", dtype=torch.bfloat16),
+    "numpy dtype": lambda x: xbridge.to_backend(x * 2, "torch", dtype=np.float64),
+    "python dtype": lambda x: xbridge.to_backend(x * 2, "torch", dtype=float, grad="keep"),
+    "default": lambda x: xbridge.to_backend(x * 2, "torch", dtype="default"),
+    "nearest": lambda x: xbridge.to_backend(x * 2, "torch", dtype="nearest"),
+    "nearest of all": lambda x: xbridge.align(x * 2, x.double(), dtype="nearest")[1],
+    "a leaf": lambda x: xbridge.asarray(x, requires_grad=True) * 2,
+    "meta": lambda x: x * xbridge.to_backend(x, "torch", device="meta").expand(2, 3).dim(),
+    "copy": lambda x: xbridge.asarray(x * 2, copy=True),
+    "detach": lambda x: xbridge.asarray(x * 2, grad="detach"),
+    "device": lambda x: xbridge.to_backend(x * 2, "torch", device="cpu"),
+    "device object": lambda x: xbridge.to_backend(x * 2, "torch", device=torch.device("cpu")),
+    "like": lambda x: xbridge.asarray(x * 2, like=x, dtype="float64"),
+    "align": lambda x: xbridge.align(x * 2, x, 3.0)[0],
+    "questions": lambda x: x * 2 if (xbridge.dtype_of(x), xbridge.device_of(x)) == ("float32", "cpu") else x,
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_torch_to_torch_is_traced_whole_and_gives_what_eager_gives(name: str) -> None:
+    call = WITHIN[name]
+    x = torch.arange(3.0, requires_grad=True)
+    compiled = torch.compile(call, fullgraph=True, backend="eager")(x)
+    eager = call(x)
+    assert compiled.dtype == eager.dtype
+    assert compiled.tolist() == eager.tolist()
+    assert compiled.requires_grad == eager.requires_grad
+
+
+def default(x: Tensor) -> Tensor:
+    narrowed: Tensor = xbridge.to_backend(x * 2, "torch", dtype="default")
+    return narrowed
+
+
+def test_the_default_dtype_breaks_the_graph_where_values_decide_and_gives_what_eager_gives() -> None:
+    x = torch.arange(3.0, dtype=torch.float64)
+    compiled = torch.compile(default, backend="eager")
+    assert compiled(x).dtype == default(x).dtype == torch.float32
+    assert compiled(x).tolist() == default(x).tolist()
+    with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+        compiled(x + 1e300)
+
+
+def test_where_values_decide_the_default_dtype_is_refused_by_a_compiler_that_wants_one_graph() -> None:
+    x = torch.arange(3.0, dtype=torch.float64)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(default, fullgraph=True, backend="eager")(x)
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_where_the_graph_may_break_compiled_code_gives_what_eager_gives_too(name: str) -> None:
+    call = WITHIN[name]
+    x = torch.arange(3.0, requires_grad=True)
+    compiled, eager = torch.compile(call, backend="eager")(x), call(x)
+    assert compiled.dtype == eager.dtype
+    assert compiled.tolist() == eager.tolist()
+    assert compiled.requires_grad == eager.requires_grad
+
+
+@pytest.mark.parametrize("call", ["to_backend(x * 2, 'torch', dtype='float64')", "asarray(x * 2)"])
+def test_the_first_call_of_a_process_may_be_a_compiled_one(call: str) -> None:
+    code = f"""
+import torch, xbridge
+print(torch.compile(lambda x: xbridge.{call}, fullgraph=True, backend="eager")(torch.ones(2)).tolist())
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[2.0, 2.0]"
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}])
+def test_to_numpy_in_compiled_code_cuts_the_graph_as_eager_does(options: dict[str, object]) -> None:
+    def loss(x: Tensor) -> Tensor:
+        y = x * 2
+        held: Tensor = torch.as_tensor(np.array(xbridge.to_numpy(y, **options)))  # type: ignore[arg-type]
+        return (held * y).sum()
+
+    x = torch.arange(3.0, requires_grad=True)
+    loss(x).backward()  # type: ignore[no-untyped-call] # theirs
+    eager, x.grad = x.grad, None
+    torch.compile(loss, backend="eager")(x).backward()
+    assert eager is not None
+    assert x.grad is not None
+    assert x.grad.tolist() == eager.tolist() == [0.0, 4.0, 8.0]
+
+
+def test_a_read_only_result_can_be_used_by_the_compiled_code_that_follows() -> None:
+    def total(x: Tensor) -> Tensor:
+        held: Tensor = torch.as_tensor(xbridge.to_numpy(x))
+        return held + x
+
+    x = torch.ones(3, requires_grad=True)
+    assert torch.compile(total, backend="eager")(x).tolist() == [2.0, 2.0, 2.0]
+
+
+def leave(x: Tensor) -> object:
+    return xbridge.to_numpy(x)
+
+
+def test_to_numpy_in_compiled_code_copies_where_eager_gives_a_read_only_view() -> None:
+    x = torch.ones(3, requires_grad=True)
+    copied = torch.compile(leave, backend="eager")(x)
+    copied[0] = 5
+    assert x.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(xbridge.CopyError, match="make its read-only array writable"):
+        torch.compile(lambda x: xbridge.to_numpy(x, copy=False), backend="eager")(x)
+
+
+def test_to_numpy_in_compiled_code_shares_what_eager_shares_writable() -> None:
+    x = torch.ones(3)
+    shared = torch.compile(leave, backend="eager")(x)
+    shared[0] = 5
+    assert x.tolist() == [5.0, 1.0, 1.0]
+
+
+def test_numpy_to_torch_in_compiled_code_shares_as_in_eager() -> None:
+    a = np.ones(3, "f4")
+    shared = torch.compile(lambda a: xbridge.to_backend(a, "torch"), backend="eager")(a)
+    a[0] = 5
+    assert shared.tolist() == [5.0, 1.0, 1.0]
+
+
+def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from xbridge.backends import torch as backend
+
+    monkeypatch.setattr(backend, "_compiler", lambda: "a compiler")
+    x = torch.ones(3, requires_grad=True)
+    copied = xbridge.to_numpy(x)
+    copied[0] = 5
+    assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_compiled_program_moves_a_tensor_by_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Here without a compiler: lines that it traces count as not run.
+    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
+    x = torch.arange(4.0, requires_grad=True)
+    moved = get("torch").to_device(x, xbridge.Device("meta"))
+    assert (moved.device.type, moved.shape, moved.dtype) == ("meta", x.shape, x.dtype)
+    assert moved.requires_grad

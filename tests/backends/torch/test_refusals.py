@@ -1,0 +1,263 @@
+"""Tensors that are no values in memory: refused on the way out, free within torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from torch_kinds import Endless, Refuses, RefusesOddly, TheirError
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+from xbridge.testing.samples._torch_refused import Wrapper  # noqa: E402 -- it imports torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+# Half of what is tried here torch calls a prototype, or deprecates.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{begin}:UserWarning")
+    for begin in ("torch.quantize", ".*[Nn]ested", "Sparse", ".*MaskedTensor", "The PyTorch API of Masked")
+]
+
+U, D = xbridge.UnsupportedArrayError, xbridge.DTypeError
+
+
+def masked(data: Tensor) -> Any:
+    """A tensor with a mask."""
+    from torch.masked import masked_tensor
+
+    return masked_tensor(data, data > 0)
+
+
+def fake() -> Tensor:
+    """A tensor without data that remembers its device."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.ones(2)  # type: ignore[no-any-return]
+
+
+def jagged() -> Tensor:
+    """Rows of several lengths, the newer way."""
+    made: Tensor = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    return made
+
+
+SPECIAL: dict[str, tuple[Callable[[], Any], str]] = {
+    "sparse": (lambda: torch.eye(2).to_sparse(), "x.to_dense()"),
+    "sparse, tracked": (lambda: torch.eye(2).to_sparse().requires_grad_(), "x.to_dense()"),
+    "sparse rows": (lambda: torch.eye(2).to_sparse_csr(), "x.to_dense()"),
+    "mkldnn": (lambda: torch.ones(2, 2).to_mkldnn(), "x.to_dense()"),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "x.dequantize()"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "x.unbind()"),
+    "jagged": (jagged, "x.unbind()"),
+    "meta": (lambda: torch.ones(2, device="meta"), "torch.empty_like(x, device='cpu')"),
+    "fake": (fake, "a real tensor"),
+    "a wrapper": (lambda: Wrapper(torch.ones(2)), "the tensor inside it"),
+    "an empty wrapper": (lambda: Wrapper(torch.ones(0)), "the tensor inside it"),
+    "an endless dispatch": (
+        lambda: torch.Tensor._make_subclass(Endless, torch.ones(2)),
+        "the tensor inside it",
+    ),
+    "uninitialized": (torch.nn.UninitializedParameter, "x.materialize(shape)"),
+    "an uninitialized buffer": (torch.nn.UninitializedBuffer, "x.materialize(shape)"),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_tensors_without_values_in_memory_are_not_converted_to_other_libraries(name: str) -> None:
+    make, hint = SPECIAL[name]
+    x = make()
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_numpy(x),
+        lambda: xbridge.to_numpy(x, copy=True),
+        lambda: xbridge.to_numpy(x, dtype="float64", grad="detach"),
+        lambda: xbridge.asarray(x, backend="numpy"),
+        lambda: xbridge.asarray([x], backend="numpy"),
+        lambda: xbridge.to_list(x),
+        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.shares_memory(x, x),
+    ]
+    for call in calls:
+        with pytest.raises(U) as caught:
+            call()
+        assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_within_torch_it_passes_as_it_is(name: str) -> None:
+    x = SPECIAL[name][0]()
+    assert xbridge.asarray(x) is x
+    assert xbridge.to_backend(x, "torch", device=str(x.device), copy=False) is x
+    assert xbridge.align(x, 2.0)[0] is x
+    assert (xbridge.backend_of(x), xbridge.device_of(x)) == ("torch", str(x.device))
+    assert xbridge.dtype_of(x) == str(x.dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("name", ["sparse", "sparse rows", "nested", "jagged", "meta", "fake", "a wrapper"])
+def test_a_cast_or_a_copy_within_torch_is_torchs_own(name: str) -> None:
+    x = SPECIAL[name][0]()
+    for made, theirs in (
+        (xbridge.asarray(x, dtype="float64"), x.to(torch.float64)),
+        (xbridge.asarray(x, copy=True), x.clone()),
+    ):
+        assert (type(made), made.dtype, made.layout) == (type(theirs), theirs.dtype, theirs.layout)
+        assert made is not x
+
+
+def test_what_torch_itself_cannot_do_raises_ours() -> None:
+    for x, options in (
+        (SPECIAL["quantized"][0](), {"dtype": "float64"}),
+        (SPECIAL["mkldnn"][0](), {"dtype": "float64"}),
+        (SPECIAL["an endless dispatch"][0](), {"copy": True}),
+        (SPECIAL["meta"][0](), {"device": "cpu"}),
+        (SPECIAL["uninitialized"][0](), {"copy": True}),
+    ):
+        with pytest.raises(xbridge.XBridgeError, match="; try "):
+            xbridge.asarray(x, **options)
+
+
+def test_a_mask_of_torch_is_not_lost() -> None:
+    x = masked(torch.tensor([1.0, -1.0]))
+    assert xbridge.asarray(x) is x
+    for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x], backend="numpy")):
+        with pytest.raises(U) as caught:
+            call(x)
+        assert caught.value.hint == "x.to_tensor(value)"
+
+
+def test_meta_takes_and_gives_no_data() -> None:
+    meta = torch.ones(2, device="meta")
+    for call in (
+        lambda: xbridge.to_backend(np.ones(2), "torch", device="meta"),
+        lambda: xbridge.asarray([1.0], like=meta),
+        lambda: xbridge.asarray([torch.ones(2), np.ones(2)], device="meta"),
+        lambda: xbridge.align(meta, np.ones(2)),
+        lambda: xbridge.tree.to_backend([np.ones(2)], "torch", device="meta"),
+        lambda: xbridge.transfer(torch.ones(2), "torch", device="meta"),
+        lambda: xbridge.prefetch([], "torch", device="meta"),
+    ):
+        with pytest.raises(xbridge.DeviceError, match=r"meta.*; try device='cpu'$"):
+            call()
+    for back in (
+        lambda: xbridge.asarray(meta, device="cpu"),
+        lambda: xbridge.align(torch.ones(2), meta),
+    ):
+        with pytest.raises(xbridge.DeviceError, match=r"meta holds no data; try torch\.empty_like"):
+            back()
+
+
+SMALL = ("int4", "uint2", "int1", "float4_e2m1fn_x2", "bits8", "bits1x8", "complex32")
+
+
+@pytest.mark.parametrize("word", [word for word in SMALL if hasattr(torch, word)])
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+def test_dtypes_without_a_canonical_name_stay_in_torch(word: str) -> None:
+    x = torch.zeros(4, dtype=torch.int32).view(getattr(torch, word))
+    assert xbridge.asarray(x) is x
+    assert xbridge.dtype_of(x) == word
+    for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_numpy(x, copy=True)):
+        with pytest.raises(D, match=f"{word}[;:] .*try "):
+            call(x)
+    with pytest.raises(D, match=f"{word}; try "):
+        xbridge.to_backend(np.ones(2), "torch", dtype=x.dtype)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
+def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:
+    for dtype in (torch.complex32, torch.complex64, torch.complex128):
+        x = torch.zeros(4, dtype=torch.float64).view(dtype)
+        for call in (xbridge.asarray, xbridge.to_numpy):
+            with pytest.raises(D, match=r"drops the imaginary part; try x\.real$"):
+                call(x, dtype="float32")
+
+
+@pytest.mark.parametrize("word", ["longdouble", "clongdouble"])
+def test_torch_has_no_long_doubles(word: str) -> None:
+    for x in (np.ones(2, word), np.ones((), word)[()]):
+        with pytest.raises(D, match="; try dtype="):
+            xbridge.to_backend(x, "torch")
+
+
+def test_a_subclass_that_will_not_be_asked_is_not_asked() -> None:
+    x = torch.ones(2).as_subclass(Refuses)
+    assert xbridge.asarray(x) is x
+    assert xbridge.dtype_of(x) == "float32"
+    assert xbridge.to_numpy(x).tolist() == [1.0, 1.0]
+
+
+def batches(x: Any) -> Any:
+    """A tree of one, in each way that a tree can be converted."""
+    tree = pytest.importorskip("xbridge.tree", exc_type=ImportError)
+    yield tree.to_numpy([x])[0]
+    yield tree.to_numpy([x], copy=True)[0]
+    yield tree.align([np.ones(2)], [x])[1][0]
+    yield xbridge.transfer([x], "numpy").result()[0]
+    yield from (batch[0] for batch in xbridge.prefetch([[x]], "numpy"))
+    yield xbridge.aligned(backend="numpy")(lambda y: y)(x).detach().as_subclass(torch.Tensor).numpy()
+
+
+@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
+def test_a_tensor_is_described_and_read_without_calls_of_its_class(cls: Any) -> None:
+    plain = torch.ones(2)
+    x = plain.as_subclass(cls)
+    assert (xbridge.backend_of(x), xbridge.dtype_of(x), xbridge.device_of(x)) == ("torch", "float32", "cpu")
+    assert xbridge.array_namespace(x) is xbridge.array_namespace(plain)
+    assert xbridge.shares_memory(x, plain)
+    assert not xbridge.shares_memory(np.ones(2), x)
+    assert xbridge.explain(x, "numpy").shares_memory
+    assert not xbridge.explain(x, "torch", dtype="float64").shares_memory
+    assert xbridge.to_list(x) == [1.0, 1.0]
+    assert [made.tolist() for made in batches(x)] == [[1.0, 1.0]] * 6
+    assert xbridge.transfer([x], "torch").result()[0] is x
+    assert xbridge.align(np.ones(2), x)[1].tolist() == [1.0, 1.0]
+    with xbridge.record() as seen:
+        xbridge.to_numpy(x, copy=True)
+    assert [row.copied for row in seen.rows] == [8]
+
+
+@pytest.mark.parametrize("cls", [Refuses, RefusesOddly])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xbridge.asarray(x, dtype="float64"),
+        lambda x: xbridge.asarray(x, copy=True),
+        lambda x: xbridge.asarray([x, x]),
+        lambda x: xbridge.transfer([x], "torch", copy=True).result(),
+    ],
+    ids=["astype", "copy", "stack", "transfer"],
+)
+def test_what_a_class_raises_in_an_operation_of_torch_is_chained(
+    cls: Any, call: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(xbridge.XBridgeError, match=r"; try that step in torch itself$") as caught:
+        call(torch.ones(2).as_subclass(cls))
+    causes = [caught.value.__cause__, getattr(caught.value.__cause__, "__cause__", None)]
+    assert any(isinstance(cause, (RuntimeError, TheirError)) for cause in causes)
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """A device mesh of this process alone."""
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_tensor_says_how_to_gather_it(mesh: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    assert xbridge.asarray(x) is x
+    assert type(xbridge.asarray(x, dtype="float64", copy=True)) is type(x)
+    with pytest.raises(U, match=r"try x\.full_tensor\(\) or x\.to_local\(\)$"):
+        xbridge.to_numpy(x)
+    assert xbridge.to_numpy(x.full_tensor()).tolist() == [1.0] * 4

@@ -1,0 +1,373 @@
+"""The command line as such: help, errors, tables on terminals and in pipes, what it imports."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fresh import run
+from shell import refused, shell
+
+import xbridge._cli
+from xbridge._cli import COMMANDS, main, output
+from xbridge._cli.formats import SUFFIXES
+
+MODULE = [sys.executable, "-m", "xbridge"]
+
+
+def call(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([*MODULE, *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_help_names_every_command_and_loads_no_array_library() -> None:
+    status, lines = run(
+        """
+        import sys
+        from xbridge._cli import main
+        try:
+            main(["--help"])
+        except SystemExit:
+            print(*sys.modules)
+        """
+    )
+    assert status == 0
+    page = "\n".join(lines[:-1])
+    assert page.startswith("usage: xbridge-array ")
+    assert all(re.search(rf"^    {name} +\S", page, re.MULTILINE) for name in COMMANDS)
+    assert {"numpy", "torch", "rich", "safetensors"}.isdisjoint(lines[-1].split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_page_of_help_and_speaks_json(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    out = capsys.readouterr().out
+    assert left.value.code == 0
+    assert out.startswith(f"usage: xbridge-array {name} ")
+    assert "--json" in out
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["convert", "a.npy"], ["matrix", "colours"]])
+def test_an_invalid_call_prints_an_error_and_exits_with_2(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: xbridge-array")
+
+
+def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
+    done = call("convert", str(tmp_path / "no.npy"), "b.npz")
+    assert (done.returncode, done.stdout) == (2, "")
+    reason = f"cannot read {tmp_path / 'no.npy'}: it does not exist"
+    assert done.stderr == f"xbridge-array: {reason}; try the name of an array file\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), OSError(5, "Input/output error", "x")])
+def test_whatever_goes_wrong_is_one_line_and_the_status_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    from xbridge._cli import info
+
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(info, "run", fail)
+    assert main(["info"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"xbridge-array: .*(MemoryError|KeyboardInterrupt|Input/output error).*\n", err)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_a_pipe_that_its_reader_closes_is_not_an_error() -> None:
+    code = (
+        "import sys; from xbridge._cli import info, main\n"
+        "info.run = lambda _: [print('line') for _ in range(100_000)] and 0\n"
+        "sys.exit(main(['info']))"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with run:
+        assert run.stdout
+        assert run.stderr
+        assert run.stdout.readline() == "line\n"
+        run.stdout.close()
+        assert run.stderr.read() == ""
+    assert run.returncode == 0
+
+
+def test_what_is_left_to_print_then_goes_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xbridge._cli import info
+
+    def closed(_: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(info, "run", closed)
+    shown = tmp_path / "shown"
+    with shown.open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["info"]) == 0
+        out.write("left over")
+    assert shown.read_text() == ""
+
+
+class Terminal(io.StringIO):
+    """Somebody is watching."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal in place of both outputs."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
+ROWS = [["[bold]", "1"], ["b", "22"]]
+
+
+def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["name", "n"], ROWS)
+    assert capsys.readouterr().out == "name    n\n[bold]  1\nb       22\n"
+
+
+def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    terminal = watched(monkeypatch)
+    output.print_table(["name", "n"], ROWS)
+    drawn = terminal.getvalue()
+    assert "━" in drawn
+    assert "[bold]" in drawn  # a name is no markup
+
+
+def test_without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = watched(monkeypatch)
+    monkeypatch.setattr(output, "find_spec", lambda _: None)
+    output.print_table(["name", "n"], ROWS)
+    assert terminal.getvalue() == "name    n\n[bold]  1\nb       22\n"
+
+
+@pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
+def test_a_bar_moves_for_big_files_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, size: int, *, shown: bool
+) -> None:
+    pytest.importorskip("rich")
+    terminal = watched(monkeypatch)
+    with output.progress("a[b]", size) as advance:
+        advance(size // 2)
+        advance(size - size // 2)
+    assert ("a[b]" in terminal.getvalue()) == shown
+
+
+def test_no_bar_moves_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("a", 1 << 40) as advance:
+        advance(1)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "library", "install"),
+    [
+        ("a.safetensors", "safetensors", "pip install 'xbridge-array[cli]'"),
+        ("a.pt", "torch", "pip install 'xbridge-array[torch]'"),
+    ],
+)
+def test_a_format_whose_library_is_missing_says_what_to_type(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    library: str,
+    install: str,
+) -> None:
+    path = tmp_path / file
+    path.write_text("something")
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, SUFFIXES[path.suffix][0], raising=False)
+    said = refused(capsys, "convert", path, tmp_path / "b.npz")
+    assert said == f"xbridge-array: cannot read or write {path}: {library} is not installed; try {install}\n"
+
+
+def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers: dict[int, object] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(sys, "argv", ["xbridge-array", "info", "numpy"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("xbridge", run_name="__main__")
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("xbridge ")
+    assert handlers[signal.SIGTERM] is signal.default_int_handler
+    importlib.import_module("xbridge.__main__")  # to look at it runs nothing
+    assert capsys.readouterr().out == ""
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)  # not every system has it
+    with pytest.raises(SystemExit):
+        xbridge._cli.script()
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
+    assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the signals and closed files of a POSIX shell")
+@pytest.mark.parametrize("before", ["trap '' HUP;", "exec >&-;", "export PYTHONIOENCODING=ascii;"])
+def test_streams_as_the_shell_has_set_them_up_do_not_fail_a_command(tmp_path: Path, before: str) -> None:
+    np.savez(tmp_path / "a.npz", é=np.ones(2))
+    hang_up = "signal.raise_signal(signal.SIGHUP)" if "HUP" in before else "None"
+    code = f"""
+import signal
+from xbridge._cli import script
+from xbridge._cli import convert
+run = convert.run
+convert.run = lambda asked: [{hang_up}, run(asked)][1]
+script()
+"""
+    done = subprocess.run(
+        ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-c", code, "convert", "a.npz", "b.npz"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "b.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "status"), [("stdout", ["info", "numpy"], 0), ("stderr", ["info", "x"], 2)]
+)
+def test_output_to_a_closed_stream_is_dropped(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    words: list[str],
+    status: int,
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["xbridge-array", *words])
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as left:
+        xbridge._cli.script()
+    getattr(sys, name).close()
+    assert left.value.code == status
+    assert capsys.readouterr() == ("", "")
+
+
+def test_info_shows_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(shell(capsys, "info", "--json"))
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    found = {backend["name"]: backend for backend in told["backends"]}
+    assert tuple(found) == xbridge.known_backends()
+    assert {name for name, facts in found.items() if facts["available"]} == {
+        name for name in found if xbridge.is_available(name)
+    }
+    assert found["numpy"]["version"] == np.__version__
+    assert found["numpy"]["devices"][0]["name"] == "cpu"
+    assert found["numpy"]["devices"][0]["bytes"] > 1 << 28
+
+
+def test_info_as_text_has_a_line_for_each_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shell(capsys, "info", "numpy").splitlines()
+    assert lines[0].startswith("xbridge ")
+    assert lines[1].split() == ["backend", "version", "devices", "switches"]
+    assert re.fullmatch(rf"numpy +{re.escape(np.__version__)} +cpu \([\d.]+ [GT]B\)", lines[2])
+
+
+def test_info_says_what_to_type_for_a_missing_backend(
+    capsys: pytest.CaptureFixture[str], own_registry: None
+) -> None:
+    xbridge.register_backend("elsewhere", "no_such_package_xb", roots=("no_such_package_xb",))
+    told = json.loads(shell(capsys, "info", "elsewhere", "--json"))["backends"]
+    assert told == [
+        {
+            "name": "elsewhere",
+            "available": False,
+            "why": "no_such_package_xb is not installed",
+            "try": "pip install elsewhere",
+        }
+    ]
+    line = shell(capsys, "info", "elsewhere").splitlines()[-1]
+    assert re.fullmatch("elsewhere +no_such_package_xb is not installed; try pip install elsewhere", line)
+    assert "cannot find backend 'nobody': " in refused(capsys, "info", "nobody")
+
+
+def test_info_shows_the_switches_of_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        told = json.loads(shell(capsys, "info", "torch", "--json"))["backends"][0]
+    finally:
+        torch.set_default_dtype(before)
+    assert told["switches"]["default dtype"] == "float64"
+    assert told["switches"]["default device"] == "cpu"
+    assert "default dtype float32, default device cpu" in shell(capsys, "info", "torch")
+
+
+def test_info_shows_the_switches_of_jax(capsys: pytest.CaptureFixture[str]) -> None:
+    jax = pytest.importorskip("jax")
+    told = json.loads(shell(capsys, "info", "jax", "--json"))["backends"][0]
+    assert told["switches"] == {"x64": False, "default device": "cpu"}
+    with jax.enable_x64(True):
+        assert "x64 True" in shell(capsys, "info", "jax")
+
+
+def test_info_asks_a_library_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from xbridge import Device
+    from xbridge._cli import info
+
+    devices = [{"name": "cpu", "bytes": None}, {"name": "cuda:0", "bytes": 139 << 30}]
+    facts = {"name": "x", "available": True, "version": "1", "devices": devices, "switches": {}}
+    assert info._row(facts)[2] == "cpu, cuda:0 (149 GB)"
+    monkeypatch.delattr(os, "sysconf_names", raising=False)
+    assert info._host_memory() is None
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(
+        torch, "xla", SimpleNamespace(mem_get_info=lambda index: (index, 16 << 30)), raising=False
+    )
+    assert info._torch_memory(Device("xla:3")) == 16 << 30
+    monkeypatch.setattr(torch, "xla", SimpleNamespace())
+    assert info._torch_memory(Device("xla:3")) is None
+
+
+def test_info_asks_jax_for_the_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    from types import SimpleNamespace
+
+    from xbridge import Device
+    from xbridge._cli import info
+    from xbridge.backends.jax import _devices
+
+    gpu = Device("cuda:0")
+    for stats, size in (({"bytes_limit": 7}, 7), (None, None)):
+        there = SimpleNamespace(memory_stats=lambda stats=stats: stats)
+        monkeypatch.setattr(_devices, "places", lambda there=there: {gpu: there})
+        assert info._jax_memory(gpu) == size

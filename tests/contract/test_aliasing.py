@@ -1,0 +1,265 @@
+"""What must hold for any array and tensor on the way between NumPy and torch.
+
+Every promise is checked in memory (`rawmemory.py`): bits, addresses, what a write on one side does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from rawmemory import bits, in_place, overlaps, poke, same_bits, touched, write
+from strategies import options
+from strategies_torch import SETTLED, TRACKED, tensors, torch_dtype
+
+import xbridge
+from xbridge.testing.samples.numpy import cases
+from xbridge.testing.strategies import host_arrays
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from rawmemory import Host
+    from torch import Tensor
+
+Asked: TypeAlias = "dict[str, Any]"
+
+DENSE = host_arrays(layouts=st.sampled_from(["C", "Fortran", "transposed"])) | tensors(
+    layouts=["contiguous", "transposed", "channels-last"]
+)
+TARGETS = st.sampled_from(["numpy", "torch"])
+
+
+def any_arrays() -> st.SearchStrategy[Any]:
+    """Arrays of either library."""
+    return host_arrays() | tensors()
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+@given(any_arrays(), TARGETS)
+def test_copy_true_is_the_same_array_in_memory_of_its_own(source: Any, target: str) -> None:
+    result = xbridge.to_backend(source, target, copy=True)
+    assert same_bits(result, source)
+    assert not overlaps(result, source)
+    before = bits(result)
+    poke(source)
+    assert np.array_equal(bits(result), before)
+    before = bits(source)
+    with torch.no_grad():
+        write(result)
+    assert np.array_equal(bits(source), before)
+
+
+@given(any_arrays(), TARGETS)
+def test_copy_false_shares_every_byte_or_raises_where_none_would_copy(source: Any, target: str) -> None:
+    usual = xbridge.to_backend(source, target)
+    try:
+        result = xbridge.to_backend(source, target, copy=False)
+    except xbridge.CopyError:
+        assert bits(source).size
+        assert not overlaps(usual, source)
+        return
+    assert same_bits(result, source)
+    assert np.array_equal(touched(usual), touched(result)) or not bits(source).size
+    assert np.array_equal(touched(source), touched(result))
+    before = bits(source)
+    poke(source)
+    assert same_bits(result, source)
+    if is_writable(result) and not is_repeating(result):
+        write(result)
+        assert np.array_equal(bits(source), before)
+
+
+def is_writable(x: Any) -> bool:
+    """Whether its library lets anybody write to it here."""
+    if isinstance(x, np.ndarray):
+        return x.flags.writeable
+    return not x.requires_grad and not x.is_inference()
+
+
+def is_repeating(x: Any) -> bool:
+    """Whether two elements have a byte in common."""
+    return touched(x).size < bits(x).size
+
+
+def steps(x: Any) -> list[int]:
+    """The strides along which there is somewhere to go."""
+    return [stride for stride, n in zip(in_place(x).strides, in_place(x).shape, strict=True) if n > 1]
+
+
+@given(DENSE, TARGETS)
+def test_a_copy_of_dense_memory_keeps_the_order_of_the_axes(source: Any, target: str) -> None:
+    result = xbridge.to_backend(source, target, copy=True)
+    if source.shape.count(0) == 0:
+        assert steps(result) == steps(source)
+
+
+@given(any_arrays(), TARGETS, options())
+def test_copy_means_the_same_whatever_else_is_asked(source: Any, target: str, asked: Asked) -> None:
+    try:
+        result = xbridge.to_backend(source, target, **asked)
+    except xbridge.XBridgeError:
+        return
+    if asked.get("copy") is True:
+        assert not overlaps(result, source)
+    elif asked.get("copy") is False:
+        assert np.array_equal(touched(result), touched(source))
+
+
+@given(any_arrays(), TARGETS)
+def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> None:
+    fast_converters = xbridge.to_backend(source, target)
+    planned = xbridge.to_backend(source, target, device="cpu", copy=None)
+    assert type(planned) is type(fast_converters)
+    assert planned.dtype == fast_converters.dtype
+    assert same_bits(planned, fast_converters)
+    assert np.array_equal(touched(planned), touched(source)) == np.array_equal(
+        touched(fast_converters), touched(source)
+    )
+    assert is_writable(planned) == is_writable(fast_converters)
+    assert is_tracked(planned) == is_tracked(fast_converters)
+
+
+@pytest.mark.parametrize("layout", cases)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_memory_is_shared_with_torch_where_it_is_writable_and_torch_can_express_it(
+    layout: str, data: st.DataObject
+) -> None:
+    array = data.draw(host_arrays(layouts=layout))
+    can_express = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    sound = array.flags.behaved and array.dtype.isnative and not is_repeating(array)
+    tensor = xbridge.to_backend(array, "torch")
+    if not array.size:
+        return
+    assert overlaps(tensor, array) == (sound and can_express)
+    before = bits(tensor)
+    poke(array)
+    assert np.array_equal(bits(tensor), before) != (sound and can_express)
+
+
+@given(tensors(layouts=list(SETTLED)))
+def test_host_memory_of_torch_is_shared_and_writable_where_nothing_depends_on_it(
+    tensor: Tensor,
+) -> None:
+    array = xbridge.to_numpy(tensor)
+    assert np.array_equal(touched(array), touched(tensor)) or not array.size
+    if array.size:
+        assert array.flags.writeable == (not tensor.requires_grad and not is_repeating(tensor))
+    poke(tensor)
+    assert same_bits(array, tensor)
+
+
+# -- protection ----------------------------------------------------------------------------------
+
+
+@given(host_arrays(writable=False), TARGETS, options())
+def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Asked) -> None:
+    try:
+        result = xbridge.to_backend(array, target, **asked)
+    except xbridge.XBridgeError:
+        return
+    before = bits(array)
+    if overlaps(result, array):
+        assert isinstance(result, np.ndarray)
+        with pytest.raises(ValueError, match="read-only"):
+            write(result)
+    elif result is not array:
+        write(result)
+    assert np.array_equal(bits(array), before)
+
+
+@given(host_arrays(writable=False), st.sampled_from([None, True, False]))
+def test_no_leaf_shares_read_only_memory(array: Host, copy: bool | None) -> None:
+    try:
+        leaf = xbridge.asarray(array, backend="torch", copy=copy, requires_grad=True)
+    except (xbridge.CopyError, xbridge.GradientError):
+        return
+    assert not overlaps(leaf, array)
+
+
+@given(tensors(states=TRACKED), TARGETS, options())
+def test_no_result_writes_memory_that_requires_grad(tensor: Tensor, target: str, asked: Asked) -> None:
+    try:
+        result = xbridge.to_backend(tensor, target, **asked)
+    except xbridge.XBridgeError:
+        return
+    before = bits(tensor)
+    if overlaps(result, tensor):
+        with pytest.raises((ValueError, RuntimeError)):
+            write(result)
+        if isinstance(result, np.ndarray):
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                result.setflags(write=True)
+    elif before.size:
+        with torch.no_grad():
+            write(result)
+    assert np.array_equal(bits(tensor), before)
+
+
+@given(any_arrays(), st.sampled_from([None, True, False]), st.sampled_from([None, "detach"]))
+def test_a_new_leaf_cannot_be_written_and_leaves_its_source_as_it_was(
+    source: Any, copy: bool | None, grad: str | None
+) -> None:
+    tracked = is_tracked(source)
+    asked: Asked = {"backend": "torch", "copy": copy, "grad": grad, "requires_grad": True}
+    try:
+        leaf = xbridge.asarray(source, **asked)
+    except (xbridge.CopyError, xbridge.GradientError):
+        return
+    assert leaf.is_leaf
+    assert leaf.requires_grad
+    assert same_bits(leaf, source)
+    assert is_tracked(source) == tracked
+    if tracked and grad is None:
+        assert leaf is source
+        assert copy is not True
+        return
+    assert leaf is not source
+    if bits(leaf).size:
+        with pytest.raises(RuntimeError):
+            write(leaf)
+    if tracked:
+        assert not overlaps(leaf, source)
+
+
+def is_tracked(x: Any) -> bool:
+    """Whether autograd watches it."""
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+# -- shares_memory -------------------------------------------------------------------------------
+
+
+@st.composite
+def views_of_one_memory(draw: st.DrawFn) -> tuple[Any, Any]:
+    """Two strided views of the same tensor, each in one of the libraries."""
+    base = torch.zeros(160, dtype=torch_dtype(draw(st.sampled_from(["uint8", "int16", "float64"]))))
+
+    def view() -> Any:
+        shape = draw(st.lists(st.integers(0, 4), max_size=3))
+        strides = [draw(st.integers(0, 13)) for _ in shape]
+        tensor = base.as_strided(shape, strides, draw(st.integers(0, 40)))
+        return draw(st.sampled_from([tensor, tensor.numpy()]))
+
+    return view(), view()
+
+
+@given(views_of_one_memory())
+def test_shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[Any, Any]) -> None:
+    one, other = views
+    event(f"shared: {overlaps(one, other)}")
+    assert xbridge.shares_memory(one, other) == overlaps(one, other)
+    assert xbridge.shares_memory(one, other) == np.shares_memory(np.asarray(one), np.asarray(other))
+
+
+@given(any_arrays(), TARGETS, st.sampled_from([None, True]))
+def test_shares_memory_shows_if_a_conversion_shared(source: Any, target: str, copy: bool | None) -> None:
+    result = xbridge.to_backend(source, target, copy=copy)
+    assert xbridge.shares_memory(source, result) == overlaps(source, result)
+    assert xbridge.shares_memory(result, source) == overlaps(source, result)

@@ -1,0 +1,304 @@
+"""Arrays and tensors that are valid but odd: every one is converted, in values bit for bit."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from rawmemory import bits, overlaps, same_bits, tensor_of, write
+from torch_kinds import Plain
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rawmemory import Host
+    from torch import Tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def every_warning() -> Iterator[None]:
+    """Let torch warn each time, not once in a process; here a warning is an error."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+# -- from NumPy ----------------------------------------------------------------------------------
+
+A = np.arange(12.0).reshape(3, 4)
+A.flags.writeable = False
+
+
+def unaligned(a: Host) -> Host:
+    """A copy that begins at an odd address."""
+    backend = np.zeros(a.nbytes + 1, "u1")[1:].view(a.dtype).reshape(a.shape)
+    backend[...] = a
+    return backend
+
+
+def beside_padding(a: Host) -> Host:
+    """A copy whose strides are no multiple of an item."""
+    fields = np.zeros(a.shape, [("item", a.dtype), ("padding", "u1")])
+    fields["item"] = a
+    return fields["item"]
+
+
+SHARED: dict[str, Callable[[], Host]] = {
+    "Fortran order": lambda: np.asfortranarray(A),
+    "transposed": lambda: A.copy().T,
+    "every second": lambda: A.copy()[:, ::2],
+    "a window": lambda: A.copy()[1:, 1:3],
+    "0-d": lambda: np.array(3.5),
+    "a new axis": lambda: A.copy()[:, None],
+    "longlong": lambda: np.arange(3, dtype="q"),
+    "ulonglong": lambda: np.array([0, 2**64 - 1], "Q"),
+    "ulonglong, 0-d": lambda: np.array(2**64 - 1, "Q"),
+    "a matrix": lambda: np.matrix([[1.0, 2.0]]),
+    "an axis of one that takes no step": lambda: np.lib.stride_tricks.as_strided(A.copy(), (1, 3), (0, 8)),
+    "odd truth values": lambda: np.array([0, 1, 2, 255], "u1").view("?"),
+    "a signalling NaN": lambda: np.array([0x7FA00001, 0xFFC12345], "u4").view("f4"),
+}
+
+COPIED: dict[str, Callable[[], Host]] = {
+    "reversed": lambda: A.copy()[::-1, ::-1],
+    "one element, reversed": lambda: np.ones(1)[::-1],
+    "an axis of one, reversed": lambda: np.ones((3, 1))[:, ::-1],
+    "broadcast": lambda: np.broadcast_to(A, (2, 3, 4)),
+    "zero strides, writable": lambda: as_strided(np.ones(1), (4,), (0,)),
+    "a sliding window": lambda: sliding_window_view(np.arange(5.0), 3),
+    "overlapping, writable": lambda: as_strided(np.arange(5.0), (3, 3), (8, 8)),
+    "unaligned": lambda: unaligned(A),
+    "unaligned, 0-d": lambda: unaligned(np.array(2.5)),
+    "odd strides": lambda: beside_padding(A),
+    "byte-swapped": lambda: A.astype(">f8"),
+    "byte-swapped and reversed": lambda: np.arange(3, dtype=">u8")[::-1],
+    "byte-swapped complex, odd strides": lambda: beside_padding(np.array([1j, 2.0], ">c16")),
+    "read-only": lambda: A,
+    "read-only ulonglong": lambda: np.broadcast_to(np.array(7, "Q"), (2,)),
+    "reversed ulonglong": lambda: np.array([1, 2**64 - 1], "Q")[::-1],
+    "a read-only matrix": lambda: np.matrix(np.broadcast_to(1.0, (2, 2)), copy=False),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_torch_can_express_is_shared(name: str) -> None:
+    a = SHARED[name]()
+    tensor = xbridge.to_backend(a, "torch")
+    assert same_bits(tensor, a)
+    write(tensor)
+    assert same_bits(tensor, a)
+    assert overlaps(tensor, a)
+    assert not overlaps(xbridge.to_backend(a, "torch", copy=True), a)
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_what_torch_cannot_express_is_copied_once_and_writable(name: str) -> None:
+    a = COPIED[name]()
+    before = bits(a)
+    tensor = xbridge.to_backend(a, "torch")
+    assert same_bits(tensor, a)
+    write(tensor)
+    assert np.array_equal(bits(a), before)
+    with pytest.raises(xbridge.CopyError, match="try copy=None"):
+        xbridge.to_backend(a, "torch", copy=False)
+
+
+@pytest.mark.parametrize("strides", [(-8, 24), (7, -3), (0, 0), (2**62, 8)])
+def test_an_empty_array_may_have_any_strides(strides: tuple[int, int]) -> None:
+    for a in (as_strided(np.empty((2, 0)), (2, 0), strides), np.broadcast_to(np.empty((2, 0)), (5, 2, 0))):
+        for copy in (None, True, False):
+            assert tuple(xbridge.to_backend(a, "torch", copy=copy).shape) == a.shape
+
+
+SCALARS = [
+    *(np.float32(0.1), np.float16(2), np.int8(-3), np.uint64(2**64 - 1), np.ulonglong(5), np.bool_(True)),
+    *(np.complex64(1j), np.float64("nan"), np.longlong(-5)),
+]
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=repr)
+def test_a_numpy_scalar_is_a_0_d_array(scalar: Any) -> None:
+    a = np.asarray(scalar)
+    for made in (xbridge.to_backend(scalar, "torch"), xbridge.asarray(scalar, backend="torch")):
+        assert same_bits(made, a)
+    assert same_bits(xbridge.to_numpy(scalar), a)
+    assert xbridge.to_numpy(scalar).flags.writeable
+    assert repr(xbridge.to_list(scalar)) == repr(scalar.item())
+
+
+def test_a_scalar_of_bfloat16_is_one_too() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensor = xbridge.to_backend(ml_dtypes.bfloat16(1.5), "torch")
+    assert (tensor.dtype, tensor.item(), xbridge.to_list(ml_dtypes.bfloat16(1.5))) == (
+        torch.bfloat16,
+        1.5,
+        1.5,
+    )
+
+
+def test_a_memory_map_is_shared_if_it_may_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(A.tobytes())
+    shared = np.memmap(path, "f8", "r+", shape=A.shape)
+    tensor = xbridge.to_backend(shared, "torch")
+    tensor[0, 0] = 7
+    shared.flush()
+    assert np.fromfile(path)[0] == 7
+    for mode in ("r", "c"):
+        a = np.memmap(path, "f8", mode, shape=A.shape)
+        tensor = xbridge.to_backend(a, "torch")
+        assert overlaps(tensor, a) is (mode == "c")
+        tensor += 1
+        assert np.fromfile(path)[0] == 7
+    assert xbridge.to_backend(shared[0, 0], "torch").item() == 7
+
+
+def test_subnormal_numbers_survive_where_torch_flushes_them() -> None:
+    tiny = np.array([1e-310, -1e-310])
+    pattern = tiny.view("u8").tolist()
+    torch.set_flush_denormal(True)
+    try:
+        copies = [xbridge.to_backend(a, "torch", copy=True) for a in (tiny, tiny.astype(">f8"))]
+        copies += [xbridge.asarray([tiny], backend="torch")[0], xbridge.asarray([1e-310, -1e-310])]
+    finally:
+        torch.set_flush_denormal(False)
+    for made in copies:
+        assert bits(made).view("u8").ravel().tolist() == pattern
+
+
+# -- from torch ----------------------------------------------------------------------------------
+
+
+def fresh(*shape: int, dtype: Any = torch.float32) -> Tensor:
+    """Different numbers everywhere."""
+    count = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    raw = np.random.default_rng(1).integers(0, 256, count, "u1")
+    return tensor_of(raw.reshape((*shape, dtype.itemsize)), dtype)  # type: ignore[no-any-return]
+
+
+WRITABLE: dict[str, Callable[[], Tensor]] = {
+    "transposed": lambda: fresh(3, 4).t(),
+    "channels last": lambda: fresh(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "every third": lambda: fresh(10)[1::3],
+    "a window": lambda: fresh(4, 4)[1:, 1:3],
+    "unfolded apart": lambda: fresh(6).unfold(0, 2, 2),
+    "0-d": lambda: fresh(4)[2],
+    "a detached parameter": lambda: torch.nn.Parameter(fresh(3)).detach(),
+    "a buffer": lambda: torch.nn.Buffer(fresh(3)),
+    "a plain subclass": lambda: fresh(3).as_subclass(Plain),
+    "bits of another dtype": lambda: fresh(4).view(torch.int16),
+    "odd truth values": lambda: torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool),
+    "in shared memory": lambda: fresh(3).share_memory_(),  # type: ignore[no-untyped-call] # theirs
+    "a lazy clone": lambda: torch._lazy_clone(fresh(5))[1:],
+}
+
+FROZEN: dict[str, Callable[[], Tensor]] = {
+    "expanded": lambda: fresh(1, 3).expand(4, 3),
+    "unfolded": lambda: fresh(6).unfold(0, 3, 1),
+    "unfolded, with an axis of one": lambda: fresh(6).unfold(0, 3, 1)[None],
+    "a parameter": lambda: torch.nn.Parameter(fresh(3)),
+    "a subclass of a parameter": lambda: type("Mine", (torch.nn.Parameter,), {})(fresh(3)),
+    "a view of a parameter": lambda: torch.nn.Parameter(fresh(3, 4))[1:, ::2],
+    "a parameter of bfloat16": lambda: torch.nn.Parameter(fresh(3, dtype=torch.bfloat16)),
+}
+
+SETTLED: dict[str, Callable[[], Tensor]] = {
+    "conjugate": lambda: fresh(3, dtype=torch.complex64).conj(),
+    "negative": lambda: fresh(3, dtype=torch.complex128).conj().imag,
+    "conjugate, expanded": lambda: fresh(1, dtype=torch.complex64).conj().expand(3),
+    "conjugate, tracked": lambda: fresh(3, dtype=torch.complex64).requires_grad_().conj(),
+    "negative, tracked": lambda: fresh(3, dtype=torch.complex64).requires_grad_().conj().imag,
+    "conjugate and negative": lambda: torch._neg_view(fresh(3, dtype=torch.complex64).conj()),
+}
+
+AMBIENT = {"": nullcontext, "inference": torch.inference_mode, "no grad": torch.no_grad}
+
+
+@pytest.mark.parametrize("ambient", AMBIENT)
+@pytest.mark.parametrize("name", WRITABLE)
+def test_a_tensor_is_shared_writable(name: str, ambient: str) -> None:
+    with AMBIENT[ambient]():
+        tensor = WRITABLE[name]()
+        host = xbridge.to_numpy(tensor)
+    write(host)
+    assert same_bits(host, tensor)
+    assert overlaps(host, tensor)
+    assert not overlaps(xbridge.to_numpy(tensor, copy=True), tensor)
+
+
+# What is taken of a parameter in inference mode has no history, so nothing speaks against a write.
+MUST_NOT = [(name, ambient) for name in FROZEN for ambient in AMBIENT]
+MUST_NOT.remove(("a view of a parameter", "inference"))
+
+
+@pytest.mark.parametrize(("name", "ambient"), MUST_NOT)
+def test_a_tensor_that_must_not_be_written_is_shared_read_only(name: str, ambient: str) -> None:
+    with AMBIENT[ambient]():
+        tensor = FROZEN[name]()
+        host = xbridge.to_numpy(tensor)
+    assert same_bits(host, tensor)
+    assert overlaps(host, tensor)
+    assert not host.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        host.flags.writeable = True
+    assert xbridge.to_numpy(tensor, copy=True).flags.writeable
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_what_is_pending_is_done_in_a_copy(name: str) -> None:
+    tensor = SETTLED[name]()
+    host = xbridge.to_numpy(tensor)
+    assert host.tolist() == tensor.detach().clone().resolve_conj().resolve_neg().tolist()
+    assert host.flags.writeable
+    assert xbridge.to_list(tensor) == tensor.tolist()
+    with pytest.raises(xbridge.CopyError, match="pending"):
+        xbridge.to_numpy(tensor, copy=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_a_tensor_of_efficient_zeros_is_zeros(dtype: Any) -> None:
+    for zeros in (
+        torch._efficientzerotensor((2, 3), dtype=dtype),
+        torch._efficientzerotensor((4,), dtype=dtype)[1:],
+    ):
+        host = xbridge.to_numpy(zeros)
+        assert (host.shape, host.dtype.name) == (tuple(zeros.shape), str(dtype).removeprefix("torch."))
+        assert not host.astype("c16").any()
+        assert xbridge.to_list(zeros) == host.tolist()
+
+
+def test_the_memory_of_a_shared_tensor_cannot_be_given_back() -> None:
+    for tensor in (fresh(9), fresh(9, dtype=torch.bfloat16), fresh(9).requires_grad_(), fresh(1).expand(9)):
+        xbridge.to_numpy(tensor)
+        with pytest.raises(RuntimeError, match="not resizable"):
+            tensor.untyped_storage().resize_(0)
+    a = np.ones(3)
+    tensor = xbridge.to_backend(a, "torch")
+    with pytest.raises(ValueError, match="cannot resize"):
+        a.resize(10**6)
+    assert tensor.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_tensor_of_more_than_all_memory_is_refused() -> None:
+    for tensor in (
+        torch.ones(1).expand(2**62),
+        torch.ones(1, requires_grad=True).expand(2**62),
+        torch.empty(0, 2**62),
+    ):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            xbridge.to_numpy(tensor)
+
+
+def test_a_copy_of_repeated_memory_is_in_c_order() -> None:
+    assert xbridge.to_backend(np.broadcast_to(np.arange(3.0), (2, 3)), "torch").stride() == (3, 1)
+    assert xbridge.to_numpy(torch.ones(3).expand(2, 3), copy=True).flags.c_contiguous

@@ -1,0 +1,52 @@
+"""A dtype that both libraries have goes there and back bit for bit, in any memory layout.
+
+Values are known before an array is made of them, and are read by the means of the libraries.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing.conformance._cases import FULL_SHAPE, common_dtypes, edge_values, plain_array
+from xbridge.testing.conformance._probes import read, same_bits
+from xbridge.testing.samples.model import Sample
+from xbridge.testing.strategies import samples
+
+HERE = [
+    name for name in xbridge.known_backends() if xbridge.is_available(name) and "cpu" in get(name).devices()
+]
+PAIRS = list(permutations(HERE, 2))
+SHAPES = st.sampled_from([(), (5,), (2, 3), (0, 2), (2, 3, 2)])
+"""Few, because JAX compiles what it does for each of them."""
+
+
+def check(source: str, target: str, sample: Sample) -> None:
+    there = xbridge.to_backend(sample.array, target)
+    back = xbridge.to_backend(there, source)
+    assert xbridge.dtype_of(there) == xbridge.dtype_of(back) == sample.values.dtype.name
+    assert same_bits(read(target, there), sample.values)
+    assert same_bits(read(source, back), sample.values)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_an_array_comes_back_from_every_library_bit_for_bit(
+    source: str, target: str, data: st.DataObject
+) -> None:
+    both = st.sampled_from([word for word in common_dtypes(source) if word in common_dtypes(target)])
+    check(source, target, data.draw(samples(source, dtypes=both, devices="cpu", shapes=SHAPES)))
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_no_dtype_that_two_libraries_have_is_changed_between_them(source: str, target: str) -> None:
+    for dtype in common_dtypes(source):
+        if dtype in common_dtypes(target):
+            values = edge_values(dtype, FULL_SHAPE)
+            check(source, target, Sample(plain_array(source, values), values, "plain", False, True))

@@ -1,0 +1,370 @@
+"""Every lock is made in one module, and is free in the child of a fork.
+
+A conformance test has a barrier, which is gone when its two threads are.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fresh import run
+from gate import Gate
+
+import xbridge
+from xbridge._core import locks
+from xbridge._transfer import api as _transfer
+
+ROOT = Path(xbridge.__file__).parent
+FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("locks.py", "test_ownership.py"))
+MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier", "allocate_lock"}
+MODULES = ("threading", "_thread", "multiprocessing")
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+LIMIT = 120
+"""Seconds after which a process that should have ended has failed."""
+
+
+def locks_made(code: str) -> list[str]:
+    """The locks that code makes, or imports the makers of, without a word to the module for locks."""
+    tree = ast.parse(code)
+    checked = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    ]
+    passed = {id(inner) for node in checked for inner in ast.walk(node)}
+    notes = [getattr(node, word, None) for node in ast.walk(tree) for word in ("annotation", "returns")]
+    passed |= {id(inner) for note in notes if note is not None for inner in ast.walk(note)}
+    passed |= {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "freed"
+        for given in node.args
+        for inner in ast.walk(given)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in passed:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            found += [alias.name for alias in node.names if alias.name in MAKERS]
+        elif isinstance(node, ast.Attribute) and node.attr in MAKERS and isinstance(node.value, ast.Name):
+            found += [node.attr] if node.value.id in MODULES else []
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_other_module_makes_a_lock(path: Path) -> None:
+    assert locks_made(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_check_for_locks_can_fail() -> None:
+    for line in (
+        "from threading import Lock",
+        "from _thread import RLock, get_ident",
+        "import threading\nclass A:\n    held = threading.Condition()",
+        "import threading\nfreed(1), threading.Event()",
+    ):
+        assert len(locks_made(line)) == 1
+    assert locks_made("import threading\nover: threading.Event = freed(threading.Event())") == []
+
+
+EVERY_LOCK = """
+import importlib, os, pkgutil, signal, threading, warnings
+import numpy as np
+import xbridge
+from xbridge._core import locks
+try:
+    from xbridge.testing import emulated
+    emulated.install()
+    import torch
+    targets = ["numpy", "torch"]
+    kept = [torch.emu.Stream()]
+    xbridge.to_backend(np.ones(3), "torch", device="emu")
+except ImportError:
+    targets, kept = ["numpy"], []
+seen, strict = xbridge.record(), xbridge.policy(transfers="allow")
+kept += [xbridge.transfer(np.ones(3), "numpy", copy=True)]
+kept[-1].result()
+
+# Whatever there is in the modules of the package, they know of.
+kinds = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
+known = [each() for each in locks._known]
+for name, module in sorted(__import__("sys").modules.items()):
+    if name.partition(".")[0] == "xbridge":
+        for word, value in vars(module).items():
+            held = [value, *(vars(value).values() if isinstance(value, type) else ())]
+            missed = [one for one in held if isinstance(one, kinds) and id(one) not in map(id, known)]
+            assert not missed, (name, word)
+assert len(known) >= (7 if kept[1:] else 5), known
+
+taken, release = threading.Event(), threading.Event()
+def hold():
+    for each in known:
+        getattr(each, "_cond", each).acquire()
+    taken.set()
+    release.wait()
+    for each in known:
+        getattr(each, "_cond", each).release()
+
+with seen, strict:
+    before = len(seen.rows)
+    holding = threading.Thread(target=hold)
+    holding.start()
+    taken.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a child that hangs
+        free = all(getattr(each, "_cond", each).acquire(blocking=False) for each in known)
+        for each in known:
+            getattr(each, "_cond", each).release()
+        made = [xbridge.to_backend(np.arange(3.0), name, copy=True) for name in targets]
+        if kept[1:]:
+            torch.emu.synchronize()
+            made.append(xbridge.to_backend(np.arange(3.0), "torch", device="emu"))
+        made.append(xbridge.transfer(np.arange(3.0), "numpy", copy=True).result())
+        right = all(xbridge.to_list(one) == [0.0, 1.0, 2.0] for one in made)
+        right = right and xbridge.is_available("numpy") and "numpy" in xbridge.known_backends()
+        xbridge.register_backend("made_in_the_child", "no_such_module")
+        os._exit(0 if free and right and len(seen.rows) > before else 1)
+    status = os.waitpid(child, 0)[1]
+    release.set()
+    holding.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore")
+def test_every_lock_that_a_thread_holds_is_free_in_the_child_of_a_fork() -> None:
+    assert run(f"import warnings\nwarnings.simplefilter('ignore')\n{EVERY_LOCK}", limit=LIMIT) == (0, ["0"])
+
+
+@needs_fork
+def test_children_that_are_forked_while_a_thread_converts_record_what_they_convert() -> None:
+    code = """
+    import os, signal, threading, warnings
+    import numpy as np, xbridge
+    warnings.simplefilter("ignore")  # that threads and fork do not go together
+    a, over, begun = np.ones(3), threading.Event(), threading.Event()
+    def convert():
+        while not over.is_set():
+            xbridge.to_numpy(a, copy=True)
+            begun.set()
+    with xbridge.record() as seen:
+        threads = [threading.Thread(target=convert) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        ended = []
+        for _ in range(42):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # ends a child that hangs
+                for _ in range(5):
+                    xbridge.to_numpy(a, dtype="float32")
+                rows = [row.calls for row in seen.rows if "float32" in row.target]
+                os._exit(0 if rows == [5] else 1)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        over.set()
+        for thread in threads:
+            thread.join()
+    print(set(ended), [row.target for row in seen.rows if "float32" in row.target])
+    """
+    assert run(code, limit=LIMIT) == (0, ["{0} []"])
+
+
+@needs_fork
+def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> None:
+    code = """
+    import os, signal, threading, warnings
+    import numpy as np, xbridge
+    from xbridge.backends import _registry
+    warnings.simplefilter("ignore")
+    xbridge.asarray(np.ones(3))
+    full = {name: set(table) for name, table in _registry.fast_converters.items()}
+    changing, release = threading.Event(), threading.Event()
+    def change():
+        with _registry._lock:
+            for table in (_registry.identity_types, *_registry.fast_converters.values()):
+                table.clear()
+            _registry.by_type[np.ndarray] = None
+            changing.set()
+            release.wait()
+    thread = threading.Thread(target=change)
+    thread.start()
+    changing.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        same = full == {name: set(table) for name, table in _registry.fast_converters.items()}
+        os._exit(0 if same and any(full.values()) and xbridge.backend_of(np.ones(3)) == "numpy" else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    release.set()
+    thread.join()
+    """
+    assert run(code, limit=LIMIT) == (0, ["0"])
+
+
+@needs_fork
+def test_a_thread_that_forks_with_a_lock_holds_it_in_the_child_and_can_release_it() -> None:
+    code = """
+    import os, signal, threading
+    from xbridge._core import locks
+    mine = locks.lock()
+    def take(found):
+        found.append(mine.acquire(blocking=False))
+    with mine:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+        found = []
+        thread = threading.Thread(target=take, args=(found,))
+        thread.start()
+        thread.join()
+    if child == 0:
+        os._exit(0 if found == [False] and mine.acquire(blocking=False) else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found)
+    """
+    assert run(code, limit=LIMIT) == (0, ["0 [False]"])
+
+
+def test_locks_are_made_free_by_one_function_and_forgotten_with_their_owner() -> None:
+    """In this process, where a child can be looked into."""
+    before = len(locks._known)
+    held, mine, over = locks.lock(), locks.lock(), locks.freed(threading.Event())
+    other = threading.Thread(target=held.acquire)
+    other.start()
+    other.join()
+    over.set()
+    with mine:
+        assert not held.acquire(blocking=False)
+        locks._free()
+        assert held.acquire(blocking=False)
+    assert over.is_set()
+    held.release()
+    del held, over, other
+    mine = None  # type: ignore[assignment]
+    assert len(locks._known) == before
+
+
+# -- what threads of the parent were doing ---------------------------------------------------------
+
+
+def test_locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile() -> None:
+    class Held:
+        """It is garbage, with a lock, as soon as it is made."""
+
+        def __init__(self) -> None:
+            self.lock, self.me = locks.lock(), self
+
+    before = gc.get_threshold()
+    gc.freeze()  # what else there is takes long to look through
+    try:
+        for count in range(1, 200):  # so that it begins at each of the steps once
+            gc.collect()
+            gc.set_threshold(10**6)
+            for _ in range(20):
+                Held()
+            gc.set_threshold(count)
+            locks._free()
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+@needs_fork
+def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
+    code = """
+    import os, signal, warnings
+    import numpy as np, xbridge
+    from gate import Gate
+    warnings.simplefilter("ignore")
+    slow = Gate()
+    under_way, complete = xbridge.transfer(slow, "numpy"), xbridge.transfer(np.ones(2), "numpy", copy=True)
+    batches = xbridge.prefetch(iter([np.ones(2), slow, np.ones(2)]), "numpy", depth=2)
+    next(batches)
+    complete.result()
+    slow.reading.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        errors = []
+        for ask in (under_way.result, lambda: next(batches)):
+            try:
+                ask()
+            except xbridge.XBridgeError as error:
+                errors.append(str(error))
+        print(*errors, sep=chr(10), flush=True)
+        right = under_way.done() and complete.result().tolist() == [1.0, 1.0]
+        right = right and next(batches, None) is None
+        anew = [batch.tolist() for batch in xbridge.prefetch(iter([np.ones(2)]), "numpy")]
+        os._exit(0 if right and anew == [[1.0, 1.0]] else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), under_way.done())
+    slow.opened.set()
+    print(under_way.result().tolist(), len([*batches]))
+    """
+    status, shown = run(code, limit=LIMIT)
+    reason = "its threads are those of another process"
+    assert (status, shown) == (
+        0,
+        [
+            f"cannot wait for a transfer: {reason}; try transfer in this process",
+            f"cannot convert batches ahead: {reason}; try prefetch in this process",
+            "0 False",
+            "[1.0, 1.0] 2",
+        ],
+    )
+
+
+def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Gate()
+    under_way = xbridge.transfer(slow, "numpy")
+    batches = xbridge.prefetch(iter([np.ones(2)] * 3), "numpy")
+    next(batches)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(_transfer, "getpid", lambda: -1)
+        assert under_way.done()
+        with pytest.raises(xbridge.XBridgeError, match=r"cannot wait for a transfer: .* another process"):
+            under_way.result()
+        with pytest.raises(xbridge.XBridgeError, match=r"cannot convert batches ahead: .* another process"):
+            next(batches)
+    assert not under_way.done()
+    slow.opened.set()
+    assert under_way.result().tolist() == [1.0, 1.0]
+
+
+@needs_fork
+def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
+    registration = pytest.importorskip("torch.utils.backend_registration")
+    if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch has no backends in Python, which the pretend accelerator is")
+    code = """
+    import os, signal, warnings
+    warnings.simplefilter("ignore")
+    os.environ["XBRIDGE_PINNED_MIB"] = "1"
+    import numpy as np, torch, xbridge
+    from xbridge import tree
+    from xbridge.backends.torch import _transfer
+    from xbridge.testing import emulated
+    emulated.install()
+    torch.set_num_threads(1)
+    given = [np.full(4, float(i)) for i in range(3)]
+    def move():
+        moved = tree.to_backend(given, "torch", device="emu")
+        return [xbridge.to_list(x) for x in moved] == [a.tolist() for a in given]
+    assert move()
+    (pool,) = _transfer._pools.values()
+    lent = [pool._free.get() for _ in range(pool.sizes.buffers)]  # as threads have them that are moving
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if move() else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run(code, limit=LIMIT) == (0, ["0"])

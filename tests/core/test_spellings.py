@@ -1,0 +1,398 @@
+"""One backend, dtype or device, however it is written."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import tree
+from xbridge.backends import _registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    Call = Callable[..., Any]
+
+A = np.ones(2, "f4")
+HERE = [name for name in xbridge.known_backends() if xbridge.is_available(name)]
+
+VERBS: dict[str, Call] = {
+    "to_backend": xbridge.to_backend,
+    "tree.to_backend": lambda x, **options: tree.to_backend({"x": x}, **options)["x"],
+    "tree.align": lambda x, **options: tree.align({"x": x}, **options)[0]["x"],
+    "transfer": lambda x, **options: xbridge.transfer(x, **options).result(),
+    "prefetch": lambda x, **options: next(xbridge.prefetch([x], **options)),
+    "asarray": xbridge.asarray,
+    "align": lambda x, **options: xbridge.align(x, **options)[0],
+    "align_back": lambda x, **options: xbridge.align_back(x, **options)[0][0],
+    "aligned": lambda x, **options: _seen(x, options),
+}
+"""Each gives the array that came of `x`, whose backend is named by a keyword."""
+
+
+def _seen(x: Any, options: dict[str, Any]) -> Any:
+    seen: list[Any] = []
+    xbridge.aligned(**options)(seen.append)(x)
+    return seen[0]
+
+
+def modules(name: str) -> list[ModuleType]:
+    """What stands for a library: its package, and the namespace of its arrays."""
+    backend = _registry.get(name)
+    package = pytest.importorskip(
+        backend.array_types[0].__module__.partition(".")[0].replace("jaxlib", "jax")
+    )
+    return [package, xbridge.array_namespace(xbridge.to_backend(A, name))]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", HERE)
+def test_every_verb_takes_a_backend_by_its_name_or_its_module_and_by_keyword(name: str, verb: str) -> None:
+    expected = type(xbridge.to_backend(A, name))
+    for spelling in (name, *modules(name)):
+        assert type(VERBS[verb](A, backend=spelling)) is expected
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_is_asked_and_not_converted_takes_a_module_too(name: str) -> None:
+    for spelling in modules(name):
+        plan = xbridge.explain(A, backend=spelling)
+        assert plan.target is not None
+        assert plan.target.backend == name
+        assert xbridge.is_available(spelling)
+    assert xbridge.unsafe_share(A, backend=np) is A
+
+
+def test_every_result_of_array_namespace_names_its_backend() -> None:
+    for name in HERE:
+        x = xbridge.to_backend(A, name)
+        assert xbridge.to_backend(x, xbridge.array_namespace(x)) is x
+
+
+def test_a_copy_of_array_api_compat_in_another_package_names_the_same_backend() -> None:
+    compat = pytest.importorskip("array_api_compat.numpy")
+    copied = types.ModuleType("mylib.vendored.array_api_compat.numpy")
+    vars(copied).update(vars(compat))
+    assert xbridge.to_backend(A, copied) is A
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "tensorflow.experimental.numpy", "mylib.numpy", "array_api_compat", ""]
+)
+def test_a_module_of_no_known_library_is_refused_whatever_it_is_called(name: str) -> None:
+    module = types.ModuleType(name)
+    with pytest.raises(xbridge.UnknownBackendError, match=f"by the module {name}: .*; try one of these$"):
+        xbridge.to_backend(A, module)
+    assert not xbridge.is_available(module)
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_plugin_is_named_by_the_module_of_a_root_that_it_declares() -> None:
+    xbridge.register_backend("toylib", make_backend(), roots=("toyroot",))
+    for name in ("toyroot", "toyroot.core.api"):
+        assert isinstance(xbridge.to_backend(A, types.ModuleType(name)), Toy)
+    with pytest.raises(xbridge.UnknownBackendError):
+        xbridge.to_backend(A, types.ModuleType("other.toyroot"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "jnp",
+            "np",
+            "cuda",
+            "tensorflow",
+            "tensorflow.experimental.numpy",
+            "mlx",
+            "scipy",
+            "numba",
+            "pandas",
+        ),
+        *(
+            "numexpr",
+            "torchvision",
+            "array_api_compat",
+            "array_api_compat.torch",
+            "",
+            "\0",
+            "\ud800",
+            "x" * 5000,
+        ),
+    ],
+)
+def test_a_name_that_is_near_to_none_gets_the_list_and_no_guess(name: str) -> None:
+    with pytest.raises(
+        xbridge.UnknownBackendError, match=r"known names are numpy, torch, .*; try one of these$"
+    ):
+        xbridge.to_backend(A, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(("JAX", "jax"), ("Torch", "torch"), ("pytorch", "torch"), ("nunpy", "numpy")),
+        *(("jax.numpy", "jax"), ("dask.array", "dask"), ("Torch.nn", "torch")),
+    ],
+)
+def test_a_name_that_is_near_to_one_gets_that_one(name: str, meant: str) -> None:
+    with pytest.raises(xbridge.UnknownBackendError, match=f"; try '{meant}'$"):
+        xbridge.to_backend(A, name)
+
+
+# -- dtypes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *"?bBhHiIlLqQefdFD",
+        "b1",
+        "i8",
+        "<i8",
+        "=f4",
+        "|u1",
+        "f2",
+        "c16",
+        np.dtype("f4").str,
+        np.dtype("l").char,
+    ],
+)
+def test_a_code_of_numpys_means_what_it_means_to_numpy(code: str) -> None:
+    assert xbridge.to_numpy(A, dtype=code).dtype == np.dtype(code)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_dtype_of_a_known_library_may_be_written_as_str_writes_it(name: str) -> None:
+    xp = xbridge.array_namespace(xbridge.to_backend(A, name))
+    for word in ("int8", "float32", "bool"):
+        native = getattr(xp, word)
+        for given in (native, str(native), str(getattr(xp.ones(1, dtype=native), "dtype", word))):
+            assert xbridge.to_numpy(A, dtype=given).dtype == word
+
+
+def test_the_words_of_str_are_those_of_torch_and_jax() -> None:
+    for given in (
+        "torch.float64",
+        "<class 'jax.numpy.float64'>",
+        "jax.numpy.float64",
+        "<class 'numpy.float64'>",
+    ):
+        assert xbridge.to_numpy(A, dtype=given).dtype == "float64"
+
+
+class Words(str, Enum):  # noqa: UP042 -- `StrEnum` is written as its value
+    """Options in an enumeration, which `str` writes with the name of its class."""
+
+    LIBRARY = "numpy"
+    DTYPE = "float32"
+    NEAREST = "nearest"
+    DEVICE = "cpu"
+
+
+def test_an_option_may_be_a_member_of_an_enumeration_of_strings() -> None:
+    assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.DTYPE, device=Words.DEVICE).dtype == "float32"
+    assert xbridge.to_backend(A, Words.LIBRARY, dtype=Words.NEAREST) is A
+    with pytest.raises(xbridge.DeviceError, match="try device='cpu'"):
+        xbridge.to_backend(A, "numpy", device=Words.DTYPE)
+
+
+def test_a_module_without_a_name_is_refused() -> None:
+    module = types.ModuleType("torch")
+    del module.__name__
+    with pytest.raises(xbridge.UnknownBackendError, match=r"try one of these$"):
+        xbridge.to_backend(A, module)
+    assert not xbridge.is_available(module)
+
+
+def test_what_str_makes_of_a_dtype_without_a_canonical_name_means_that_dtype() -> None:
+    torch = pytest.importorskip("torch")
+    wide = np.ones(2, np.longdouble)
+    assert xbridge.to_numpy(wide, dtype=str(np.longdouble)) is wide
+    with pytest.raises(xbridge.DTypeError, match="torch has no complex32"):
+        xbridge.to_backend(A, "torch", dtype=str(torch.complex32))
+
+
+@pytest.mark.parametrize(
+    "word", ["<class 'numpy.float32", "numpy.float32'>", ".float32", "numpy.", "<class ''>"]
+)
+def test_a_part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
+    with pytest.raises(xbridge.DTypeError, match="not a canonical name"):
+        xbridge.to_numpy(A, dtype=word)
+
+
+@pytest.mark.parametrize("code", [">f4", ">i8", ">c16", np.dtype(">f4")])
+def test_a_dtype_in_foreign_byte_order_is_answered_with_its_name(code: Any) -> None:
+    named = np.dtype(code).name
+    with pytest.raises(xbridge.DTypeError, match=f"byte order of this machine; try dtype='{named}'$"):
+        xbridge.to_numpy(A, dtype=code)
+    assert xbridge.to_numpy(A, dtype=named).dtype.isnative
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["f16", "c32", "g", "O", "S5", "i4,i4", "int128", "float128", "float8", "int4", "tensorflow.float32x"],
+)
+def test_no_dtype_of_another_width_is_suggested(word: str) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, .*, complex128$"):
+        xbridge.to_numpy(A, dtype=word)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("flaot32", "float32"),
+        ("Float32", "float32"),
+        ("u64", "uint64"),
+        ("tf.int32", "int32"),
+        ("defualt", "default"),
+        ("nearst", "nearest"),
+        ("Nearest", "nearest"),
+    ],
+)
+def test_a_dtype_that_is_near_to_one_gets_that_one(word: str, meant: str) -> None:
+    with pytest.raises(xbridge.DTypeError, match=f"; try dtype='{meant}'$"):
+        xbridge.to_numpy(A, dtype=word)
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_number_is_the_accelerator_of_that_index() -> None:
+    asked: list[str] = []
+
+    def resolve(device: Any, near: Any) -> Any:
+        asked.append(device)
+        return device
+
+    places = tuple(map(xbridge.Device, ("cpu", "chip:3", "chip:5", "cpu:1")))
+    module = make_backend(
+        devices=lambda: places,
+        resolve_device=resolve,
+        move=lambda x, device: x,
+        lacks=lambda dtype, device: None,
+    )
+    xbridge.register_backend("toylib", module)
+    for given, place in ((3, "chip:3"), (np.int64(5), "chip:5"), ("gpu:5", "chip:5")):
+        asked.clear()
+        xbridge.to_backend(A, "toylib", device=given)
+        assert asked == [place]
+    with pytest.raises(xbridge.DeviceError, match=r"no device gpu:0 here, only cpu, chip:3"):
+        xbridge.to_backend(A, "toylib", device=0)
+
+
+def test_an_accelerator_whose_name_has_no_index_is_counted() -> None:
+    name = "array_api_strict"
+    if name not in HERE:
+        pytest.skip("array-api-strict plays the accelerators")
+    for i, place in enumerate(("device1", "device2")):
+        x = xbridge.to_backend(A, name, device=i)
+        assert xbridge.device_of(x) == place
+        assert xbridge.asarray([1, 2], backend=name, device=i, dtype="i4").device == x.device
+        assert xbridge.transfer([A], name, device=i).result()[0].device == x.device
+
+
+@pytest.mark.parametrize(
+    "device", [True, False, np.True_, -1, 1 << 31, 10**5000, -(10**5000), 0.0], ids=range(8)
+)
+def test_an_object_that_is_not_an_index_is_refused(device: Any) -> None:
+    for name in HERE:
+        with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$"):
+            xbridge.to_backend(A, name, device=device)
+
+
+# -- what cannot be written in a message ---------------------------------------------------------
+
+
+class Unwritten:
+    """What fails when anybody writes it, compares it, or asks for its hash."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __hash__(self) -> int:
+        raise TypeError("no hash")
+
+
+class Unhashable(type):  # noqa: PLW1641 -- that is what they are
+    """Of classes that compare in a way of their own, and have no hash."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+
+class Dtype(metaclass=Unhashable):
+    """A dtype of nobody's."""
+
+
+STRANGE = [
+    10**5000,
+    -(10**5000),
+    Unwritten(),
+    Dtype,
+    Dtype(),
+    "\0",
+    "\ud800",
+    "x" * 6000,
+    [],
+    {},
+    deque(),
+    b"f4",
+    A,
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
+@pytest.mark.parametrize("option", ["backend", "device", "dtype", "copy", "grad", "requires_grad"])
+def test_a_value_that_cannot_be_written_or_hashed_is_refused_as_any_other(option: str, value: Any) -> None:
+    with pytest.raises(xbridge.XBridgeError, match=r"(?s)^cannot .*; try ") as caught:
+        xbridge.asarray(A, **{option: value})
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000), Unwritten(), A], ids=range(4))
+def test_so_is_a_value_of_any_other_option(value: Any) -> None:
+    _, restore = xbridge.align_back(A)
+    calls: list[Call] = [
+        lambda: xbridge.register_backend(value, "module"),
+        lambda: xbridge.policy(copies=value),
+        lambda: restore(A, to=value),
+        lambda: restore(A, dtype=value),
+        lambda: xbridge.Device(value),
+    ]
+    if not isinstance(value, int):
+        calls += [
+            lambda: xbridge.prefetch([A], "numpy", depth=value),
+            lambda: xbridge.transfer(A, "numpy").result(timeout=value),
+        ]
+    for call in calls:
+        with pytest.raises(xbridge.XBridgeError, match="; try "):
+            call()
+
+
+@pytest.mark.parametrize("name", ["cuda:" + "1" * 5000, "cuda:1111111111", "cu\0da", "cu\ud800da", "\n"])
+def test_a_device_of_endless_digits_or_unprintable_letters_is_refused(name: str) -> None:
+    with pytest.raises(xbridge.DeviceError, match=r"^cannot read device .*; try device='cpu'$") as caught:
+        xbridge.to_backend(A, "numpy", device=name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("option", ["device", "dtype"])
+def test_an_object_of_a_library_that_is_not_installed_is_answered_with_what_installs_it(option: str) -> None:
+    xbridge.register_backend("nolib", "nolib_xbridge")
+    thing = type("Thing", (), {"__module__": "nolib"})()
+    with pytest.raises(xbridge.MissingLibraryError, match=r"not installed; try pip install nolib$"):
+        xbridge.to_backend(A, "numpy", **{option: thing})

@@ -1,0 +1,411 @@
+"""Numbers, and nested lists of numbers and arrays, without torch: exact, or refused."""
+
+from __future__ import annotations
+
+import array
+import enum
+import math
+from collections import UserList, deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from exporters import array_only
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._engine import execute
+
+One = enum.IntEnum("One", {"ONE": 1})
+F4, F8, U1 = np.ones(2, "f4"), np.ones(2), np.ones(2, "u1")
+
+
+class Point(NamedTuple):
+    """A tuple of numbers."""
+
+    x: float
+    y: float
+
+
+def deep(x: object, levels: int) -> list[object]:
+    """`x` below that many lists."""
+    nested: Any = x
+    for _ in range(levels):
+        nested = [nested]
+    assert isinstance(nested, list)
+    return nested
+
+
+NUMBERS: list[tuple[object, str, object]] = [
+    (1, "int64", 1),
+    (True, "bool", True),
+    (0.1, "float64", 0.1),
+    (1j, "complex128", 1j),
+    (2**63, "uint64", 2**63),
+    (-(2**63), "int64", -(2**63)),
+    ([], "float64", []),
+    ([[], []], "float64", [[], []]),
+    (range(3), "int64", [0, 1, 2]),
+    ([range(2), (1, 2), [3, 4]], "int64", [[0, 1], [1, 2], [3, 4]]),
+    (Point(1, 2.5), "float64", [1.0, 2.5]),
+    ([True, 2], "int64", [1, 2]),
+    ([True, 0.5], "float64", [1.0, 0.5]),
+    ([1, 1j], "complex128", [1 + 0j, 1j]),
+    ([One.ONE, 3], "int64", [1, 3]),
+    ([2**53, 0.5], "float64", [2.0**53, 0.5]),
+    ([math.inf, -0.0, 1e-310], "float64", [math.inf, -0.0, 1e-310]),
+    (deep(1, 64), "int64", deep(1, 64)),
+]
+
+
+@pytest.mark.parametrize(("x", "dtype", "expected"), NUMBERS, ids=lambda x: repr(x)[:30])
+def test_numbers_become_arrays_of_the_expected_dtype_and_values(
+    x: object, dtype: str, expected: object
+) -> None:
+    made = xbridge.asarray(x)
+    assert type(made) is np.ndarray
+    assert (made.dtype, repr(made.tolist())) == (np.dtype(dtype), repr(expected))
+
+
+L, O, U, D = xbridge.ValueLossError, xbridge.OptionError, xbridge.UnsupportedArrayError, xbridge.DTypeError  # noqa: E741
+REFUSED: list[tuple[object, type[xbridge.XBridgeError]]] = [
+    (2**64, L),
+    ([-1, 2**63], L),
+    ([2**53 + 1, 0.5], L),
+    ([2**53 + 1, 1j], L),
+    ([[1], [1, 2]], O),
+    ([1, [2]], O),
+    ([[], [1]], O),
+    ([[1, 2], [[1], [2]]], O),
+    (deep(1, 65), O),
+    (["a"], U),
+    ([np.str_("a")], U),
+    ([None], U),
+    ([1.0, None], U),
+    ([{}], U),
+    ([b"a"], U),
+    ([{1}], U),
+    ([...], U),
+    ([Fraction(1, 2)], U),
+    ([Decimal(1)], U),
+    (deque([1]), U),
+    (UserList([1]), U),
+    ([F8, "ab"], U),
+    ([F8, None], U),
+    ([F8, [None]], U),
+    ([F8, F8[:1]], O),
+    ([F8, [1]], O),
+    ([[F8], F8], O),
+    ([[F8], []], O),
+    ([[], [F8]], O),
+    ([F8, 1.0], O),
+    ([[F8[0], 1.0], {}], O),
+    ([[F8[0], 1.0], "ab"], O),
+    ([[F8[0], 1.0], np.ones((2, 2))], O),
+    ([F4, np.ones(2, "M8[D]")], D),
+]
+
+
+@pytest.mark.parametrize(("x", "error"), REFUSED, ids=lambda x: repr(x)[:40])
+def test_what_makes_no_array_is_refused(x: object, error: type[xbridge.XBridgeError]) -> None:
+    with pytest.raises(error, match="; try "):
+        xbridge.asarray(x)
+
+
+@pytest.mark.parametrize("levels", [25, 40, 64])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_more_axes_than_numpy_has_are_refused(levels: int, mixed: bool) -> None:
+    a = np.ones((1,) * 40)
+    x = [deep(a, levels - 1), deep(a.astype("f4") if mixed else a, levels - 1)]
+    with pytest.raises(O, match=rf"have {levels + 40} axes, and NumPy has 64 at most; try "):
+        xbridge.asarray(x)
+    assert xbridge.asarray(deep(a, 24)).shape == (1,) * 64
+
+
+def cycles() -> list[list[Any]]:
+    """Lists that contain themselves, in several ways."""
+    plain: list[Any] = []
+    plain.append(plain)
+    wide: list[Any] = []
+    wide.extend([wide, wide, wide])
+    by_tuple: list[Any] = [1]
+    by_tuple.append((by_tuple,))
+    beside_array: list[Any] = [F8]
+    beside_array.append(beside_array)
+    return [plain, wide, by_tuple, beside_array]
+
+
+@pytest.mark.parametrize("cycle", cycles(), ids=["plain", "wide", "by a tuple", "beside an array"])
+def test_a_list_that_contains_itself_is_refused(cycle: list[Any]) -> None:
+    with pytest.raises(xbridge.OptionError, match="contains itself"):
+        xbridge.asarray(cycle)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "expected"),
+    [
+        ([0.5, 2**24 + 1], "float32", [0.5, 2.0**24]),
+        ([2**53 + 1, 0.5], "float64", [2.0**53, 0.5]),
+        ([1.7, -1.7], "int8", [1, -1]),
+        ([65504.0, 1e6], "float16", [65504.0, math.inf]),
+        ([0, 2, 0.5], bool, [False, True, True]),
+        (2**63, "uint64", 2**63),
+        ([], int, []),
+        ([-128, 127], "int8", [-128, 127]),
+        ([0, 255], "uint8", [0, 255]),
+    ],
+)
+def test_a_named_dtype_is_a_cast(x: object, dtype: object, expected: object) -> None:
+    assert xbridge.asarray(x, dtype=dtype).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (300, "int8"),
+        ([-1], "uint8"),
+        ([2**63], "int64"),
+        ([2**31], "int32"),
+        ([-1, 2**63], "int64"),
+        (256, "uint8"),
+        (-129, "int8"),
+    ],
+)
+def test_an_integer_does_not_wrap_even_in_a_named_dtype(x: Any, dtype: str) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x, dtype=dtype)
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray([np.zeros(np.shape(x), "f4"), x], dtype=dtype)
+
+
+PROMOTED: list[tuple[list[object], str, object]] = [
+    ([F4, F4], "f4", [[1, 1], [1, 1]]),
+    ([F4, F8], "f8", [[1, 1], [1, 1]]),
+    ([F4, U1], "f4", [[1, 1], [1, 1]]),
+    ([U1, [3, 1]], "u1", [[1, 1], [3, 1]]),
+    ([F4, [1, 2]], "f4", [[1, 1], [1, 2]]),
+    ([F4[0], math.inf], "f4", [1.0, math.inf]),
+    ([F4[0], 1j], "c8", [1, 1j]),
+    ([np.int8(1), True], "i1", [1, 1]),
+    ([np.bool_(True), 3], "i8", [1, 3]),
+    ([[F4[0], 2.0], np.array([3, 4], "f4")], "f4", [[1, 2], [3, 4]]),
+    ([np.array([1], ">i4"), np.array([2], ">i4")], "i4", [[1], [2]]),
+    ([np.array([1], ">i4"), np.array([2], "i4")], "i4", [[1], [2]]),
+    ([np.array([2**64 - 1], "Q"), np.array([0], "u8")], "u8", [[2**64 - 1], [0]]),
+    ([F8[::-1], np.broadcast_to(2.0, (2,))], "f8", [[1, 1], [2, 2]]),
+    ([np.ones((2, 2)), [[1, 2], [3, 4.5]]], "f8", [[[1, 1], [1, 1]], [[1, 2], [3, 4.5]]]),
+    ([np.empty(0), []], "f8", [[], []]),
+    ([[F4, F8], np.ones((2, 2))], "f8", [[[1, 1], [1, 1]], [[1, 1], [1, 1]]]),
+    ([array.array("d", [1, 2]), array_only(F8)], "f8", [[1, 2], [1, 1]]),
+]
+
+
+@pytest.mark.parametrize(("x", "dtype", "expected"), PROMOTED, ids=lambda x: " ".join(repr(x).split())[:50])
+def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
+    x: list[object], dtype: str, expected: object
+) -> None:
+    made = xbridge.asarray(x)
+    assert made.dtype.str == np.dtype(dtype).str
+    assert made.tolist() == expected
+    assert not any(np.shares_memory(made, a) for a in x if isinstance(a, np.ndarray))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        [U1, [300, 1]],
+        [np.uint8(1), -1],
+        [np.int64(1), 2**63],
+        [np.float32(1), 2**24 + 1],
+        [np.float32(1), 1e300],
+        [np.float16(1), 1e5],
+        [np.array([2**64 - 1], "u8"), np.ones(1, "i8")],
+        [np.array([2**53 + 1]), np.array([0.5])],
+    ],
+    ids=repr,
+)
+def test_a_promotion_that_would_lose_a_value_is_refused(x: list[object]) -> None:
+    with pytest.raises(xbridge.ValueLossError, match="; try "):
+        xbridge.asarray(x)
+
+
+def test_a_number_takes_the_dtype_of_arrays_that_numpy_knows_through_another_library() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    made = xbridge.asarray([np.ones(2, bfloat16), [0.5, 2]])
+    assert made.dtype == bfloat16
+    assert made.astype("f4").tolist() == [[1, 1], [0.5, 2]]
+
+
+class NoLength(list[Any]):
+    """A list whose length cannot be read."""
+
+    def __len__(self) -> int:
+        raise UnreadableError
+
+
+class NoItems(list[Any]):
+    """A list whose items cannot be read."""
+
+    def __iter__(self) -> Any:
+        raise UnreadableError
+
+
+class UnreadableError(Exception):
+    """Of a library that derives from nothing more special."""
+
+
+@pytest.mark.parametrize("x", [NoItems([1.0]), [F8, NoItems([1.0])], NoLength([F8])], ids=range(3))
+def test_what_a_list_raises_is_chained(x: object) -> None:
+    with pytest.raises(U) as caught:
+        xbridge.asarray(x)
+    message = "cannot make an array of this list: a part of it failed with UnreadableError()"
+    assert str(caught.value) == f"{message}; try a list of numbers or arrays"
+    assert isinstance(caught.value.__cause__, UnreadableError)
+
+
+def test_a_list_that_numpy_cannot_convert_is_refused() -> None:
+    with pytest.raises(
+        U, match=r"a part of it failed with ValueError\(.*\); try a list of numbers or arrays$"
+    ):
+        xbridge.asarray(NoLength([1.0]))
+    with pytest.raises(
+        O, match=r": setting an array element with a sequence.* inhomogeneous .*; try rows of one"
+    ):
+        xbridge.asarray([[1], [1, 2]])
+
+
+def test_a_float_is_cast_to_a_named_dtype_of_integers_whatever_it_is() -> None:
+    for number in (math.nan, math.inf, 1e300):
+        assert xbridge.asarray([number], dtype="int8").dtype == np.int8
+
+
+class Notes:
+    """An observer that keeps the plans."""
+
+    def __init__(self) -> None:
+        self.plans: list[Any] = []
+        self.seconds: list[float] = []
+
+    def forbid(self, plan: object) -> None:
+        pass
+
+    def before(self, plan: object, caller: object) -> None:
+        self.plans.append(plan)
+
+    def after(self, plan: object, caller: object, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+    def waited(self, *_: object) -> None:
+        pass
+
+
+def test_an_observer_sees_the_array_that_a_stack_is() -> None:
+    notes = Notes()
+    execute.add_observer(notes)
+    try:
+        xbridge.asarray([[U1, [1, 2]], [F4, U1]])
+    finally:
+        execute.remove_observer(notes)
+    stack = next(plan for plan in notes.plans if plan.steps and plan.steps[0].op == "stack")
+    info = stack.conversion.info
+    assert (info.dtype, info.device, info.shape) == ("float32", "cpu", (2, 2, 2))
+    why = stack.steps[0].copy_reason
+    assert (why.kind, why.message) == ("stack", "the arrays of a list are in separate memory")
+    assert why.advice
+
+
+def test_arrays_that_are_converted_together_share_the_time_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes = Notes()
+    monkeypatch.setattr(execute, "perf_counter", iter([100.0, 134.0, 200.0, 200.0]).__next__)
+    execute.add_observer(notes)
+    try:
+        xbridge.tree.to_backend([np.ones(1), np.ones(3)], "numpy", copy=True)
+    finally:
+        execute.remove_observer(notes)
+    assert notes.seconds == [9.0, 25.0]
+
+
+def test_the_observer_that_is_removed_is_the_one_that_was_named() -> None:
+    one, other = Notes(), Notes()
+    before = execute.observers()
+    for observer in (one, other, one):
+        execute.add_observer(observer)
+    execute.remove_observer(one)
+    assert execute.observers() == (*before, one, other)
+    execute.remove_observer(one)
+    assert execute.observers() == (*before, other)
+    execute.remove_observer(other)
+    assert execute.observers() == before
+
+
+def test_the_dtype_that_is_suggested_for_an_integer_that_does_not_fit_is_taken() -> None:
+    cases: list[tuple[list[object], object]] = [
+        ([np.uint8(1), 300], [1, 300]),
+        ([np.zeros(1, "u1"), [-5]], [[0], [-5]]),
+        ([np.int8(1), 2**63], [1, 2**63]),
+    ]
+    for x, expected in cases:
+        with pytest.raises(
+            xbridge.ValueLossError, match=r"an integer does not fit; try dtype='u?int64'$"
+        ) as error:
+            xbridge.asarray(x)
+        assert xbridge.asarray(x, dtype=str(error.value).split("'")[-2]).tolist() == expected
+
+
+def test_a_named_dtype_casts_the_arrays_of_a_list_and_rounds_its_numbers() -> None:
+    assert xbridge.asarray([np.array([300]), [1]], dtype="uint8").tolist() == [[44], [1]]
+    assert xbridge.asarray([np.float32(1), 2**24 + 1], dtype="float32").tolist() == [1, 2**24]
+
+
+def test_a_mask_in_a_list_is_not_lost() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    for x in ([masked, F8], [[F8[0], F8[1]], masked], [1.0, np.ma.masked], [[masked], [F8]]):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try x\.filled"):
+            xbridge.asarray(x)
+
+
+def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    row, table = [np.float64(1), np.float64(2)], pandas.DataFrame([[5.0, 6.0], [7.0, 8.0]])
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        xbridge.asarray([row, table])
+    assert xbridge.asarray([row, pandas.Series([3.0, 4.0], index=[1, 0])]).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_list_of_arrays_may_become_the_default_dtype() -> None:
+    assert xbridge.asarray([F4, U1], dtype="default").dtype == F4.dtype
+
+
+def test_a_list_shares_nothing_unless_it_is_empty() -> None:
+    for x in ([1, 2], 1, [F8], ()):
+        if xbridge.asarray(x).size:
+            with pytest.raises(xbridge.CopyError, match="try copy=None"):
+                xbridge.asarray(x, copy=False)
+        else:
+            assert xbridge.asarray(x, copy=False).shape == (0,)
+    assert xbridge.asarray([np.empty(0)], copy=False).shape == (1, 0)
+    for empty, dtype in (([np.empty(0)], "int8"), ([np.empty(0), np.empty(0, "f4")], None)):
+        with pytest.raises(xbridge.CopyError, match=r"float(64|32) becomes \w+; try copy=None"):
+            xbridge.asarray(empty, copy=False, dtype=dtype)
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
+    def array_info(x: Toy) -> Any:
+        return plain.array_info(x)._replace(device=xbridge.Device(f"toy:{x.data.dtype.itemsize}"))
+
+    def at(device: xbridge.Device, near: xbridge.Device) -> xbridge.Device:
+        return device
+
+    plain = make_backend()
+    xbridge.register_backend("toylib", make_backend(array_info=array_info, resolve_device=at))
+    near, far = Toy(np.ones(2, "f4")), Toy(np.ones(2, "f8"))
+    for x, places in (([near, far], "toy:4, toy:8"), ([near, np.ones(2)], "toy:4, cpu")):
+        with pytest.raises(xbridge.DeviceError, match=rf"{places}; try align\(\*arrays\) first"):
+            xbridge.asarray(x)
+    for x in ([near, near], [near, [1, 1]]):
+        assert xbridge.asarray(x, backend="numpy", dtype="float64").tolist() == [[1, 1], [1, 1]]

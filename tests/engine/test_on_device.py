@@ -1,0 +1,469 @@
+"""From library to library on one device: which steps run, that no byte sees the host, and what is shared.
+
+The devices are pretended: a stub of CuPy, toys that show memory of the same device to it, and torch and JAX
+with their host memory called a device, so that their own DLPack is what carries it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import stub_cupy
+from exporters import Exporter
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._core.protocol import Unsupported
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
+from xbridge._plan.steps import Options
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+ROOT = __name__.partition(".")[0]
+"""The package that the classes of this file come from."""
+
+CUDA = xbridge.Device("cuda:0")
+
+
+class Card(Toy):
+    """A toy in the memory of a device: it holds one of the stub's arrays, and shows its memory."""
+
+
+def make_cards(name: str = "cards", **changes: Any) -> ModuleType:
+    """A backend for cards, which are detached, settled, copied and cast on their own device."""
+    backend: Any = get("cupy")
+
+    def log(verb: str) -> Any:
+        def step(x: Card, *args: Any) -> Any:
+            steps.append(" ".join(("cards", verb, *map(str, args))))
+            return Card(getattr(backend, verb)(x.data, *args))
+
+        return step
+
+    def export(x: Card) -> Any:
+        steps.append("cards to_dlpack")
+        return backend.to_dlpack(x.data)
+
+    def import_(shown: Any) -> Card:
+        steps.append("cards from_dlpack")
+        return Card(backend.from_dlpack(shown))
+
+    verbs: dict[str, Any] = {
+        word: log(word) for word in ("detach", "materialize", "check_cast", "astype", "copy", "to_device")
+    }
+    own: dict[str, Any] = {
+        **verbs,
+        "array_types": (Card,),
+        "assumes_immutable": False,
+        "array_info": lambda x: backend.array_info(x.data),
+        "memory_layout": lambda x: backend.memory_layout(x.data),
+        "unsupported": lambda x, *, leaving: None,
+        "unsupported_dtype": backend.unsupported_dtype,
+        "accepts_layout": backend.accepts_layout,
+        "resolve_device": lambda device, near: (
+            device if device == "cpu" else backend.resolve_device(device, near)
+        ),
+        "devices": lambda: (xbridge.Device("cpu"), *backend.devices()),
+        "to_dlpack": export,
+        "from_dlpack": import_,
+    }
+    return make_backend(name, **{**own, **changes})
+
+
+steps: list[str] = []
+
+
+def a_card(values: Any, **changes: Any) -> Card:
+    xbridge.register_backend("cards", make_cards(**changes), roots=(ROOT,), replace=True)
+    card = Card(xbridge.to_backend(np.asarray(values), "cupy").copy())
+    steps.clear()
+    return card
+
+
+def plan(x: object, target: str, **options: Any) -> list[str]:
+    made = convert.plan(resolve_source(x), get(target), Options(**options))
+    return [" ".join((step.module.name, step.op, *map(str, step.args))) for step in made.steps]
+
+
+# -- which steps run -----------------------------------------------------------------------------
+
+
+def test_what_both_can_look_at_is_handed_over(cupy: ModuleType) -> None:
+    x = xbridge.to_backend(np.arange(3.0), "cupy")
+    a_card([1.0])
+    assert plan(x, "cards") == ["cupy to_dlpack", "cards from_dlpack"]
+    sent = stub_cupy.state.to_numpy, stub_cupy.state.to_device
+    card = xbridge.to_backend(x, "cards")
+    assert (stub_cupy.state.to_numpy, stub_cupy.state.to_device) == sent, "it has been on the host"
+    x[0] = xbridge.to_backend(np.array(7.0), "cupy")
+    assert card.data.get().tolist() == [7.0, 1.0, 2.0]
+    card.data[1] = xbridge.to_backend(np.array(8.0), "cupy")
+    assert x.get().tolist() == [7.0, 8.0, 2.0]
+    assert xbridge.shares_memory(x, card)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"copy": True}, ["cards copy", "cards to_dlpack", "cupy from_dlpack"]),
+        ({"copy": False}, ["cards to_dlpack", "cupy from_dlpack"]),
+        ({"dtype": "float32"}, ["cards copy", "cards to_dlpack", "cupy from_dlpack", "cupy astype float32"]),
+        ({"device": CUDA}, ["cards to_dlpack", "cupy from_dlpack"]),
+        (
+            {"device": xbridge.Device("cuda:1")},
+            ["cards copy", "cards to_dlpack", "cupy from_dlpack", "cupy to_device cuda:1"],
+        ),
+        (
+            {"device": xbridge.Device("cuda:1"), "dtype": "float32"},
+            [
+                "cards copy",
+                "cards to_dlpack",
+                "cupy from_dlpack",
+                "cupy astype float32",
+                "cupy to_device cuda:1",
+            ],
+        ),
+        (
+            {"device": xbridge.Device("cuda:1"), "dtype": "complex128"},
+            [
+                "cards copy",
+                "cards to_dlpack",
+                "cupy from_dlpack",
+                "cupy to_device cuda:1",
+                "cupy astype complex128",
+            ],
+        ),
+        ({"dtype": "float32", "check_loss": True}, None),
+    ],
+    ids=str,
+)
+def test_what_is_copied_is_copied_by_the_source_on_its_own_stream(
+    cupy: ModuleType, options: dict[str, Any], expected: list[str] | None
+) -> None:
+    card = a_card([1.0, 2.0])
+    checked = [
+        "cards check_cast float32",
+        "cards copy",
+        "cards to_dlpack",
+        "cupy from_dlpack",
+        "cupy astype float32",
+    ]
+    assert plan(card, "cupy", **options) == (expected or checked)
+
+
+def test_values_arrive_by_every_one_of_these_plans(cupy: ModuleType) -> None:
+    values = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    for options in ({}, {"copy": True}, {"dtype": "float32"}, {"device": "cuda:1"}, {"dtype": "int16"}):
+        made = xbridge.to_backend(a_card(values), "cupy", **options)
+        assert xbridge.to_numpy(made).tolist() == values.tolist()
+        assert xbridge.dtype_of(made) == options.get("dtype", "float64")
+        assert xbridge.device_of(made) == options.get("device", "cuda:0")
+
+
+def test_a_source_that_the_target_could_not_hold_is_cast_before_it_is_handed_over(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    lacks = xbridge.DTypeError, "there is none", "float32"
+    narrow = make_cards(
+        "narrow", unsupported_dtype=lambda dtype, _: Unsupported(*lacks) if dtype == "float64" else None
+    )
+    xbridge.register_backend("narrow", narrow, roots=())
+    assert plan(card, "narrow", dtype="float32") == [
+        "cards astype float32",
+        "cards to_dlpack",
+        "narrow from_dlpack",
+    ]
+    with pytest.raises(xbridge.CopyError, match="float64 becomes float32"):
+        xbridge.to_backend(card, "narrow", dtype="float32", copy=False)
+
+
+def test_the_graph_ends_before_the_memory_is_shared_and_the_result_is_read_only(
+    cupy: ModuleType,
+) -> None:
+    def tracked(x: Card) -> Any:
+        return get("cupy").array_info(x.data)._replace(requires_grad=True)
+
+    card = a_card([1.0, 2.0], array_info=tracked)
+    expected = ["cards detach", "cards copy", "cards to_dlpack", "cupy from_dlpack"]
+    assert plan(card, "cupy") == expected
+    with pytest.raises(xbridge.CopyError, match="it requires grad, and cupy has no read-only arrays"):
+        xbridge.to_backend(card, "cupy", copy=False)
+    with pytest.raises(xbridge.GradientError, match="a graph cannot leave its library"):
+        xbridge.to_backend(card, "cupy", grad="keep")
+
+
+def test_what_is_pending_is_done_first_and_counts_as_the_copy(cupy: ModuleType) -> None:
+    card = a_card(
+        [1.0], memory_layout=lambda x: get("cupy").memory_layout(x.data)._replace(materialized=False)
+    )
+    for copy in (None, True):
+        assert plan(card, "cupy", copy=copy) == ["cards materialize", "cards to_dlpack", "cupy from_dlpack"]
+
+
+def test_immutable_memory_is_copied_for_a_library_that_could_write_it_and_else_shared(
+    cupy: ModuleType,
+) -> None:
+    frozen: dict[str, Any] = {
+        "assumes_immutable": True,
+        "memory_layout": lambda x: get("cupy").memory_layout(x.data)._replace(writable=False),
+    }
+    card = a_card([1.0], **frozen)
+    assert plan(card, "cupy") == ["cards copy", "cards to_dlpack", "cupy from_dlpack"]
+    assert plan(card, "cupy", dtype="float32") == [
+        "cards to_dlpack",
+        "cupy from_dlpack",
+        "cupy astype float32",
+    ]
+    stones = make_cards("stones", gaps={}, **frozen)
+    xbridge.register_backend("stones", stones, roots=())
+    assert plan(card, "stones") == ["cards to_dlpack", "stones from_dlpack"]
+    assert plan(xbridge.to_backend(np.ones(1), "cupy"), "stones") == [
+        "cupy copy",
+        "cupy to_dlpack",
+        "stones from_dlpack",
+    ]
+    with pytest.raises(xbridge.CopyError, match="can change, and stones reads it later"):
+        xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "stones", copy=False)
+
+
+def test_a_layout_that_the_target_lacks_is_copied_first(cupy: ModuleType) -> None:
+    x = xbridge.to_backend(np.arange(4.0), "cupy")[::-1]
+    a_card([1.0], accepts_layout=lambda info, layout: all(stride >= 0 for stride in layout.strides))
+    assert plan(x, "cards") == ["cupy copy", "cupy to_dlpack", "cards from_dlpack"]
+    assert xbridge.to_backend(x, "cards").data.get().tolist() == [3.0, 2.0, 1.0, 0.0]
+    with pytest.raises(xbridge.CopyError, match="cards has no such strides"):
+        xbridge.to_backend(x, "cards", copy=False)
+
+
+def test_a_device_that_the_target_does_not_have_is_named(cupy: ModuleType) -> None:
+    card = a_card([1.0], devices=lambda: (xbridge.Device("cpu"), CUDA))
+    x = xbridge.to_backend(np.ones(1), "cupy", device="cuda:1")
+    with pytest.raises(xbridge.DeviceError, match="no device cuda:1 here, only cpu, cuda:0"):
+        xbridge.to_backend(x, "cards")
+    assert plan(card, "cupy", device=CUDA) == ["cards to_dlpack", "cupy from_dlpack"]
+
+
+def test_only_a_call_that_names_the_host_gets_it(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    assert plan(card, "numpy") == ["cards to_device cpu", "cards to_numpy", "numpy from_numpy"]
+    x = xbridge.to_backend(np.ones(2), "cupy")
+    assert plan(x, "cards", device=xbridge.Device("cpu"))[:2] == ["cupy to_device cpu", "cupy to_numpy"]
+
+
+def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
+    card = a_card([1.0, 2.0])
+    before = stub_cupy.state.to_numpy
+    stacked = xbridge.asarray([card, card], backend="cupy")
+    assert stub_cupy.state.to_numpy == before, "it has been on the host"
+    assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
+
+
+def test_a_scalar_in_a_list_goes_to_the_device_of_the_arrays(cupy: ModuleType) -> None:
+    there = xbridge.to_backend(np.float64(2.0).reshape(()), "cupy", device="cuda:1")
+    stacked = xbridge.asarray([np.float64(1.0), there])
+    assert xbridge.device_of(stacked) == "cuda:1"
+    assert xbridge.to_list(stacked) == [1.0, 2.0]
+
+
+def test_arrays_of_two_devices_are_stacked_on_the_one_that_is_named(cupy: ModuleType) -> None:
+    xs = [xbridge.to_backend(np.ones(2), "cupy", device=device) for device in ("cuda:0", "cuda:1")]
+    for device in ("cuda:0", "cuda:1"):
+        stacked = xbridge.asarray(xs, device=device)
+        assert xbridge.device_of(stacked) == device
+        assert xbridge.to_list(stacked) == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) -> None:
+    def fail(*_: object) -> None:
+        message = "no peer access"
+        raise RuntimeError(message)
+
+    card = a_card([1.0], to_dlpack=fail)
+    with pytest.raises(xbridge.DeviceError, match="the step to_dlpack failed with RuntimeError") as caught:
+        xbridge.to_backend(card, "cupy")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    a_card([1.0], from_dlpack=fail)
+    with pytest.raises(xbridge.DeviceError, match="the step from_dlpack failed with RuntimeError"):
+        xbridge.to_backend(xbridge.to_backend(np.ones(1), "cupy"), "cards")
+
+
+def test_an_export_is_made_on_the_device_of_the_array_for_the_stream_of_the_consumer(
+    cupy: ModuleType,
+) -> None:
+    a_card([1.0])
+    x = xbridge.to_backend(np.ones(2), "cupy", device="cuda:1")
+    stub_cupy.exports.clear()
+    assert stub_cupy.state.current == 0
+    assert xbridge.device_of(xbridge.to_backend(x, "cards")) == "cuda:1"
+    assert stub_cupy.exports == [(1, stub_cupy.state.streams[1].ptr)]
+    assert stub_cupy.state.current == 0
+
+
+# -- what torch is told --------------------------------------------------------------------------
+
+
+def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    calls: list[object] = []
+
+    class Stream:
+        def __init__(self, number: int, device: object) -> None:
+            calls.append(("stream", number, device))
+
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+    class There:
+        """A tensor of CUDA device 1, which torch copies to whichever other device is named."""
+
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def data_ptr(self) -> int:
+            return 4096 if self.device == "cuda:1" else 8192
+
+    tried: list[tuple[object, str]] = []
+
+    def as_tensor(shown: object, device: str) -> There:
+        tried.append((shown, device))
+        return There(device)
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("all of it", device)))
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    take: Any = get("torch").from_dlpack
+    for stream in (7, None, 1, 2):
+        shown = Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream})
+        taken = take(shown)
+        assert taken.device == "cuda:1"
+        assert tried == [(shown, "cuda:0"), (shown, "cuda:1")]
+        tried.clear()
+    assert calls == [("stream", 7, "cuda:1"), "synchronize", *[("all of it", "cuda:1")] * 2]
+    with pytest.raises(xbridge.DeviceError) as failure:
+        take(Exporter(__cuda_array_interface__={"data": (512, False), "stream": None}))
+    assert str(failure.value) == (
+        "cannot share memory that is on no CUDA device: torch copied it; try x.copy()"
+    )
+    assert [device for _, device in tried] == ["cuda:0", "cuda:1"]
+    tried.clear()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": None}))
+    assert [device for _, device in tried] == ["cuda:1"]
+
+
+def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    from xbridge.backends.torch import _devices
+
+    current: list[object] = [0]
+
+    @contextmanager
+    def device(index: object) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    seen: list[object] = []
+    monkeypatch.setattr(torch, "from_dlpack", lambda shown: seen.append(current[-1]))
+    backend: Any = get("torch")
+    for kind in (2, 10, 13, 1):
+        backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
+    assert seen == [3, 3, 3, 0]
+    for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
+        with _devices.current(torch.device(place)):
+            assert current[-1] == number
+        assert current == [0]
+    t = torch.ones(2)
+    shown = backend.to_dlpack(t)
+    assert shown.__dlpack_device__() == (1, 0)
+    monkeypatch.undo()
+    back = torch.from_dlpack(shown)
+    back[0] = 5
+    assert t.tolist() == [5.0, 1.0]
+
+
+# -- torch and JAX, with their host memory called a device ---------------------------------------
+
+
+@pytest.fixture
+def pretend(own_registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU tensors and JAX arrays say that they are on a device; DLPack knows better, and carries them."""
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    for name in ("torch", "jax"):
+        backend: Any = get(name)
+        told = backend.array_info
+        monkeypatch.setattr(backend, "array_info", lambda x, told=told: told(x)._replace(device=CUDA))
+        monkeypatch.setattr(backend, "devices", lambda: (xbridge.Device("cpu"), CUDA))
+        monkeypatch.setattr(backend, "resolve_device", lambda device, near: device)
+        monkeypatch.setattr(backend, "fast_to_numpy", lambda x: None)
+        for verb in ("to_numpy", "from_numpy", "to_device"):
+            monkeypatch.setattr(backend, verb, lambda *_: pytest.fail("it goes by way of the host"))
+
+
+@pytest.mark.usefixtures("pretend")
+def test_a_tensor_is_copied_for_jax_and_an_array_of_jax_for_torch() -> None:
+    import jax.numpy as jnp
+    import torch
+
+    t = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    assert plan(t, "jax") == ["torch copy", "torch to_dlpack", "jax from_dlpack"]
+    x = xbridge.to_backend(t, "jax")
+    t.zero_()
+    assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert plan(x, "torch") == ["jax copy", "jax to_dlpack", "torch from_dlpack"]
+    back = xbridge.to_backend(x, "torch")
+    back += 1
+    assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert back.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert plan(jnp.ones(2), "torch", dtype="float16")[-1] == "torch astype float16"
+    assert plan(t.double(), "jax", dtype="float32")[:2] == ["torch astype float32", "torch to_dlpack"]
+
+
+@pytest.mark.usefixtures("pretend")
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "complex64"])
+def test_every_dtype_keeps_its_bits_on_the_way_to_jax_and_back(dtype: str) -> None:
+    import torch
+
+    raw = torch.arange(64, dtype=torch.uint8)
+    t = raw.bool() if dtype == "bool" else raw.view(getattr(torch, dtype))
+    for sent in (t, t[::2], t.reshape(-1, 2).T, t[:0], t[0]):
+        back = xbridge.to_backend(xbridge.to_backend(sent, "jax"), "torch")
+        assert back.dtype == t.dtype
+        assert back.shape == sent.shape
+        assert (
+            back.contiguous().view(-1).view(torch.uint8).tolist()
+            == sent.contiguous().view(-1).view(torch.uint8).tolist()
+        )
+
+
+@pytest.mark.usefixtures("pretend")
+def test_a_tensor_that_requires_grad_or_waits_for_its_conjugate_is_read_as_it_is() -> None:
+    import torch
+
+    leaf = torch.ones(2, requires_grad=True)
+    assert plan(leaf, "jax") == ["torch detach", "torch copy", "torch to_dlpack", "jax from_dlpack"]
+    assert xbridge.to_backend(leaf, "jax").tolist() == [1.0, 1.0]
+    z = torch.tensor([1 + 2j]).conj()
+    assert plan(z, "jax") == ["torch materialize", "torch to_dlpack", "jax from_dlpack"]
+    assert xbridge.to_backend(z, "jax").tolist() == [1 - 2j]
+    assert xbridge.to_backend(z.imag, "jax").tolist() == [-2.0]
+    with pytest.raises(xbridge.CopyError, match="can change, and jax reads it later"):
+        xbridge.to_backend(torch.ones(2), "jax", copy=False)
+    with pytest.raises(xbridge.CopyError, match="read-only, and torch has no read-only arrays"):
+        xbridge.to_backend(xbridge.to_backend(torch.ones(2), "jax"), "torch", copy=False)

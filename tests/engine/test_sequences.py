@@ -1,0 +1,174 @@
+"""Long lists of arrays: what is alike is stacked at once, and gives what a look at each would have given."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import xbridge
+
+pytest.importorskip("torch")
+
+import torch
+from torch.autograd import forward_ad
+
+from xbridge.backends._registry import fast_converters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+N = 5
+SHARED = torch.arange(float(2 * N)).reshape(N, 2)
+LISTS: dict[str, Callable[[], list[Any]]] = {
+    "tensors": lambda: [torch.full((2,), float(i)) for i in range(N)],
+    "0-d tensors": lambda: [torch.tensor(i) for i in range(N)],
+    "views of one": lambda: list(SHARED),
+    "expanded": lambda: [torch.ones(1).expand(2) for _ in range(N)],
+    "transposed": lambda: [torch.arange(6.0).reshape(2, 3).T for _ in range(N)],
+    "conjugates": lambda: [torch.tensor([1 + 2j]).conj() for _ in range(N)],
+    "negatives": lambda: [torch.tensor([1 + 2j]).conj().imag for _ in range(N)],
+    "half": lambda: [torch.ones(2, dtype=torch.bfloat16) for _ in range(N)],
+    "leaves": lambda: [torch.ones(2, requires_grad=True) for _ in range(N)],
+    "parameters": lambda: [torch.nn.Parameter(torch.ones(2)) for _ in range(N)],
+    "unlike dtypes": lambda: [torch.ones(2), torch.ones(2, dtype=torch.float64)],
+    "whole and real": lambda: [torch.ones(2), torch.ones(2, dtype=torch.int16)],
+    "wide and real": lambda: [torch.ones(2), torch.ones(2, dtype=torch.int32)],
+    "empty": lambda: [torch.ones(0, 3) for _ in range(N)],
+    "arrays": lambda: [np.full(2, i) for i in range(N)],
+    "arrays backwards": lambda: [np.arange(3)[::-1] for _ in range(N)],
+    "foreign bytes": lambda: [np.arange(3, dtype=">f4") for _ in range(N)],
+    "unlike arrays": lambda: [np.ones(2, "f4"), np.ones(2, "f8")],
+    "scalars": lambda: [np.float32(i) for i in range(N)],
+    "both": lambda: [np.ones(2, "f4"), torch.ones(2)],
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float32"}, {"grad": "detach"}, {"device": "cpu"}], ids=str
+)
+@pytest.mark.parametrize("make", LISTS.values(), ids=LISTS)
+def test_a_list_at_once_gives_what_a_look_at_each_gives(
+    make: Callable[[], list[Any]], options: dict[str, Any], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xbridge.asarray([1], backend=backend)
+
+    def outcome() -> Any:
+        try:
+            made = xbridge.asarray(make(), backend=backend, **options)
+        except xbridge.XBridgeError as error:
+            return type(error)
+        writable = made.flags.writeable if backend == "numpy" else made.requires_grad
+        return xbridge.dtype_of(made), made.shape, xbridge.to_list(made), writable
+
+    at_once = outcome()
+    for name in list(fast_converters):
+        monkeypatch.setitem(fast_converters, name, {})
+    assert outcome() == at_once
+    nested = [make(), make()]
+    monkeypatch.undo()
+    if at_once is not xbridge.DTypeError:
+        made = xbridge.asarray(nested, backend=backend, **options)
+        assert xbridge.to_list(made) == [at_once[2]] * 2
+
+
+def test_a_list_of_unlike_shapes_is_refused_in_our_words() -> None:
+    for ragged in ([torch.ones(2), torch.ones(3)], [np.ones(2), np.ones(3)]):
+        with pytest.raises(xbridge.OptionError, match="it holds shapes"):
+            xbridge.asarray(ragged, backend="numpy")
+
+
+def test_a_list_is_never_shared() -> None:
+    for arrays in ([torch.ones(2)] * 2, [np.ones(2)] * 2):
+        for backend in ("numpy", "torch"):
+            with pytest.raises(xbridge.CopyError, match="are in separate memory"):
+                xbridge.asarray(arrays, backend=backend, copy=False)
+            made = xbridge.asarray(arrays, backend=backend)
+            assert not any(xbridge.shares_memory(made, x) for x in arrays)
+
+
+def test_gradients_go_through_a_list_of_tensors() -> None:
+    leaves = [torch.ones(2, requires_grad=True) for _ in range(N)]
+    (xbridge.asarray(leaves) * torch.arange(float(N))[:, None]).sum().backward()
+    assert [x.grad.tolist() for x in leaves] == [[i, i] for i in range(N)]  # type: ignore[union-attr]
+    assert xbridge.asarray(leaves, backend="numpy").flags.writeable
+
+
+def test_a_tensor_whose_storage_is_gone_is_refused_in_a_list() -> None:
+    gone, there = torch.ones(3), torch.ones(3)
+    gone.untyped_storage().resize_(0)
+    view = torch.ones(6)[3:]
+    view.untyped_storage().resize_(12)
+    for lost in (gone, view):
+        for backend in ("numpy", "torch"):
+            with pytest.raises(xbridge.UnsupportedArrayError):
+                xbridge.asarray([there, lost], backend=backend)
+
+
+def test_arrays_without_memory_are_refused_in_a_list() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, of what is in beta
+        rows = torch.eye(2).to_sparse_csr()
+    for lost in (torch.ones(2).to_sparse(), rows, torch.ones(2, device="meta")):
+        with pytest.raises((xbridge.UnsupportedArrayError, xbridge.DeviceError)):
+            xbridge.asarray([lost, lost], backend="numpy")
+
+
+class Pair(NamedTuple):
+    """What the compiler of an older torch does not follow."""
+
+    left: int
+    right: int
+
+
+def test_a_compiler_sees_a_stack() -> None:
+    try:
+        torch.compile(lambda x: x * Pair(1, 2)._replace(left=3).left, fullgraph=True, backend="eager")(
+            torch.ones(2)
+        )
+    except torch._dynamo.exc.Unsupported:
+        pytest.skip("the compiler of this torch does not follow the method of a NamedTuple")
+    whole = torch.compile(lambda x: xbridge.asarray([x, 2 * x]), backend="eager", fullgraph=True)
+    assert whole(torch.ones(2)).tolist() == [[1, 1], [2, 2]]
+
+
+def test_a_mode_sees_a_stack() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
+        def __torch_dispatch__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(fn))
+            return fn(*args, **(kwargs or {}))
+
+    tensors = [torch.ones(2), torch.ones(2)]
+    with Seen():  # type: ignore[no-untyped-call] # theirs
+        made = xbridge.asarray(tensors)
+    assert made.tolist() == [[1, 1], [1, 1]]
+    assert "aten.stack.default" in seen
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_list_of_duals_keeps_its_tangents_or_is_refused(backend: str) -> None:
+    with forward_ad.dual_level():
+        dual: Any = forward_ad.make_dual
+        duals = [dual(torch.ones(2), torch.full((2,), float(i))) for i in range(N)]
+        if backend == "torch":
+            made: Any = forward_ad.unpack_dual(xbridge.asarray(duals))  # type: ignore[no-untyped-call] # theirs
+            assert made.tangent.tolist() == [[i, i] for i in range(N)]
+        else:
+            with pytest.raises(xbridge.UnsupportedArrayError, match="tangent would be lost"):
+                xbridge.asarray(duals, backend=backend)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")
+def test_quantized_tensors_are_not_stacked_by_their_codes() -> None:
+    unlike = [torch.quantize_per_tensor(torch.ones(2), scale, 0, torch.quint8) for scale in (1.0, 0.1)]
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"stack quantized.*x\.dequantize\(\)"):
+        xbridge.asarray(unlike)
+    assert xbridge.asarray([x.dequantize() for x in unlike]).tolist() == [[1, 1], [1, 1]]

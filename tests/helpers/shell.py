@@ -1,0 +1,58 @@
+"""The command line, called as a shell would call it, and array files to call it with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._cli import main
+from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from xbridge._core.protocol import HostArray
+
+
+def shell(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a call that succeeds prints. It complains of nothing."""
+    assert main([*map(str, words)]) == 0, capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a call that fails says: one line, the exit status 2, and nothing for programs to misread."""
+    assert main([*map(str, words)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("xbridge-array: cannot ")
+    assert err.count("\n") == 1
+    assert "; try " in err
+    return err
+
+
+def every_dtype(*without: str) -> dict[str, HostArray]:
+    """An array of random bits in each dtype, under its name, and two without axes or elements."""
+    arrays: dict[str, HostArray] = {}
+    for name, meaning in DTYPES.items():
+        if name not in without:
+            top = 2 if name == "bool" else 256
+            raw = np.random.default_rng(7).integers(0, top, 6 * meaning.bits // 8, np.uint8)
+            arrays[name] = raw.view(native_dtype(name)).reshape(2, 3)
+    return {**arrays, "no axes": np.array(2.5), "no elements": np.zeros((0, 3), np.int16)}
+
+
+def bits(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """A host array down to its bits."""
+    return str(array.dtype), array.shape, array.tobytes()
+
+
+def listing(folder: Path) -> set[str]:
+    """What is in a folder, hidden files too."""
+    return {path.name for path in folder.iterdir()}

@@ -1,0 +1,208 @@
+"""Inputs that bring an interpreter down when they are believed: each is refused, in a process of its own.
+
+A list of cases shares one process, and each prints what became of it: where a process dies, the last line
+says after which case.
+"""
+
+from __future__ import annotations
+
+import fresh
+import pytest
+
+pytest.importorskip("torch")
+
+PRELUDE = """
+import warnings
+import numpy as np, torch, xbridge
+from exporters import dlpack_only, interface_only
+
+torch.set_warn_always(True)
+
+def attempt(name, call):
+    try:
+        call()
+    except xbridge.XBridgeError as error:
+        print(name, type(error).__name__, "; try " in str(error), flush=True)
+    else:
+        print(name, "passed", flush=True)
+
+OUT = {
+    "to_numpy": xbridge.to_numpy,
+    "copied": lambda x: xbridge.to_numpy(x, copy=True),
+    "cast": lambda x: xbridge.to_numpy(x, dtype="complex128", grad="detach"),
+    "listed": xbridge.to_list,
+    "stacked": lambda x: xbridge.asarray([np.ones(x.shape), x]),
+    "compared": lambda x: xbridge.shares_memory(x, x),
+}
+WITHIN = {
+    "cloned": lambda x: xbridge.asarray(x, copy=True),
+    "widened": lambda x: xbridge.asarray(x, dtype="complex128"),
+    "joined": lambda x: xbridge.asarray([x, x]),
+}
+"""
+
+VIEWS = """
+views = {
+    "whole": lambda b: b,
+    "view": lambda b: b[2:],
+    "strided": lambda b: b[1::2],
+    "one": lambda b: b[-1],
+    "expanded": lambda b: b[-1].expand(5),
+    "unfolded": lambda b: b.unfold(0, 3, 1),
+    "bfloat16": lambda b: b.view(torch.bfloat16)[4:],
+    "conjugate": lambda b: b.view(torch.complex64)[1:].conj(),
+    "negative": lambda b: b.view(torch.complex64)[1:].conj().imag,
+    "parameter": lambda b: torch.nn.Parameter(b[2:]),
+    "tracked": lambda b: b.requires_grad_()[2:],
+}
+sizes = {
+    "freed": lambda base: 0,
+    "shrunk": lambda base: 16,
+    "shrunk by a byte": lambda base: base.nbytes - 1,
+    "shrunk to the size of the view": lambda base: base.nbytes - 8,
+}
+"""
+
+
+REFUSED = "UnsupportedArrayError True"
+
+
+def test_memory_that_is_gone_is_not_read() -> None:
+    code = f"""
+{PRELUDE}{VIEWS}
+for size, resized in sizes.items():
+    for name, view in views.items():
+        base = torch.arange(1000.0)
+        x = view(base)
+        base.untyped_storage().resize_(resized(base))
+        assert xbridge.asarray(x) is x
+        for verb, call in (OUT | WITHIN).items():
+            attempt(f"{{size}}, {{name}}, {{verb}}:", lambda: call(x))
+"""
+    status, lines = fresh.forked(code)
+    assert [line for line in lines if not line.endswith(f" {REFUSED}")] == []
+    assert (status, len(lines)) == (0, 4 * 11 * 9)
+
+
+def test_an_empty_view_of_memory_that_is_gone_is_empty() -> None:
+    code = f"""
+{PRELUDE}
+for dtype in (torch.float32, torch.bfloat16):
+    base = torch.ones(10, dtype=dtype)
+    x = base[3:3]
+    base.untyped_storage().resize_(0)
+    print(xbridge.to_numpy(x).shape, xbridge.to_numpy(x, copy=True).shape, xbridge.to_list(x))
+"""
+    assert fresh.forked(code) == (0, ["(0,) (0,) []"] * 2)
+
+
+def test_no_negative_stride_reaches_torch() -> None:
+    code = f"""
+{PRELUDE}
+for a in (np.arange(4.0), np.ones((2, 1))[:, ::-1], np.ones((0, 3)), np.arange(4, dtype="u8")):
+    for x in (a[::-1], dlpack_only(a[::-1]), interface_only(a[::-1])):
+        made = xbridge.to_backend(x, "torch")
+        assert made.tolist() == a[::-1].tolist()
+        assert xbridge.asarray([x, x], backend="torch").tolist() == [a[::-1].tolist()] * 2
+        assert xbridge.to_backend(x, "torch", dtype="float32", copy=True).tolist() == a[::-1].tolist()
+print("done")
+"""
+    assert fresh.forked(code) == (0, ["done"])
+
+
+def test_a_functionalized_tensor_shows_no_memory() -> None:
+    code = f"""
+{PRELUDE}
+from torch.func import functionalize
+
+def leave(x):
+    for name, y in (("whole", x), ("view", x[1:]), ("tracked", x.bfloat16()[1:])):
+        for call in OUT.values():
+            attempt(name, lambda: call(y))
+    return x * 1
+
+functionalize(leave)(torch.ones(4))
+functionalize(leave)(torch.ones(4, requires_grad=True))
+functionalize(leave)(torch.ones(8)[4:])
+for x in (torch.ones(4), torch.ones(8)[4:], torch.ones(4, dtype=torch.bfloat16)):
+    for call in OUT.values():
+        attempt("by hand", lambda: call(torch._to_functional_tensor(x)))
+        attempt("by hand", lambda: call(torch._to_functional_tensor(x)[1:]))
+        attempt("by hand", lambda: call(torch._to_functional_tensor(x).requires_grad_()))
+"""
+    status, lines = fresh.forked(code)
+    assert [line for line in lines if not line.endswith(f" {REFUSED}")] == []
+    assert (status, len(lines)) == (0, 6 * (3 * 3 + 3 * 3))
+
+
+def test_a_wrapper_without_memory_shows_none() -> None:
+    code = f"""
+{PRELUDE}
+from torch_kinds import Endless
+from xbridge.testing.samples._torch_refused import Wrapper
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    fake = torch.ones(3)
+for x in (Wrapper(torch.ones(3)), Wrapper(torch.ones(3)).requires_grad_(), Wrapper(torch.ones(0)), fake):
+    for call in OUT.values():
+        attempt("wrapper", lambda: call(x))
+endless = torch.Tensor._make_subclass(Endless, torch.ones(3))
+for call in (OUT | WITHIN).values():
+    attempt("endless", lambda: call(endless))
+"""
+    status, lines = fresh.forked(code)
+    assert [line.split()[0] for line in lines] == ["wrapper"] * 24 + ["endless"] * 9
+    assert {line.split()[-1] for line in lines} == {"True"}
+    assert status == 0
+
+
+def test_read_only_memory_is_not_written_through_torch() -> None:
+    code = f"""
+{PRELUDE}
+import tempfile
+from exporters import array_only, capsule
+with tempfile.TemporaryDirectory() as folder:
+    path = folder + "/numbers"
+    np.ones(4).tofile(path)
+    a = np.memmap(path, mode="r", dtype="f8")
+    plain = a.view(np.ndarray)
+    sources = [a, a[1:], a[::2], a.reshape(2, 2).T, plain, dlpack_only(a), array_only(plain)]
+    sources += [interface_only(a), memoryview(a), capsule(a, flags=1), memoryview(bytes(8)), a[0]]
+    changes = [{{}}, {{"copy": True}}, {{"dtype": "float32"}}, {{"grad": "detach"}}, {{"device": "cpu"}}]
+    for x in sources:
+        for options in changes:
+            xbridge.to_backend(x, "torch", **options).fill_(5)
+        xbridge.asarray([x, x], backend="torch").fill_(5)
+        xbridge.align(torch.ones(1), x)[1].fill_(5)
+        made = xbridge.to_numpy(x)
+        print(made.flags.writeable)
+    print(np.fromfile(path).tolist())
+"""
+    status, lines = fresh.forked(code)
+    assert (status, lines) == (0, ["False"] * 11 + ["True", "[1.0, 1.0, 1.0, 1.0]"])
+
+
+def test_the_result_outlives_the_source() -> None:
+    code = f"""
+{PRELUDE}
+import array, gc
+make = {{
+    "tensor": lambda: torch.arange(1e5),
+    "tracked": lambda: torch.arange(1e5).requires_grad_(),
+    "bfloat16": lambda: torch.arange(1e5).bfloat16(),
+    "expanded": lambda: torch.arange(1e5).expand(2, -1)[0],
+    "array": lambda: np.arange(1e5),
+    "read-only": lambda: np.broadcast_to(np.arange(1e5), (1, 100000))[0],
+    "exporter": lambda: dlpack_only(torch.arange(1e5)),
+    "interface": lambda: interface_only(np.arange(1e5)),
+    "buffer": lambda: array.array("d", range(100000)),
+}}
+for name, source in make.items():
+    made = [xbridge.to_numpy(source()), xbridge.to_backend(xbridge.to_numpy(source()), "torch")]
+    gc.collect()
+    filler = [np.full(100000, 7.0) for _ in range(4)]
+    print(name, [float(x[:16].sum()) for x in made])
+"""
+    status, lines = fresh.forked(code)
+    assert {line.split(" ", 1)[1] for line in lines} == {"[120.0, 120.0]"}
+    assert (status, len(lines)) == (0, 9)

@@ -1,0 +1,233 @@
+"""Objects that export DLPack and nothing else, well-behaved and otherwise."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import fresh
+import numpy as np
+import pytest
+from exporters import Exporter, array_only, capsule, dlpack_only, interface_only
+from rawmemory import overlaps, same_bits, write
+from strategies import EXTENDED
+
+import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A = np.arange(6.0)
+
+
+def test_dlpack_memory_is_written_only_where_a_versioned_capsule_allows_it() -> None:
+    for make in (capsule, dlpack_only):
+        a = A.copy()
+        write(xbridge.to_numpy(make(a)))
+        assert (a != A).all()
+    for x in (
+        capsule(A, flags=1),
+        capsule(A, name=b"dltensor"),
+        capsule(A, shape=(3,), strides=(0,)),
+        dlpack_only(np.broadcast_to(A, (2, 6))),
+        Exporter(__dlpack__=lambda stream=None: A.__dlpack__(), __dlpack_device__=A.__dlpack_device__),
+    ):
+        host = xbridge.to_numpy(x)
+        assert np.shares_memory(host, A) or host.ndim == 2
+        assert not host.flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            host.flags.writeable = True
+
+
+def test_a_capsule_that_says_it_is_a_copy_shares_nothing() -> None:
+    with pytest.raises(xbridge.CopyError, match="try copy=None"):
+        xbridge.to_numpy(capsule(A, flags=2), copy=False)
+    assert xbridge.to_numpy(capsule(A, flags=2)).tolist() == A.tolist()
+
+
+def test_copy_means_for_an_exporter_what_it_means_for_an_array() -> None:
+    for x in (capsule(A), interface_only(A)):
+        assert not np.shares_memory(xbridge.to_numpy(x, copy=True), A)
+        assert np.shares_memory(xbridge.to_numpy(x, copy=False), A)
+
+
+CAPSULES: dict[str, tuple[Callable[[], Exporter], list[Any]]] = {
+    "reversed": (lambda: capsule(A[::-1]), [5, 4, 3, 2, 1, 0]),
+    "transposed": (lambda: capsule(A.reshape(2, 3).T), [[0, 3], [1, 4], [2, 5]]),
+    "no strides": (lambda: capsule(A, shape=(2, 3), no_strides=True), [[0, 1, 2], [3, 4, 5]]),
+    "an offset": (lambda: capsule(A, offset=8, shape=(2,), strides=(2,)), [1, 3]),
+    "pinned": (lambda: capsule(A[:1], device=(3, 0)), [0]),
+    "the next minor version": (lambda: capsule(A[:1], version=(1, 99)), [0]),
+    "empty without memory": (lambda: capsule(A, data=0, shape=(0,)), []),
+    "one element again and again": (lambda: capsule(A[1:], shape=(3,), strides=(0,)), [1, 1, 1]),
+    "truth values": (lambda: capsule(A[:2] > 0), [False, True]),
+}
+
+
+@pytest.mark.parametrize("name", CAPSULES)
+def test_a_capsule_is_read_as_it_is_written(name: str) -> None:
+    make, expected = CAPSULES[name]
+    assert xbridge.to_numpy(make()).tolist() == expected
+
+
+def test_a_capsule_with_no_axes_needs_no_shape() -> None:
+    assert xbridge.to_numpy(capsule(np.array(2.5), no_shape=True, no_strides=True)).tolist() == 2.5
+
+
+def test_an_exporter_is_asked_for_the_version_that_is_understood() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def export(*, max_version: tuple[int, int]) -> object:
+        asked.append(max_version)
+        return A.__dlpack__(max_version=max_version)
+
+    assert (
+        xbridge.to_numpy(Exporter(__dlpack__=export, __dlpack_device__=lambda: (1, 0))).tolist() == A.tolist()
+    )
+    assert [major for major, _ in asked] == [1]
+
+
+def test_an_empty_capsule_keeps_its_dtype() -> None:
+    assert xbridge.to_numpy(capsule(np.zeros(3, "i2"), data=0, shape=(0,))).dtype == np.dtype("i2")
+
+
+def test_a_capsule_may_have_as_many_axes_as_numpy_knows() -> None:
+    assert xbridge.to_numpy(capsule(A[:1], shape=(1,) * 64, no_strides=True)).shape == (1,) * 64
+
+
+def test_unaligned_memory_is_seen_as_such() -> None:
+    raw = np.zeros(17, "u1")
+    raw[1:].view("f8")[:] = [1.5, 2.5]
+    host = xbridge.to_numpy(capsule(raw, offset=1, shape=(2,), strides=(1,), code=2, bits=64))
+    assert not host.flags.aligned
+    assert host.tolist() == [1.5, 2.5]
+
+
+U, D, V = xbridge.UnsupportedArrayError, xbridge.DTypeError, xbridge.DeviceError
+BROKEN: dict[str, tuple[dict[str, Any], type[xbridge.XBridgeError]]] = {
+    "a future major version": ({"version": (2, 0)}, U),
+    "another name": ({"name": b"used_dltensor_versioned"}, U),
+    "two lanes": ({"lanes": 2}, D),
+    "half a byte": ({"code": 0, "bits": 4}, D),
+    "a truth value of one bit": ({"code": 6, "bits": 1}, D),
+    "a truth value of 64 bits": ({"code": 6, "bits": 64}, D),
+    "an opaque handle": ({"code": 3}, D),
+    "a complex of halves": ({"code": 5, "bits": 32}, D),
+    "quadruple precision": ({"code": 2, "bits": 128}, D),
+    "another float8": ({"code": 7, "bits": 8}, D),
+    "a GPU": ({"device": (2, 0)}, V),
+    "a GPU said to be the host": ({"device": (2, 0), "announced": (1, 0)}, U),
+    "negative axes": ({"axes": -1}, U),
+    "too many axes": ({"axes": 65}, U),
+    "a negative length": ({"shape": (-6,)}, U),
+    "a negative length and an empty one": ({"shape": (-6, 0), "no_strides": True}, U),
+    "more than there is memory": ({"shape": (2**62,), "strides": (0,)}, U),
+    "more than there is memory, of nothing": ({"shape": (2**62, 2**62, 0), "no_strides": True}, U),
+    "strides beyond all memory": ({"shape": (2,), "strides": (2**62,)}, U),
+    "no memory": ({"data": 0}, U),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_capsule_that_cannot_be_read_is_refused(name: str) -> None:
+    changes, error = BROKEN[name]
+    with pytest.raises(error, match="; try "):
+        xbridge.to_numpy(capsule(A, **changes))
+
+
+def test_a_capsule_without_a_shape_does_not_bring_the_interpreter_down() -> None:
+    code = """
+        import numpy as np, xbridge
+        from exporters import capsule
+        try:
+            xbridge.to_numpy(capsule(np.ones(3), no_shape=True))
+        except xbridge.UnsupportedArrayError as error:
+            print("try" in str(error))
+    """
+    assert fresh.forked(code) == (0, ["True"])
+    with pytest.raises(xbridge.UnsupportedArrayError, match="its capsule has no shape"):
+        xbridge.to_numpy(capsule(np.ones(3), no_shape=True))
+
+
+@pytest.mark.parametrize("answer", [None, 1, "capsule", object(), A], ids=lambda x: type(x).__name__)
+def test_an_object_that_is_not_a_capsule_is_refused(answer: object) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="returned"):
+        xbridge.to_numpy(Exporter(__dlpack__=lambda **_: answer, __dlpack_device__=lambda: (1, 0)))
+
+
+@pytest.mark.parametrize("device", [None, 1, (), ("cpu", 0), (None, 0)], ids=repr)
+def test_an_object_that_is_not_a_dlpack_device_is_refused(device: object) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="the export failed"):
+        xbridge.to_numpy(Exporter(__dlpack__=A.__dlpack__, __dlpack_device__=lambda: device))
+
+
+def test_the_exporter_lives_as_long_as_a_view_of_its_memory() -> None:
+    owner: Any = np.arange(4.0).view(type("Mine", (np.ndarray,), {}))
+    gone = weakref.ref(owner)
+    host = xbridge.to_numpy(dlpack_only(owner))[1:].view("u8")
+    del owner
+    gc.collect()
+    assert gone() is not None
+    assert host.view("f8").tolist() == [1.0, 2.0, 3.0]
+    del host
+    gc.collect()
+    assert gone() is None
+
+
+# -- other libraries' capsules -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", EXTENDED)
+def test_what_numpy_cannot_import_comes_bit_for_bit_and_shared(word: str) -> None:
+    torch, ml_dtypes = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
+    dtype = getattr(torch, word)
+    raw = torch.arange(256, dtype=torch.uint8).reshape(-1, dtype.itemsize)
+    tensor = raw.view(dtype).reshape(-1)
+    try:
+        tensor.__dlpack__()
+    except RuntimeError as error:
+        pytest.skip(f"this torch does not export it: {error}")
+    host = xbridge.to_numpy(dlpack_only(tensor))
+    assert host.dtype == getattr(ml_dtypes, word)
+    assert same_bits(host, tensor)
+    assert np.shares_memory(host.view("u1"), raw.numpy())
+
+
+def test_what_numpy_knows_through_a_missing_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(xbridge.MissingLibraryError) as caught:
+        xbridge.to_numpy(capsule(A, code=4, bits=16))
+    assert str(caught.value) == (
+        "cannot hold bfloat16 in host memory: NumPy knows it through ml_dtypes, which is not installed; "
+        "try pip install ml_dtypes, or dtype='float32'"
+    )
+
+
+def test_what_its_exporter_refuses_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for x in (torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64).conj()):
+        with pytest.raises((BufferError, RuntimeError)) as theirs:
+            x.__dlpack__()
+        with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+            xbridge.to_numpy(dlpack_only(x))
+        assert type(caught.value.__cause__) is theirs.type
+
+
+def test_exporters_reach_torch_as_arrays_do() -> None:
+    torch = pytest.importorskip("torch")
+    a = np.arange(4.0)
+    for make in (capsule, dlpack_only, interface_only):
+        assert overlaps(xbridge.to_backend(make(a), "torch"), a)
+        assert not overlaps(xbridge.to_backend(make(a), "torch", copy=True), a)
+    read_only = interface_only(a, data=(a.ctypes.data, True))
+    for x in (capsule(a, flags=1), capsule(a, name=b"dltensor"), read_only, array_only(a), capsule(a[::-1])):
+        tensor = xbridge.to_backend(x, "torch")
+        assert isinstance(tensor, torch.Tensor)
+        assert same_bits(tensor, a[::-1] if tensor[0] == 3 else a)
+        assert not overlaps(tensor, a)
+        with pytest.raises(xbridge.CopyError, match="torch has no"):
+            xbridge.to_backend(x, "torch", copy=False)

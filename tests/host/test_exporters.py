@@ -1,0 +1,249 @@
+"""What belongs to no library but exports memory: buffers, array interfaces, `__array__`."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from exporters import Exporter, array_only, interface_only
+from rawmemory import write
+
+import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A = np.arange(6.0)
+
+
+# -- buffers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQfd")
+def test_a_typed_array_is_shared_and_keeps_its_dtype(code: str) -> None:
+    numbers = array.array(code, [1, 2, 3])
+    host = xbridge.to_numpy(numbers)
+    assert (host.dtype.kind, host.itemsize) == (np.dtype(code).kind, numbers.itemsize)
+    host[0] = 7
+    assert list(numbers) == [7, 2, 3]
+    assert np.shares_memory(xbridge.to_numpy(numbers, copy=False), host)
+
+
+def test_a_shared_buffer_cannot_be_resized_under_the_result() -> None:
+    numbers = array.array("d", [1, 2])
+    host = xbridge.to_numpy(numbers)
+    with pytest.raises(BufferError):
+        numbers.append(3)
+    del host
+    numbers.append(3)
+
+
+def view_of(a: Any) -> memoryview:
+    """An array as a buffer."""
+    return memoryview(a)
+
+
+BUFFERS: dict[str, Callable[[], object]] = {
+    "reversed": lambda: memoryview(array.array("h", [1, 2, 3]))[::-1],
+    "read-only": lambda: view_of(A).toreadonly(),
+    "two axes": lambda: view_of(np.arange(6, dtype="f4").reshape(2, 3)),
+    "0-d": lambda: view_of(np.array(3, "c16")),
+    "empty": lambda: view_of(np.ones((0, 3), "?")),
+    "half": lambda: view_of(np.ones(2, "f2")),
+    "foreign order": lambda: (ctypes.c_int32.__ctype_be__ * 2)(1, 2),
+    "a C array": lambda: ((ctypes.c_int16 * 2) * 3).from_buffer_copy(bytes(range(12))),
+    "a C number": lambda: ctypes.c_double(2.5),
+    "bytes in a view": lambda: memoryview(b"ab"),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_a_typed_buffer_becomes_the_array_that_it_describes(name: str) -> None:
+    buffer = BUFFERS[name]()
+    view = view_of(buffer)
+    host = xbridge.to_numpy(buffer)
+    assert host.shape == view.shape
+    assert host.astype(host.dtype.newbyteorder("=")).tolist() == np.array(view).tolist()
+    assert host.flags.writeable is not view.readonly
+    assert host.size == 0 or np.shares_memory(host, np.asarray(view))
+
+
+def test_plain_bytes_have_no_dtype() -> None:
+    closed = mmap.mmap(-1, 8)
+    subclass = type("Raw", (bytes,), {})
+    for x in (b"abcdefgh", bytearray(8), closed, subclass(b"abcdefgh")):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try numpy\.frombuffer"):
+            xbridge.to_numpy(x)
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"try numpy\.frombuffer"):
+            xbridge.asarray([x])
+
+
+def test_a_buffer_that_is_gone_is_refused() -> None:
+    view, mapped = memoryview(b"ab"), mmap.mmap(-1, 8)
+    view.release()
+    mapped.close()
+    for x in (view, mapped):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            xbridge.to_numpy(x)
+
+
+class Pair(ctypes.Structure):
+    """No number."""
+
+    _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_int))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [memoryview(b"ab").cast("c"), array.array("u", "ab"), (ctypes.py_object * 1)(), (Pair * 2)()],
+    ids=["characters", "letters", "objects", "structures"],
+)
+def test_a_buffer_of_no_numbers_is_refused(x: object) -> None:
+    with pytest.raises(xbridge.DTypeError, match="; try "):
+        xbridge.to_numpy(x)
+
+
+# -- array interfaces ----------------------------------------------------------------------------
+
+
+def test_an_array_interface_is_shared_as_it_says() -> None:
+    a = A.copy()
+    write(xbridge.to_numpy(interface_only(a)))
+    assert (a != A).all()
+    frozen = xbridge.to_numpy(interface_only(A, data=(A.ctypes.data, True)))
+    assert np.shares_memory(frozen, A)
+    assert not frozen.flags.writeable
+    assert xbridge.to_numpy(interface_only(A[::-1])).tolist() == A[::-1].tolist()
+    assert xbridge.to_numpy(interface_only(np.array([1, 2], ">i2"))).tolist() == [1, 2]
+
+
+def test_the_mask_of_an_array_interface_is_not_lost() -> None:
+    mask = interface_only(np.array([True, False] * 3))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="mask"):
+        xbridge.to_numpy(interface_only(A, mask=mask))
+
+
+@pytest.mark.parametrize(
+    "interface", [3, {}, {"typestr": "<f8", "shape": (-1,), "version": 3}, {"typestr": "<z9", "shape": ()}]
+)
+def test_an_array_interface_that_makes_no_sense_is_refused(interface: object) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="cannot read a Exporter: its export failed"):
+        xbridge.to_numpy(Exporter(__array_interface__=interface))
+
+
+# -- __array__ -----------------------------------------------------------------------------------
+
+
+def test_the_result_of_an_array_method_is_read_only() -> None:
+    host = xbridge.to_numpy(array_only(A))
+    assert np.shares_memory(host, A)
+    with pytest.raises(ValueError, match="read-only"):
+        host[0] = 9
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        host.flags.writeable = True
+    assert xbridge.to_numpy(array_only(A), copy=True).flags.writeable
+    assert np.shares_memory(xbridge.to_numpy(array_only(A), copy=False), A)
+
+
+def test_an_array_method_that_cannot_promise_to_share_is_not_trusted_to() -> None:
+    with pytest.raises(xbridge.CopyError, match="try copy=None"):
+        xbridge.to_numpy(Exporter(__array__=lambda dtype=None: A), copy=False)
+    promises = Exporter(__array__=lambda dtype=None, copy=None: A if copy is False else A.copy())
+    assert np.shares_memory(xbridge.to_numpy(promises, copy=False), A)
+
+
+def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
+    mapped = np.memmap(tmp_path / "numbers", "f8", "w+", shape=(3,))
+    mapped[:] = [1, 2, 3]
+    host = xbridge.to_numpy(array_only(mapped))
+    assert type(host) is np.ndarray
+    assert host.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "M8[D]", "V3", "i4,f4"])
+def test_an_array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"cannot read a Exporter: it exports .*; try "):
+        xbridge.to_numpy(array_only(np.zeros(2, dtype)))
+
+
+ANSWERS = [None, 1, [1.0], np.float64(1), np.ma.masked_array(A, A > 2)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda x: type(x).__name__)
+def test_an_array_method_that_returns_no_array_is_refused(answer: object) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        xbridge.to_numpy(array_only(answer))
+
+
+# -- everything else -----------------------------------------------------------------------------
+
+RAISED = [TypeError("t"), BufferError("b"), RuntimeError("r"), ValueError("v"), KeyError("k"), OSError("o")]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=repr)
+@pytest.mark.parametrize("method", ["__dlpack__", "__dlpack_device__", "__array__"])
+def test_what_an_exporter_raises_is_chained(method: str, error: Exception) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    methods: dict[str, Any] = {"__dlpack__": A.__dlpack__, "__dlpack_device__": A.__dlpack_device__}
+    x = Exporter(__array__=fail) if method == "__array__" else Exporter(**{**methods, method: fail})
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("word", ["__dlpack__", "__array_interface__", "__array__"])
+def test_a_property_that_raises_is_chained_too(word: str) -> None:
+    def fail(_: object) -> None:
+        message = "not today"
+        raise RuntimeError(message)
+
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(Exporter(**{word: property(fail), "__dlpack_device__": lambda: (1, 0)}))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+NOTHING = [None, ..., {}, set(), "text", object(), np, len, slice(1), np.dtype("f4"), np.ndarray, array.array]
+
+
+@pytest.mark.parametrize("x", NOTHING, ids=lambda x: type(x).__name__)
+def test_what_exports_nothing_is_refused_by_every_verb(x: object) -> None:
+    for call in (xbridge.to_numpy, xbridge.asarray, xbridge.to_list, xbridge.align):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            call(x)
+    with pytest.raises(xbridge.XBridgeError, match="; try "):
+        xbridge.asarray([x])
+
+
+def test_a_pickle_buffer_is_a_buffer() -> None:
+    assert np.shares_memory(xbridge.to_numpy(pickle.PickleBuffer(view_of(A))), A)
+
+
+def test_pandas_columns_are_read_and_never_written() -> None:
+    pandas = pytest.importorskip("pandas")
+    for column in (pandas.Series([1.5, 2.5], dtype="f4"), pandas.Index([1, 2]), pandas.Series([True, False])):
+        host = xbridge.to_numpy(column)
+        assert (host.dtype, host.tolist()) == (column.dtype, list(column))
+        assert np.shares_memory(host, column.to_numpy())
+        assert not host.flags.writeable
+        assert xbridge.to_numpy(column, copy=True).flags.writeable
+    frame = pandas.DataFrame([[1.0, 2.0], [3.0, 4.0]])
+    assert xbridge.to_numpy(frame).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_pandas_columns_of_no_numbers_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    dates = pandas.Series(pandas.to_datetime(["2020-01-01"]))
+    for column in (pandas.Series(["a"]), pandas.Series([True, None]), dates, dates.dt.tz_localize("UTC")):
+        for call in (xbridge.to_numpy, xbridge.to_list):
+            with pytest.raises(xbridge.DTypeError, match="; try "):
+                call(column)
+    for missing in (pandas.NA, pandas.NaT, pandas.Timestamp("2020")):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+            xbridge.to_numpy(missing)

@@ -1,0 +1,769 @@
+"""Exporters that misbehave where it can be seen: an error of ours each time, never a crash, never wrong data.
+
+What would bring the interpreter down if it were believed runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import fresh
+import numpy as np
+import pytest
+from exporters import Exporter, array_only, capsule, dlpack_only, interface_only
+from names import stable_id
+
+import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A = np.arange(6.0)
+DLPACK: dict[str, Any] = {"__dlpack__": A.__dlpack__, "__dlpack_device__": A.__dlpack_device__}
+
+
+# -- methods that raise --------------------------------------------------------------------------
+
+
+class TheirError(Exception):
+    """Of a library that derives from nothing more special, as polars and Pillow do."""
+
+
+def raising(word: str, error: BaseException) -> Exporter:
+    """An exporter whose method or property of that name raises."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    if word in ("__dlpack__", "__dlpack_device__"):
+        return Exporter(**{**DLPACK, word: fail})
+    if word == "__array__":
+        return Exporter(__array__=fail)
+    return Exporter(**{"__array__": lambda: A, word: property(fail)})
+
+
+WORDS = ["__dlpack__", "__dlpack_device__", "__array_interface__", "__array__", "shape", "dtype"]
+VERBS: list[Callable[[Any], Any]] = [
+    xbridge.to_numpy,
+    xbridge.to_list,
+    lambda x: xbridge.asarray([x, x]),
+    lambda x: xbridge.align(A, x),
+]
+
+
+def without_the_place(error: BaseException) -> BaseException | None:
+    """The error as it would be of one array alone."""
+    return error.__cause__ if str(error).startswith("at xs[1]: ") else error
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_whatever_an_exporter_raises_is_chained(word: str) -> None:
+    for error in (TheirError("no"), Exception("no"), StopIteration(), RecursionError(), UnicodeError("no")):
+        for verb in VERBS:
+            with pytest.raises(
+                xbridge.UnsupportedArrayError,
+                match=r"cannot read a Exporter.*: (the|its) export failed with .*; try ",
+            ) as caught:
+                verb(raising(word, error))
+            alone = without_the_place(caught.value)
+            assert alone is not None
+            assert alone.__cause__ is error
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_does_not_speak_of_the_array_passes(word: str) -> None:
+    ours = xbridge.DeviceError("cannot a: b; try c")
+    for error in (KeyboardInterrupt(), SystemExit(), GeneratorExit(), MemoryError(), UserWarning(), ours):
+        for verb in VERBS:
+            with pytest.raises(type(error)) as caught:
+                verb(raising(word, error))
+            assert without_the_place(caught.value) is error
+
+
+def forward(error: Exception, asked: list[object]) -> Callable[..., object]:
+    """A proxy's method, which takes every keyword for an exporter that does not."""
+
+    def export(**keywords: object) -> object:
+        asked.append(keywords)
+        if keywords:
+            raise error
+        return A.__dlpack__()
+
+    return export
+
+
+def forward_by_name(error: Exception, asked: list[object]) -> Callable[..., object]:
+    """The same, by a proxy that knows the keyword itself."""
+    export = forward(error, asked)
+    return lambda *, max_version=None: export(**({"max_version": max_version} if max_version else {}))
+
+
+@pytest.mark.parametrize(
+    ("proxy", "error"),
+    [
+        (forward, TypeError("no such keyword")),
+        (forward, NotImplementedError()),
+        (forward_by_name, TypeError("got an unexpected keyword argument 'max_version'")),
+        (forward_by_name, NotImplementedError()),
+    ],
+)
+def test_a_proxy_of_an_exporter_that_knows_no_version_is_asked_without_one(
+    proxy: Callable[..., Callable[..., object]], error: Exception
+) -> None:
+    asked: list[object] = []
+    host = xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": proxy(error, asked)}))
+    assert np.shares_memory(host, A)
+    assert asked == [{"max_version": (1, 1)}, {}]
+
+
+def test_a_type_error_of_the_exporters_own_is_not_asked_for_twice() -> None:
+    calls = []
+
+    def refuse(*, max_version: object = None) -> None:
+        calls.append(max_version)
+        message = "nulls"
+        raise TypeError(message)
+
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nulls"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": refuse}))
+    assert calls == [(1, 1)]
+
+
+def test_an_error_that_the_version_did_not_cause_is_the_one_that_is_reported() -> None:
+    def refuse(**keywords: object) -> None:
+        message = "unexpected keyword" if keywords else "nulls"
+        raise TypeError(message)
+
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nulls"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": refuse}))
+
+
+def test_an_export_without_a_signature_is_asked_without_a_version_too() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"TypeError\('min expected at least 1 argument"):
+        xbridge.to_numpy(Exporter(**{**DLPACK, "__dlpack__": min}))  # which Python cannot look into
+
+
+def test_an_exporter_that_must_copy_to_the_host_is_not_asked_for_less() -> None:
+    asked = []
+
+    def refuse(**keywords: object) -> None:
+        asked.append(sorted(keywords))
+        raise NotImplementedError
+
+    x = Exporter(__dlpack__=refuse, __dlpack_device__=lambda: (2, 0))
+    with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:0"):
+        xbridge.to_numpy(x)
+    assert asked == [["dl_device", "max_version"]]
+
+
+@pytest.mark.parametrize("word", ["__dlpack__", "__dlpack_device__"])
+def test_an_exporter_that_refuses_dlpack_is_read_by_its_next_protocol(word: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BufferError
+
+    words = {**DLPACK, word: refuse}
+    assert xbridge.to_list(Exporter(**words, __array__=lambda copy=None: A)) == A.tolist()
+    shared = xbridge.to_numpy(Exporter(**words, __array_interface__=A.__array_interface__), copy=False)
+    assert np.shares_memory(shared, A)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="export failed with BufferError"):
+        xbridge.to_numpy(Exporter(**words))
+    with pytest.raises(xbridge.DTypeError, match="its dtype is int64, and it exports float64"):
+        xbridge.to_numpy(Exporter(**words, __array__=lambda copy=None: A, dtype="int64"))
+
+
+def test_a_capsule_that_contradicts_itself_is_not_read_by_another_protocol() -> None:
+    x = capsule(A, announced=(1, 0), device=(2, 0))
+    type(x).__array__ = staticmethod(lambda copy=None: A)  # type: ignore[attr-defined] # a second protocol
+    with pytest.raises(xbridge.UnsupportedArrayError, match="contradicts itself"):
+        xbridge.to_numpy(x)
+
+
+# -- what contradicts the object's own words -----------------------------------------------------
+
+EXPORTS: dict[str, dict[str, Any]] = {
+    "DLPack": DLPACK,
+    "the array interface": {"__array_interface__": A.__array_interface__},
+    "__array__": {"__array__": lambda copy=None: A},
+}
+every_export = pytest.mark.parametrize("export", EXPORTS)
+
+
+@every_export
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"shape": None},
+        {"shape": (5,)},
+        {"shape": (2, 3)},
+        {"shape": ()},
+        {"shape": (6, 1)},
+        {"__len__": lambda: 5},
+        {"__len__": lambda: 0},
+        {"dtype": np.dtype("f4")},
+        {"dtype": np.float32},
+        {"dtype": "int64"},
+        {"dtype": "Int64[arrow]"},
+        {"dtype": "somebodys.int64"},
+        {"type": "bool"},
+    ],
+    ids=stable_id,
+)
+def test_an_exporter_that_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -> None:
+    for verb in VERBS:
+        with pytest.raises(
+            TypeError, match=r"cannot read a Exporter: its .*, and it exports .*; try "
+        ) as caught:
+            verb(Exporter(**EXPORTS[export], **words))
+        assert isinstance(
+            caught.value, xbridge.DTypeError if "type" in str(words) else xbridge.UnsupportedArrayError
+        )
+
+
+@every_export
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"shape": (6,), "dtype": np.dtype("f8"), "__len__": lambda: 6},
+        {"dtype": np.dtype(">f8")},
+        {"dtype": "Float64"},
+        {"dtype": "somebodys.float64[special]"},
+        {"dtype": "a secret"},
+        {"type": lambda: "a method"},
+        {"shape": (None,)},
+        {"shape": [5]},
+    ],
+    ids=stable_id,
+)
+def test_a_dtype_in_the_words_of_another_library_is_accepted(export: str, words: dict[str, Any]) -> None:
+    assert xbridge.to_list(Exporter(**EXPORTS[export], **words)) == A.tolist()
+
+
+class Field:
+    """A field of a schema or of a struct."""
+
+    def __init__(self, name: str, dtype: object) -> None:
+        self.name, self.dtype = name, dtype
+
+
+class Wrapper:
+    """A dtype of values that another dtype describes."""
+
+    def __init__(self, **words: object) -> None:
+        self.__dict__.update(words)
+
+    def __str__(self) -> str:
+        return "wrapped"
+
+
+SCHEMAS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "a mapping of dtypes": lambda a, b: {"dtypes": {"a": a, "b": b}},
+    "a list of dtypes beside the names": lambda a, b: {"dtypes": [a, b], "columns": ["a", "b"]},
+    "a schema": lambda a, b: {"schema": Wrapper(names=["a", "b"], types=[a, b])},
+    "the fields of a struct": lambda a, b: {"dtype": Wrapper(fields=[Field("a", a), Field("b", b)])},
+    "fields with a type": lambda a, b: {"dtype": Wrapper(fields=[Wrapper(type=a), Wrapper(type=b)])},
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize(
+    ("first", "second", "exported", "lost"),
+    [
+        ("int64", "float64", "float64", "int64"),
+        ("Int64", "float64", "float64", "int64"),
+        ("uint64", "int64", "float64", "uint64"),
+        ("int32", "float32", "float32", "int32"),
+        ("float64", "float32", "float32", "float64"),
+        ("float64", "complex64", "complex64", "float64"),
+        ("int64", "uint8", "uint8", "int64"),
+        ("float64", "datetime", "float64", "datetime"),
+        ("int32", "int32", "float64", "int32"),
+        ("int8", "null", "float32", "int8"),
+        ("int32", "float64", "float64", ""),
+        ("uint32", "float64", "float64", ""),
+        ("int16", "float32", "float32", ""),
+        ("bool", "float64", "float64", ""),
+        ("boolean", "int64", "int64", ""),
+        ("uint32", "int64", "int64", ""),
+        ("float", "double", "float64", ""),
+        ("halffloat", "null", "float16", ""),
+        ("int32", "complex64", "complex128", ""),
+    ],
+)
+def test_a_table_is_read_if_the_export_has_every_value_of_every_column(
+    schema: str, first: str, second: str, exported: str, lost: str
+) -> None:
+    rows = np.ones((2, 2), exported)
+    x = Exporter(__array__=lambda copy=None: rows, **SCHEMAS[schema](first, second))
+    if not lost:
+        assert xbridge.to_numpy(x).tolist() == rows.tolist()
+        return
+    label = "values are" if "field" in schema else "column '[ab]' is"
+    with pytest.raises(xbridge.DTypeError, match=f"its {label} {lost}, and it exports {exported}; try "):
+        xbridge.to_numpy(x)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        Wrapper(subtype="int64"),
+        Wrapper(inner=Wrapper(inner="Int64")),
+        Wrapper(value_type="int64"),
+        Wrapper(pyarrow_dtype="int64"),
+        Wrapper(categories=np.arange(3)),
+    ],
+    ids=lambda dtype: stable_id(vars(dtype)),
+)
+def test_the_values_in_a_wrapper_keep_their_dtype(dtype: Wrapper) -> None:
+    with pytest.raises(xbridge.DTypeError, match="its values are int64, and it exports float64; try "):
+        xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, dtype=dtype))
+    integers = np.arange(3)
+    assert xbridge.to_list(Exporter(__array__=lambda copy=None: integers, dtype=dtype)) == [0, 1, 2]
+
+
+def test_a_type_of_python_is_the_dtype_that_numpy_makes_of_it() -> None:
+    narrow = A.astype("f4")
+    with pytest.raises(xbridge.DTypeError, match="its values are float64, and it exports float32; try "):
+        xbridge.to_numpy(Exporter(__array__=lambda copy=None: narrow, dtype=float))
+    assert xbridge.to_list(Exporter(__array__=lambda copy=None: narrow, dtype="float")) == A.tolist()
+
+
+def test_the_hint_is_a_cast_that_the_class_has() -> None:
+    own = "casting it, in its own library first"
+    words: list[tuple[dict[str, Any], str]] = [
+        ({"astype": len, "null_count": 1}, "x.astype('float64')"),
+        ({"cast": len, "null_count": 1}, "x.cast(float)"),
+        ({"null_count": 1}, f"filling what is missing, or {own}"),
+        ({"arr": 1, "dtype": Wrapper(inner="int64")}, "x.cast(type(x.dtype)(float, x.dtype.shape))"),
+        ({"arr": 1, "cast": len, "dtype": "int64"}, "x.cast(float)"),
+    ]
+    for given, hint in words:
+        with pytest.raises(xbridge.DTypeError, match="cannot read a Exporter: ") as caught:
+            xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, **given))
+        assert caught.value.hint == hint
+
+
+def test_what_counts_missing_values_by_a_method_is_not_asked() -> None:
+    x = Exporter(__array__=lambda copy=None: A, null_count=lambda: 6)
+    assert xbridge.to_list(x) == A.tolist()
+
+
+def test_half_of_dlpack_is_not_a_protocol() -> None:
+    for word, method in DLPACK.items():
+        with pytest.raises(xbridge.UnsupportedArrayError, match="it exports no memory; try "):
+            xbridge.to_numpy(Exporter(**{word: method}))
+
+
+def test_a_second_protocol_must_promise_to_share_as_the_first() -> None:
+    def refuse(**_: object) -> None:
+        raise BufferError
+
+    x = Exporter(**{**DLPACK, "__dlpack__": refuse}, __array__=lambda: A)
+    reason = r"__array__\(copy=False\) failed with TypeError\(.*\)"
+    with pytest.raises(
+        xbridge.CopyError, match=rf"cannot share the memory of a Exporter: {reason}; try copy=None$"
+    ):
+        xbridge.to_numpy(x, copy=False)
+    with pytest.raises(
+        xbridge.CopyError, match=r"^cannot share the memory of a float64: it hands out a copy; try copy=None$"
+    ):
+        xbridge.to_backend(np.float64(1), "numpy", copy=False)
+
+
+def test_memory_may_be_anywhere_that_an_address_reaches() -> None:
+    byte = np.zeros(1, np.uint8)
+    for address in (1, sys.maxsize - 1):  # nothing reads it
+        assert xbridge.to_numpy(capsule(byte, data=address)).ctypes.data == address
+    for words in ({"data": sys.maxsize}, {"data": 1, "shape": (2,), "strides": (-1,)}):
+        with pytest.raises(
+            xbridge.UnsupportedArrayError, match="cannot read a Exporter: its memory would be"
+        ):
+            xbridge.to_numpy(capsule(byte, **words))
+
+
+def test_memory_that_its_exporter_calls_a_copy_is_not_shared() -> None:
+    assert not xbridge.shares_memory(capsule(A, flags=2), A)
+    assert xbridge.shares_memory(capsule(A), A)
+
+
+def test_what_is_counted_as_missing_is_marked_in_the_export() -> None:
+    for values, marks in ((np.ones(3), 0), (np.ones(3, np.int64), 0), (np.array([1, np.nan, 1]), 1)):
+        x = Exporter(__array__=lambda copy=None, values=values: values, null_count=1)
+        if marks:
+            assert np.isnan(xbridge.to_numpy(x)).sum() == marks
+        else:
+            with pytest.raises(xbridge.DTypeError, match="1 of its values are missing, and it exports num"):
+                xbridge.to_numpy(x)
+
+
+def test_the_elements_of_an_array_may_be_arrays() -> None:
+    x = Exporter(__array__=lambda: A.reshape(3, 2), shape=(3,))
+    assert xbridge.to_list(x) == A.reshape(3, 2).tolist()
+
+
+def test_what_is_read_is_what_was_said_in_one_moment() -> None:
+    good, bad = A.__array_interface__, {**A.__array_interface__, "shape": (10**9,)}
+    said = itertools.chain([good], itertools.repeat(bad))
+    assert xbridge.to_list(Exporter(__array_interface__=property(lambda _: next(said)))) == A.tolist()
+    shapes = itertools.count(6)
+    x = Exporter(__array__=lambda copy=None: np.ones(next(shapes)), shape=property(lambda _: (next(shapes),)))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"its shape is \(7,\), and it exports \(6,\)"):
+        xbridge.to_numpy(x)
+
+
+GROWING = (np.ones(n) for n in itertools.count(1))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        Exporter(__array__=lambda copy=None: A.copy()),
+        Exporter(__dlpack__=lambda **_: A.copy().__dlpack__(), __dlpack_device__=lambda: (1, 0)),
+        Exporter(__array_interface__=property(lambda _: {**A.__array_interface__, "data": A.tobytes()})),
+        Exporter(__array__=lambda copy=None: next(GROWING)),
+    ],
+    ids=["__array__", "DLPack", "the array interface", "growing"],
+)
+def test_an_exporter_of_other_memory_each_time_shares_none(x: object) -> None:
+    with pytest.raises(
+        xbridge.CopyError, match=f"of a {type(x).__name__}: it hands out a copy; try copy=None"
+    ):
+        xbridge.to_numpy(x, copy=False)
+    assert not xbridge.shares_memory(x, x)
+
+
+# -- array interfaces that reach too far ---------------------------------------------------------
+
+BEYOND = """
+import numpy as np, xbridge
+from exporters import Exporter
+
+def attempt(**words):
+    x = Exporter(__array_interface__={"version": 3, "typestr": "<f8", **words})
+    for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.asarray([x, x])):
+        try:
+            call(x)
+        except xbridge.XBridgeError as error:
+            print("; try " in str(error))
+        else:
+            print("believed", words)
+"""
+
+
+def test_nothing_is_read_beyond_the_buffer_that_an_interface_names() -> None:
+    code = f"""{BEYOND}
+for words in (
+    {{"shape": (10**6,)}},
+    {{"shape": (2,)}},
+    {{"shape": (1,), "offset": 1}},
+    {{"shape": (1,), "offset": 10**9}},
+    {{"shape": (1,), "offset": -8}},
+    {{"shape": (1,), "offset": "8"}},
+    {{"shape": (1,), "offset": 0.5}},
+    {{"shape": (1,), "offset": 10**30}},
+    {{"shape": (2,), "strides": (10**9,)}},
+    {{"shape": (2,), "strides": (-8,)}},
+    {{"shape": (2,), "strides": (8, 8)}},
+):
+    attempt(data=bytes(8), **words)
+for address in (0, -8, -(10**30), 2**63, 2**64, 1.5, "8", None):
+    attempt(data=(address, False), shape=(1,))
+attempt(data=(2**40, False), shape=(3,), strides=(2**62,))
+attempt(data=(2**40, False), shape=(2,), strides=(-(2**41),))
+attempt(data=(8, False), shape=(2**62,))
+attempt(data=(8, False), shape=(2,), typestr="|O")
+attempt(data=b"12345678", shape=(1,), typestr="|O8")
+attempt(data=b"12345678", shape=(1,), typestr="|V8", descr=[("a", "O")])
+attempt(data=3, shape=(1,))
+attempt(shape=(1,))
+"""
+    status, lines = fresh.forked(code)
+    assert (status, set(lines), len(lines)) == (0, {"True"}, 3 * 27)
+
+
+def test_the_refusal_says_what_reaches_too_far() -> None:
+    words = {"version": 3, "typestr": "<f8", "shape": (2,)}
+    with pytest.raises(
+        xbridge.UnsupportedArrayError,
+        match="a Exporter: its shape and strides reach out of its buffer of 8 bytes; try ",
+    ):
+        xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(8)}))
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match="a Exporter: its memory would be outside of this machine's; try "
+    ):
+        xbridge.to_numpy(Exporter(__array_interface__={**words, "data": (-8, False)}))
+
+
+def test_the_exporter_of_an_interface_lives_as_long_as_the_result() -> None:
+    x = interface_only(np.arange(3.0))
+    host, alive = xbridge.to_numpy(x), weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert host.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_the_buffer_that_an_interface_names_is_the_memory() -> None:
+    raw = bytearray(np.arange(4.0).tobytes())
+    words = {"version": 3, "typestr": "<f8", "shape": (2,), "strides": (-8,), "offset": 24}
+    host = xbridge.to_numpy(Exporter(__array_interface__={**words, "data": raw}))
+    assert host.tolist() == [3.0, 2.0]
+    host[1] = 7
+    assert np.frombuffer(raw)[2] == 7
+    assert not xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(raw)})).flags.writeable
+
+
+def test_the_buffer_of_an_interface_cannot_be_resized_under_the_result() -> None:
+    raw = bytearray(16)
+    x = Exporter(__array_interface__={"version": 3, "typestr": "<f8", "shape": (2,), "data": raw})
+    host = xbridge.to_numpy(x)
+    with pytest.raises(BufferError):
+        raw.extend(bytes(10**6))
+    del host
+    raw.extend(bytes(8))
+
+
+def test_an_interface_without_data_speaks_of_the_object_itself() -> None:
+    class Numbers(bytearray):
+        @property
+        def __array_interface__(self) -> dict[str, object]:
+            return {"version": 3, "typestr": "<f8", "shape": (len(self) // 8,), "data": None}
+
+        shape = (2,)
+
+    x = Numbers(np.array([1.5, 2.5]).tobytes())
+    assert xbridge.to_list(x) == [1.5, 2.5]
+
+
+# -- capsules that are used twice ----------------------------------------------------------------
+
+
+def cached(a: Any, gone: list[object]) -> Exporter:
+    """An exporter that hands out one capsule again and again, which it must not."""
+    single = a.__dlpack__()
+    gone.append(weakref.ref(a))
+    return Exporter(__dlpack__=lambda *_, **__: single, __dlpack_device__=lambda: (1, 0))
+
+
+class Owner(np.ndarray[Any, Any]):
+    """An array that can be seen to die."""
+
+
+def test_a_consumed_capsule_is_refused() -> None:
+    x = cached(np.arange(4.0).view(Owner), [])
+    np.from_dlpack(x)  # type: ignore[arg-type] # it is one, made at run time
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"was used before.*; try "):
+        xbridge.to_numpy(x)
+
+
+def test_a_capsule_in_use_has_no_other_consumer() -> None:
+    gone: list[Any] = []
+    x = cached(np.arange(4.0).view(Owner), gone)
+    host = xbridge.to_numpy(x)[1:]
+    for call in (xbridge.to_numpy, xbridge.to_list):
+        with pytest.raises(xbridge.UnsupportedArrayError, match="was used before"):
+            call(x)
+    with pytest.raises(ValueError, match="incorrect name"):
+        np.from_dlpack(x)  # type: ignore[arg-type] # it is one, made at run time
+    assert host.tolist() == [1.0, 2.0, 3.0]
+    del host
+    gc.collect()
+    assert xbridge.to_list(x) == [0.0, 1.0, 2.0, 3.0]
+    assert gone[0]() is not None
+    del x
+    gc.collect()
+    assert gone[0]() is None
+
+
+def test_a_capsule_that_is_consumed_in_use_brings_nothing_down() -> None:
+    code = """
+import gc
+import numpy as np, xbridge
+from host.test_exporters_misbehaving import cached
+
+x = cached(np.arange(1e6), [])
+host = xbridge.to_numpy(x)
+try:
+    np.from_dlpack(x)
+except ValueError:
+    print("refused")
+del x
+gc.collect()
+print(host.sum())
+"""
+    assert fresh.forked(code) == (0, ["refused", "499999500000.0"])
+
+
+# -- memory that is elsewhere --------------------------------------------------------------------
+
+
+def on_gpu(a: Any, asked: list[object] | None = None, **words: object) -> Exporter:
+    """An exporter whose memory is on a GPU, and that copies to the host when it is asked to."""
+    copied = capsule(a.copy())
+
+    def export(*, max_version: object = None, dl_device: object = None) -> object:
+        if asked is not None:
+            asked.append(dl_device)
+        if dl_device != (1, 0):
+            message = "not without a GPU"
+            raise BufferError(message)
+        return copied.__dlpack__()  # type: ignore[attr-defined] # made at run time
+
+    return Exporter(__dlpack__=export, __dlpack_device__=lambda: (2, 77), **words)
+
+
+def test_memory_on_a_gpu_moves_to_the_host_if_the_call_names_the_host() -> None:
+    asked: list[object] = []
+    x = on_gpu(A, asked)
+    host = xbridge.to_numpy(x)
+    assert (host.tolist(), asked) == (A.tolist(), [(1, 0)])
+    assert not np.shares_memory(host, A)
+    assert host.flags.writeable
+    assert xbridge.to_list(x) == A.tolist()
+    assert xbridge.asarray([x, x]).tolist() == [A.tolist()] * 2
+    with pytest.raises(xbridge.CopyError, match="try copy=None"):
+        xbridge.to_numpy(x, copy=False)
+    with pytest.raises(xbridge.DeviceError, match="on cuda:77"):
+        xbridge.shares_memory(x, x)
+
+
+def test_memory_on_a_gpu_does_not_come_to_the_host_unasked() -> None:
+    pytest.importorskip("torch")
+    asked: list[object] = []
+    x = on_gpu(A, asked)
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_backend(x, "torch"),
+        lambda: xbridge.asarray([x], backend="torch"),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.DeviceError, match="its memory is on cuda:77; try device='cpu'"):
+            call()
+    assert asked == []
+    assert xbridge.to_backend(x, "torch", device="cpu").tolist() == A.tolist()
+    assert xbridge.asarray([x], backend="torch", device="cpu").tolist() == [A.tolist()]
+
+
+def refuse(*_: object, **options: object) -> object:
+    """Export where it lies or not at all."""
+    message = "no host"
+    raise BufferError(message)
+
+
+def older(stream: object = None) -> object:
+    """Export as it was done before there was a choice of devices."""
+    return A.__dlpack__()
+
+
+@pytest.mark.parametrize(
+    "export",
+    [refuse, older, lambda **_: 1 / 0],
+    ids=["it refuses", "it is older than the question", "it fails"],
+)
+def test_an_exporter_that_cannot_copy_to_the_host_is_refused(export: Callable[..., object]) -> None:
+    for device, place in ((2, "cuda:77"), (10, "rocm:77"), (14, "DLPack device type 14")):
+        x = Exporter(__dlpack__=export, __dlpack_device__=lambda device=device: (device, 77))
+        with pytest.raises(xbridge.DeviceError, match=f"{place}; try moving it to the cpu first") as caught:
+            xbridge.to_numpy(x)
+        assert caught.value.__cause__ is not None
+
+
+def test_the_cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xbridge._engine.device_import.INDEXED", ())  # as where there is no GPU
+    interface = {"version": 3, "typestr": "<f8", "shape": (6,), "data": (1 << 40, False)}
+    for words in ({}, {"__array__": lambda: A}):
+        x = Exporter(__cuda_array_interface__=interface, **words)
+        for verb in VERBS:
+            with pytest.raises(
+                xbridge.DeviceError,
+                match="a Exporter: its memory is on a CUDA device; try moving it to the cpu first",
+            ):
+                verb(x)
+    assert xbridge.to_list(Exporter(__cuda_array_interface__=interface, **DLPACK)) == A.tolist()
+
+
+def test_the_protocols_are_trusted_in_order() -> None:
+    exports: list[dict[str, Any]] = [
+        {"__dlpack__": (A + 1).__dlpack__, "__dlpack_device__": A.__dlpack_device__},
+        {"__array_interface__": (two := A + 2).__array_interface__, "owner": two},
+        {"__array__": lambda: A + 4},
+    ]
+    for first in range(3):
+        words = {word: it for export in reversed(exports[first:]) for word, it in export.items()}
+        assert xbridge.to_list(Exporter(**words))[0] == [1.0, 2.0, 4.0][first]
+
+
+# -- numbers that are none -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "S2", "M8[D]", "m8[s]", "V3", "i4,f4"])
+def test_no_protocol_imports_items_that_are_not_numbers(dtype: str) -> None:
+    a = np.zeros(2, dtype)
+    exporters = [array_only(a), interface_only(a)]
+    for x in exporters:
+        for verb in VERBS:
+            with pytest.raises(
+                xbridge.DTypeError, match=r"it exports .*, which is not a numeric dtype; try casting"
+            ):
+                verb(x)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="; try "):
+        xbridge.to_numpy(dlpack_only(a))
+
+
+def test_an_exporter_that_claims_a_subclass_of_an_array_type_is_not_an_array() -> None:
+    x = Exporter(__array__=lambda: np.ma.masked_array(A, A > 2), __class__=np.ndarray)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="returned a MaskedArray"):
+        xbridge.to_numpy(x)
+
+
+class Unbound:
+    """A proxy of nothing: it raises whatever it is asked."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ReferenceError(name)
+
+
+class Claims:
+    """No list, whatever it says."""
+
+    __class__ = list  # type: ignore[assignment]
+
+
+class Iterated(list[Any]):
+    """It cannot be gone through."""
+
+    def __iter__(self) -> Any:
+        raise ReferenceError
+
+
+@pytest.mark.parametrize(
+    "make", [Unbound, lambda: weakref.proxy(set()), Claims, lambda: Iterated([np.ones(2)])]
+)
+def test_a_proxy_that_raises_or_names_another_class_is_refused_by_every_verb(make: Callable[[], Any]) -> None:
+    x = make()
+    calls: list[Callable[[], object]] = [
+        lambda: xbridge.to_numpy(x),
+        lambda: xbridge.asarray(x),
+        lambda: xbridge.asarray([x, np.ones(2)]),
+        lambda: xbridge.asarray([[np.ones(2)], x]),
+        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.shares_memory(np.ones(2), x),
+        lambda: xbridge.explain(x, "numpy"),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.XBridgeError, match="; try "):
+            call()
+
+
+def test_a_capsule_holds_for_as_long_as_the_interpreter() -> None:
+    code = """
+import numpy as np, xbridge
+from exporters import dlpack_only
+kept = xbridge.to_numpy(dlpack_only(np.arange(1e5)))
+import builtins
+builtins.also_kept = kept
+print(kept.sum())
+"""
+    assert fresh.forked(code) == (0, ["4999950000.0"])

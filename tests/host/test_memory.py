@@ -1,0 +1,136 @@
+"""Several threads fill host memory as one does, and shares_memory is exact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from rawmemory import overlaps, same_bits
+
+import xbridge
+from xbridge import _host
+from xbridge._host import memory
+from xbridge.testing.strategies import host_arrays
+
+if TYPE_CHECKING:
+    from rawmemory import Host
+
+EXACT: Any = -1
+"""NumPy's MAY_SHARE_EXACT, as `max_work`."""
+LITTLE: Any = 1000
+
+
+@given(host_arrays().filter(lambda array: array.ndim and array.size), st.sampled_from([1, 2, 5]))
+def test_memory_filled_by_several_threads_is_filled_all_the_same(array: Host, workers: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "LARGE", 0)
+        patch.setattr(memory, "WORKERS", workers)
+        result = _host.copy(array)
+    assert same_bits(result, array)
+    assert not overlaps(result, array)
+    assert result.strides == _host.copy(array).strides
+
+
+def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE", 0)
+    array = np.array([1e300, 1.5, -2.5])
+    assert _host.astype(array, "float32").tolist() == [np.inf, 1.5, -2.5]
+    assert _host.astype(array[1:], "int8").tolist() == [1, -2]
+
+
+@pytest.mark.parametrize("large", [0, memory.LARGE])
+def test_a_copy_is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE", large)
+    for side in (3, 200):  # less than is aligned, and more
+        array = np.asfortranarray(np.arange(float(side * side)).reshape(side, side))
+        kept, turned = _host.copy(array), _host.copy(array, "C")
+        assert kept.flags.f_contiguous
+        assert turned.flags.c_contiguous
+        assert np.array_equal(kept, array)
+        assert np.array_equal(turned, array)
+
+
+@pytest.mark.parametrize("large", [0, memory.LARGE])
+def test_a_copy_of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE", large)
+    array = np.ones((2, 2)).view(np.recarray)
+    assert type(array) is not np.ndarray
+    assert type(_host.copy(array)) is np.ndarray
+    assert type(_host.astype(array, "float32")) is np.ndarray
+
+
+def test_a_copy_of_the_least_size_that_is_aligned_is_aligned() -> None:
+    array = np.zeros(memory.ALIGNED, np.uint8)
+    copies = [_host.copy(array, "C") for _ in range(8)]
+    assert [one.ctypes.data % memory.ALIGNMENT for one in copies] == [0] * 8
+
+
+# -- shares_memory -------------------------------------------------------------------------------
+
+
+class Lie(NamedTuple):
+    """How an array lies in a buffer, in bytes."""
+
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    def over(self, buffer: Host) -> Host:
+        """Such an array."""
+        items = buffer[self.start : self.start + self.itemsize].view(f"V{self.itemsize}").reshape(())
+        return as_strided(items, self.shape, self.strides)
+
+
+@st.composite
+def lies(draw: st.DrawFn, size: int) -> Lie:
+    """Views that stay within a buffer of so many bytes: any strides, of any sign, zero too."""
+    itemsize = draw(st.sampled_from([1, 2, 4, 8, 16]))
+    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+    strides, low, high = [], 0, itemsize
+    for n in shape:
+        backend = (size - (high - low)) // max(n - 1, 1)
+        stride = draw(st.integers(-min(backend, 40), min(backend, 40)))
+        strides.append(stride)
+        low, high = low + min(0, (n - 1) * stride), high + max(0, (n - 1) * stride)
+    return Lie(draw(st.integers(-low, size - high)), shape, tuple(strides), itemsize)
+
+
+@given(lies(300), lies(300))
+def test_shares_memory_agrees_with_the_bytes_and_with_numpy(one: Lie, other: Lie) -> None:
+    buffer = np.zeros(300, np.uint8)
+    a, b = one.over(buffer), other.over(buffer)
+    shared = overlaps(a, b)
+    event(f"shared: {shared}")
+    assert np.shares_memory(a, b, max_work=EXACT) == shared
+    assert xbridge.shares_memory(a, b) == shared
+    assert xbridge.shares_memory(b, a) == shared
+
+
+# Found by a search: NumPy gives up on these after a thousand candidates.
+HARD = [
+    (Lie(1884, (3, 3, 4, 2, 4), (147, 23, 85, 44, 108), 4), Lie(2445, (4, 2, 2, 2), (36, 64, 93, 121), 8)),
+    (Lie(1685, (3, 4, 3, 4, 4), (44, 50, 139, -1, 136), 8), Lie(1723, (4, 3), (92, -51), 4)),
+    (Lie(3047, (4, 3, 4, 4), (-82, 29, -110, -109), 1), Lie(2570, (3, 2, 2), (30, 77, -57), 8)),
+    (Lie(2652, (3, 2, 3), (57, 67, 125), 4), Lie(2868, (2, 2, 2, 3, 3), (61, 54, 2, 7, 122), 2)),
+    (Lie(532, (2, 4, 4), (-121, 129, 125), 8), Lie(450, (3, 2, 4, 2), (15, -128, 119, -1), 8)),
+    (Lie(809, (4, 2, 4, 3), (-146, -39, 136, -145), 4), Lie(429, (3, 2, 3), (133, -138, 132), 2)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), HARD)
+def test_shares_memory_is_exact_where_the_solver_of_numpy_gives_up(one: Lie, other: Lie) -> None:
+    buffer = np.zeros(4000, np.uint8)
+    a, b = one.over(buffer), other.over(buffer)
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=LITTLE)
+    assert xbridge.shares_memory(a, b) == overlaps(a, b) == np.shares_memory(a, b, max_work=EXACT)
+
+
+def test_the_hard_pairs_are_of_both_kinds() -> None:
+    buffer = np.zeros(4000, np.uint8)
+    assert {overlaps(one.over(buffer), other.over(buffer)) for one, other in HARD} == {True, False}

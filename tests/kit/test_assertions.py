@@ -1,0 +1,448 @@
+"""Assertions pass where nothing is different, and can fail for every kind of difference.
+
+What they say is compared with bytes, exact fractions and writes, never with what they use themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge.backends import numpy as host
+from xbridge.testing import (
+    assert_close,
+    assert_independent,
+    assert_same,
+    assert_shares_memory,
+    assert_unchanged,
+)
+
+Host = np.ndarray[Any, np.dtype[Any]]
+
+A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def changed(value: float, at: tuple[int, int] = (1, 2)) -> Host:
+    """`A` with another value."""
+    array = A.copy()
+    array[at] = value
+    return array
+
+
+def pattern(code: int, dtype: str) -> Host:
+    """One value, by its bits."""
+    return np.array([code], f"u{np.dtype(dtype).itemsize}").view(dtype)
+
+
+def said(failure: pytest.ExceptionInfo[AssertionError]) -> list[str]:
+    """The lines of a report."""
+    return str(failure.value).splitlines()
+
+
+@pytest.fixture
+def toy(own_registry: None) -> type[Toy]:
+    """A library of a stranger, on a device of its own."""
+    elsewhere = xbridge.Device("toy:0")
+    module = make_backend(
+        array_info=lambda x: host.array_info(x.data)._replace(device=elsewhere),
+        resolve_device=lambda device, near: elsewhere if device.kind == "toy" else device,
+    )
+    xbridge.register_backend("toylib", module)
+    return Toy
+
+
+# -- the same ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        A.copy(),
+        np.asfortranarray(A),
+        np.repeat(A, 2, axis=0)[::2],
+        A[::-1].copy()[::-1],
+        A.astype(A.dtype.newbyteorder()),
+        np.frombuffer(b"-" + A.tobytes(), np.uint8)[1:].view(A.dtype).reshape(A.shape),
+    ],
+)
+def test_the_same_values_are_the_same_in_any_layout(other: Host) -> None:
+    assert assert_same(A, other) is None  # type: ignore[func-returns-value] # that is the promise
+    assert_same(other, A)
+
+
+DIFFERENT = {
+    "a value": (changed(7.0), "1 of 6 values"),
+    "the dtype": (A.astype("f4"), "dtype"),
+    "the kind": (A.astype("i8"), "dtype"),
+    "the shape": (A.reshape(3, 2), "shape"),
+    "one axis more": (A[None], "shape"),
+    "a NaN": (changed(np.nan), "1 of 6 values"),
+    "dtype and values": (changed(7.0).astype("f4"), "dtype and 1 of 6 values"),
+}
+
+
+@pytest.mark.parametrize(("other", "what"), DIFFERENT.values(), ids=DIFFERENT)
+def test_a_difference_is_shown_first(other: Host, what: str) -> None:
+    with pytest.raises(AssertionError) as failure:
+        assert_same(A, other)
+    assert said(failure)[0] == f"the arrays differ in {what}:"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "hint"),
+    [
+        (
+            pattern(0x7FC00000, "f4"),
+            pattern(0x7FC00001, "f4"),
+            "different NaNs: 0x7fc00000 and 0x7fc00001",
+        ),
+        (pattern(0x7FC00000, "f4"), pattern(0x7F800001, "f4"), "different NaNs"),
+        (pattern(0x7FC00000, "f4"), pattern(0xFFC00000, "f4"), "different NaNs"),
+        (np.array([0.0], "f4"), np.array([-0.0], "f4"), "different zeros: 0x00000000 and 0x80000000"),
+        (
+            np.array([0j], "c8"),
+            -np.array([0j], "c8"),
+            "different zeros: 0x00000000 0x00000000 and 0x80000000 0x80000000",
+        ),
+        (np.array([1 + 0j]), np.array([1 + 0j]).conj(), "different bits"),
+        (pattern(1, "?"), pattern(3, "?"), "different bits: 0x01 and 0x03"),
+    ],
+)
+def test_equal_numbers_of_different_bits_differ(one: Host, other: Host, hint: str) -> None:
+    with pytest.raises(AssertionError, match=hint):
+        assert_same(one, other)
+    assert_same(one, other, check_dtype=False)
+
+
+def test_values_that_print_the_same_are_shown_exactly() -> None:
+    with pytest.raises(AssertionError, match=r"exactly 0\.10000000149011612 and 0\.1"):
+        assert_same(np.array([0.1], "f4"), np.array([0.1]))
+
+
+def test_only_the_first_few_values_are_shown() -> None:
+    with pytest.raises(AssertionError) as failure:
+        assert_same(np.arange(100), np.arange(100) + 1)
+    assert said(failure) == [
+        "the arrays differ in 100 of 100 values:",
+        "  actual    numpy int64 array of shape (100,) on cpu",
+        "  expected  numpy int64 array of shape (100,) on cpu",
+        "  at    actual  expected",
+        "  (0,)  0       1",
+        "  (1,)  1       2",
+        "  (2,)  2       3",
+        "  (3,)  3       4",
+        "  (4,)  4       5",
+        "  and 95 more",
+    ]
+
+
+def test_library_and_device_count_unless_the_library_does_not(toy: type[Toy]) -> None:
+    one = toy(A)
+    assert_same(one, toy(A.copy()))
+    with pytest.raises(AssertionError, match="differ in backend:"):
+        assert_same(one, A)
+    assert_same(one, A, check_backend=False)
+    assert_same(A, one, check_backend=False)
+    with pytest.raises(AssertionError, match="differ in device:"):
+        assert_same(one, A, check_backend=False, check_device=True)
+    with pytest.raises(AssertionError, match="differ in backend and device:"):
+        assert_same(one, A, check_device=True)
+    with pytest.raises(AssertionError, match="1 of 6 values"):
+        assert_same(one, changed(0.0), check_backend=False)
+
+
+def test_the_device_counts_within_a_library(own_registry: None) -> None:
+    far = Toy(A)
+
+    def array_info(x: Toy) -> Any:
+        info = host.array_info(x.data)
+        return info._replace(device=xbridge.Device("toy:0")) if x is far else info
+
+    xbridge.register_backend("toylib", make_backend(array_info=array_info))
+    with pytest.raises(AssertionError, match="differ in device:"):
+        assert_same(far, Toy(A))
+    assert_same(far, Toy(A), check_device=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([3]), np.array([3.0])),
+        (np.array([3], "i1"), np.array([3], "u8")),
+        (np.array([True]), np.array([1.0])),
+        (np.array([2**53]), np.array([2.0**53])),
+        (np.array([2**64 - 2**11], "u8"), np.array([2.0**64 - 2.0**11])),
+        (np.array([-(2**63)]), np.array([-(2.0**63)])),
+        (np.array([3.0]), np.array([3 + 0j])),
+        (np.array([np.nan], "f4"), np.array([-np.nan])),
+        (np.array([np.inf], "f2"), np.array([np.inf])),
+        (np.array([-0.0]), np.array([0])),
+        (np.array([], "i4"), np.array([], "f4")),
+    ],
+)
+def test_numbers_may_be_equal_in_different_dtypes(one: Host, other: Host) -> None:
+    for a, b in ((one, other), (other, one)):
+        assert_same(a, b, check_dtype=False)
+        with pytest.raises(AssertionError, match="differ in dtype:"):
+            assert_same(a, b)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([2**53 + 1]), np.array([2.0**53])),
+        (np.array([2**63], "u8"), np.array([-(2**63)])),
+        (np.array([2**64 - 1], "u8"), np.array([2.0**64])),
+        (np.array([2**64 - 1], "u8"), np.array([-1], "i1")),
+        (np.array([3 + 1j]), np.array([3])),
+        (np.array([complex(np.nan, 1)], "c8"), np.array([complex(np.nan, 2)])),
+        (np.array([np.inf]), np.array([-np.inf], "f4")),
+        (np.array([np.nan]), np.array([0])),
+    ],
+)
+def test_numbers_are_compared_exactly(one: Host, other: Host) -> None:
+    for a, b in ((one, other), (other, one)):
+        with pytest.raises(AssertionError, match="1 of 1 values"):
+            assert_same(a, b, check_dtype=False)
+
+
+def test_shapes_may_broadcast_if_they_need_not_be_equal() -> None:
+    assert_same(np.zeros((2, 3)), np.float64(0), check_shape=False)
+    with pytest.raises(AssertionError, match="5 of 6 values"):
+        assert_same(A, np.array([2.0]), check_shape=False)
+    with pytest.raises(AssertionError, match="differ in shape:"):
+        assert_same(A, np.zeros(5), check_shape=False)
+
+
+def test_scalars_and_empty_arrays_are_arrays() -> None:
+    assert_same(np.float32(1.5), np.array(1.5, "f4"))
+    assert_same(np.zeros((0, 3)), np.ones((0, 3)))
+    with pytest.raises(AssertionError, match=r"\(\)  1\.5     2\.5"):
+        assert_same(np.float32(1.5), np.float32(2.5))
+    with pytest.raises(AssertionError, match="shape"):
+        assert_same(np.zeros((0, 3)), np.ones((3, 0)))
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], 1.0, None, "abc"])
+def test_an_object_that_is_not_an_array_is_refused_with_a_hint(wrong: object) -> None:
+    for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
+        with pytest.raises(xbridge.UnsupportedArrayError, match=r"no backend owns .* try xbridge\.asarray"):
+            check(A, wrong)
+    with pytest.raises(xbridge.UnsupportedArrayError), assert_unchanged(A, wrong):
+        pass
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        np.ma.masked_array(A, A > 3),
+        np.array(["a"]),
+        np.array(["2000"], "M8[D]"),
+        np.zeros(2, "O"),
+        np.zeros(2, np.longdouble),
+    ],
+)
+def test_an_array_that_cannot_be_read_is_refused_with_the_way_out(refused: Host) -> None:
+    for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
+        with pytest.raises(xbridge.XBridgeError, match=r"^cannot \w+ a numpy .* array: .*; try "):
+            check(refused, refused)
+
+
+WORDS = st.sampled_from(["?", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16"])
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Host, Host]:
+    """Two arrays of one dtype and shape, that hardly differ or not at all, and lie differently."""
+    dtype = np.dtype(draw(WORDS))
+    count = draw(st.integers(0, 6)) * 2
+    size = count * dtype.itemsize
+    raw = np.array(list(draw(st.binary(min_size=size, max_size=size))), np.uint8)
+    other = raw.copy()
+    if size and draw(st.booleans()):
+        other[draw(st.integers(0, size - 1))] ^= draw(st.sampled_from([1, 0x40, 0x80]))
+    one, two = (each.view(dtype).reshape(count // 2, 2) for each in (raw, other))
+    return one, np.asfortranarray(two)
+
+
+@given(pairs())
+def test_same_is_what_bytes_say(pair: tuple[Host, Host]) -> None:
+    one, other = pair
+    if one.tobytes() == other.tobytes():
+        assert_same(one, other)
+    else:
+        with pytest.raises(AssertionError, match="values"):
+            assert_same(one, other)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_the_same_as_python_says(whole: int, real: float) -> None:
+    for near in (real, float(whole)):
+        try:
+            assert_same(np.array(whole), np.array(near), check_dtype=False)
+            same = True
+        except AssertionError:
+            same = False
+        assert same == (whole == near)
+
+
+def test_assertions_hold_with_optimisation_on() -> None:
+    code = (
+        "import numpy as np; from xbridge.testing import assert_same; assert_same(np.array(1), np.array(2))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "AssertionError: the arrays differ in 1 of 1 values" in done.stderr
+
+
+# -- close ---------------------------------------------------------------------------------------
+
+TOLERANCES = {
+    "float64": (1e-7, 1e-7),
+    "float32": (1.3e-6, 1e-5),
+    "float16": (1e-3, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_the_tolerance_fits_the_dtype(dtype: str) -> None:
+    rtol, atol = TOLERANCES[dtype]
+    expected = np.array([1.0, 100.0], dtype)
+    step = np.array(atol + rtol * np.array([1.0, 100.0]))
+    assert_close((expected + 0.8 * step).astype(dtype), expected)
+    with pytest.raises(AssertionError, match="2 of 2 values"):
+        assert_close((expected + 2 * step).astype(dtype), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "steps"),
+    [
+        ("bfloat16", 2),
+        ("float8_e4m3fn", 1),
+        ("float8_e5m2", 1),
+        ("float8_e4m3fnuz", 1),
+        ("float8_e5m2fnuz", 1),
+        ("float8_e8m0fnu", 0),
+    ],
+)
+def test_a_coarse_dtype_is_close_within_a_few_steps(dtype: str, steps: int) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    code = f"u{np.dtype(getattr(ml_dtypes, dtype)).itemsize}"
+    one = int(np.array(1, getattr(ml_dtypes, dtype)).view(code))
+
+    def above_one(steps: int) -> Host:
+        return np.array([one + steps], code).view(getattr(ml_dtypes, dtype))
+
+    assert_close(above_one(steps), above_one(0))
+    with pytest.raises(AssertionError, match="1 of 1 values"):
+        assert_close(above_one(steps + 1), above_one(0))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64"])
+def test_whole_numbers_are_close_when_equal(dtype: str) -> None:
+    ones = np.ones(3, dtype)
+    assert_close(ones, ones.copy())
+    with pytest.raises(AssertionError, match="3 of 3 values"):
+        assert_close(ones, np.zeros(3, dtype))
+    assert_close(ones, np.zeros(3, dtype), atol=1)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_large_integers_are_distinguished(dtype: str) -> None:
+    for base in (2**53, 2**62, 2**63 - 2):
+        one, other = np.array([base], dtype), np.array([base + 1], dtype)
+        with pytest.raises(AssertionError, match=r"largest absolute error: 1\.0"):
+            assert_close(one, other)
+        with pytest.raises(AssertionError):
+            assert_close(one, other, atol=0.99)
+        assert_close(one, other, atol=1)
+        assert_close(other, one, rtol=2.0**-52)
+
+
+def test_infinities_are_close_to_themselves_alone() -> None:
+    inf, big = np.array([np.inf]), np.array([1e308])
+    assert_close(inf, inf.copy())
+    assert_close(inf, inf.copy(), rtol=0, atol=0)
+    assert_close(np.array([complex(np.inf, 1)]), np.array([complex(np.inf, 1)]))
+    for one, other in ((inf, -inf), (inf, big), (big, inf), (inf, inf * np.nan), (big, -big)):
+        with pytest.raises(AssertionError):
+            assert_close(one, other, rtol=0.5, atol=1e300)
+    with pytest.raises(AssertionError):
+        assert_close(np.array([complex(np.inf, 1)]), np.array([complex(np.inf, 2)]), atol=1)
+
+
+def test_a_nan_is_close_to_a_nan_if_asked() -> None:
+    nan, one = np.array([np.nan]), np.array([1.0])
+    assert_close(nan, -nan)
+    assert_close(np.array([complex(np.nan, 1)]), np.array([complex(np.nan, 2)]))
+    for a, b in ((nan, one), (one, nan)):
+        with pytest.raises(AssertionError, match="largest absolute error: nan"):
+            assert_close(a, b)
+    with pytest.raises(AssertionError, match="equal_nan=False") as failure:
+        assert_close(nan, nan, equal_nan=False)
+    assert said(failure)[4] == "  (0,)  nan     nan"
+
+
+def test_close_arrays_have_one_shape_dtype_library_and_device(toy: type[Toy]) -> None:
+    assert_close(np.zeros((0, 2)), np.ones((0, 2)))
+    with pytest.raises(AssertionError, match="shape"):
+        assert_close(np.zeros(3), np.zeros((1, 3)))
+    with pytest.raises(AssertionError, match="dtype"):
+        assert_close(np.zeros(3), np.zeros(3, "f4"))
+    assert_close(np.full(3, 1.000001), np.ones(3, "f4"), check_dtype=False)
+    with pytest.raises(AssertionError, match="backend"):
+        assert_close(toy(A), A)
+    assert_close(toy(A), A, check_backend=False)
+    with pytest.raises(AssertionError, match="device"):
+        assert_close(toy(A), A, check_backend=False, check_device=True)
+
+
+def test_the_largest_errors_are_shown() -> None:
+    with pytest.raises(AssertionError) as failure:
+        assert_close(np.array([1.5, 100.0, 0.0, np.nan]), np.array([1.0, 101.0, 0.0, np.nan]), atol=0.1)
+    assert said(failure)[3:] == [
+        "  at    actual  expected",
+        "  (0,)  1.5     1.0",
+        "  (1,)  100.0   101.0",
+        "  allowed: 0.1 + 1e-07 * abs(expected), equal_nan=True",
+        "  largest absolute error: 1.0 at (1,)",
+        "  largest relative error: 0.5 at (0,)",
+    ]
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf, 10**400, "x", [1], 1j, np.ones(2)])
+def test_a_tolerance_that_is_none_is_refused(tolerance: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match="cannot compare with rtol"):
+        assert_close(A, A, rtol=tolerance)
+    with pytest.raises(xbridge.OptionError, match="cannot compare with atol"):
+        assert_close(A, A, atol=tolerance)
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(-1e30, 1e30)
+
+
+@given(NUMBERS, NUMBERS, st.sampled_from([0.0, 1e-12, 0.5, 1.0]))
+def test_close_is_what_fractions_say(one: float, other: float, rtol: float) -> None:
+    error, allowed = abs(Fraction(one) - Fraction(other)), Fraction(rtol) * abs(Fraction(other))
+    if error == 0 or error < allowed * Fraction(0.999):
+        assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)
+    elif error > allowed * Fraction(1.001):
+        with pytest.raises(AssertionError):
+            assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)

@@ -1,0 +1,289 @@
+"""Shared memory, round trips and changes are told, whatever the library.
+
+What is shared is compared with what a write through one array does to the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge._core.devices import CPU
+from xbridge.backends import numpy as host
+from xbridge.testing import (
+    _addresses,
+    assert_independent,
+    assert_roundtrip,
+    assert_shares_memory,
+    assert_unchanged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import ArrayInfo
+
+Host = np.ndarray[Any, np.dtype[Any]]
+
+A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def said(failure: pytest.ExceptionInfo[AssertionError]) -> list[str]:
+    """The lines of a report."""
+    return str(failure.value).splitlines()
+
+
+@pytest.fixture
+def toy(own_registry: None) -> type[Toy]:
+    """A library of a stranger."""
+    xbridge.register_backend("toylib", make_backend())
+    return Toy
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def shared(a: Any, b: Any) -> bool:
+    """What one assertion says; the other must say the opposite."""
+    try:
+        assert_independent(a, b)
+    except AssertionError:
+        assert_shares_memory(a, b)
+        return True
+    with pytest.raises(AssertionError, match=r"no memory in common:\n  numpy .*: bytes 0x"):
+        assert_shares_memory(a, b)
+    return False
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[Host, Host, Host]:
+    """Memory, and two arrays in it."""
+    memory = np.zeros(400, np.uint8)
+
+    def window() -> Host:
+        shape = draw(st.lists(st.integers(0, 4), max_size=3).map(tuple))
+        strides = [draw(st.integers(-20, 20)) for _ in shape]
+        dtype = draw(st.sampled_from(["u1", "u2", "u4"]))
+        return as_strided(memory[200 + draw(st.integers(-30, 30)) :][:8].view(dtype)[:1], shape, strides)
+
+    return memory, window(), window()
+
+
+@given(windows())
+def test_memory_is_shared_where_a_write_is_seen(drawn: tuple[Host, Host, Host]) -> None:
+    memory, a, b = drawn
+    seen = shared(a, b)
+    a.view(f"u{a.itemsize}")[...] = np.iinfo(f"u{a.itemsize}").max
+    assert memory.any() == bool(a.size)
+    assert seen == bool(b.any())
+
+
+def test_views_share_memory_and_copies_do_not() -> None:
+    assert shared(A, A)
+    assert shared(A, A.T[::-1])
+    assert shared(A, A.view("u1"))
+    assert not shared(A, A.copy())
+    assert not shared(A[:, 0], A[:, 1])
+    assert not shared(A[:0], A)
+    assert not shared(A[0, 0], A)
+    assert not shared(np.float64(1), np.float64(1))
+
+
+def test_memory_is_shared_across_libraries(toy: type[Toy]) -> None:
+    assert shared(A, toy(A[1:]))
+    assert not shared(A, toy(A.copy()))
+
+
+@pytest.mark.parametrize("apart", [8, 14])
+def test_memory_is_compared_where_the_solver_gives_up(apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = np.zeros(4000, np.uint8)
+    a = as_strided(memory[:8], (4, 4, 4), (143, 94, 86))
+    b = as_strided(memory[apart : apart + 8], (3, 4, 4), (143, 94, 86))
+    said = shared(a, b)
+    monkeypatch.setattr(_addresses, "WORK", 0)
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(a, b, max_work=0)
+    assert shared(a, b) == said == bool(np.intersect1d(touched(a), touched(b)).size)
+
+
+def touched(a: Host) -> Host:
+    """Where the bytes of an array lie."""
+    places = [
+        a.ctypes.data + sum(i * s for i, s in zip(index, a.strides, strict=True))
+        for index in np.ndindex(a.shape)
+    ]
+    return np.array(places)
+
+
+# -- there and back ------------------------------------------------------------------------------
+
+
+def test_a_faithful_library_passes(toy: type[Toy]) -> None:
+    for array in (A, A.T, np.array([np.nan, -0.0]), np.zeros((0, 2), "i1"), np.float64(2)):
+        assert_roundtrip(array, "toylib")
+        assert_roundtrip(array, "numpy")
+        assert_roundtrip(Toy(np.asarray(array)), "numpy", copy=True)
+
+
+WAYS = {
+    "a value": ({"from_numpy": lambda a: Toy(a + 1)}, "on the way to toylib:", "values"),
+    "the sign of zero": ({"from_numpy": lambda a: Toy(a + 0.0)}, "on the way to toylib:", "zeros"),
+    "the dtype": ({"from_numpy": lambda a: Toy(a.astype("f4"))}, "on the way to toylib:", "dtype"),
+    "the shape": ({"from_numpy": lambda a: Toy(a.T)}, "on the way to toylib:", "shape"),
+    "a value on the way back": ({"to_numpy": lambda x: x.data + 1}, "on the way back from toylib:", "values"),
+    "the shape on the way back": ({"to_numpy": lambda x: x.data.T}, "on the way back from toylib:", "shape"),
+}
+
+
+@pytest.mark.parametrize(("fault", "way", "what"), WAYS.values(), ids=WAYS)
+def test_a_lossy_library_is_reported_with_the_direction(
+    own_registry: None, fault: dict[str, Any], way: str, what: str
+) -> None:
+    xbridge.register_backend("toylib", make_backend(**fault))
+    with pytest.raises(AssertionError, match=what) as failure:
+        assert_roundtrip(-0.0 * A, "toylib")
+    assert said(failure)[0] == way
+
+
+ELSEWHERE = xbridge.Device("toy:0")
+
+
+def placed(**changes: Any) -> Toy:
+    """A toy on a device; `changes` replace verbs of its library, where each toy knows where it is."""
+
+    def array_info(x: Toy) -> ArrayInfo:
+        return host.array_info(x.data)._replace(device=getattr(x, "place", CPU))
+
+    def move(x: Toy, device: xbridge.Device) -> Toy:
+        y = Toy(x.data.copy())
+        vars(y)["place"] = device
+        return y
+
+    def resolve_device(device: xbridge.Device, near: xbridge.Device) -> xbridge.Device:
+        return device
+
+    verbs = {"array_info": array_info, "to_device": move, "resolve_device": resolve_device, **changes}
+    xbridge.register_backend("toylib", make_backend(devices=lambda: (CPU, ELSEWHERE), **verbs))
+    return move(Toy(A), ELSEWHERE)
+
+
+def test_a_host_library_may_have_an_array_of_a_device_for_a_while(own_registry: None) -> None:
+    assert_roundtrip(placed(), "numpy")
+    assert_roundtrip(A, "toylib", device=ELSEWHERE)
+
+
+def test_a_device_lost_on_the_way_back_is_reported(own_registry: None) -> None:
+    toy = placed(to_device=lambda x, device: Toy(x.data.copy()))
+    with pytest.raises(AssertionError, match=r"^on the way back from numpy:\nthe arrays differ in device:"):
+        assert_roundtrip(toy, "numpy")
+
+
+def test_a_device_lost_on_the_way_there_is_reported(own_registry: None) -> None:
+    xbridge.register_backend(
+        "toylib",
+        make_backend(
+            array_info=lambda x: host.array_info(x.data)._replace(device=ELSEWHERE), devices=lambda: (CPU,)
+        ),
+    )
+    with pytest.raises(AssertionError, match=r"^on the way to toylib:\nthe arrays differ in device:"):
+        assert_roundtrip(A, "toylib")
+
+
+def test_both_ways_keep_to_the_options(toy: type[Toy]) -> None:
+    xbridge.to_backend(toy(A), "numpy", copy=False)
+    with pytest.raises(xbridge.CopyError):
+        assert_roundtrip(toy(A), "numpy", copy=False)
+
+
+def test_a_refused_conversion_stays_a_refusal() -> None:
+    with pytest.raises(xbridge.UnknownBackendError):
+        assert_roundtrip(A, "nolib")
+    with pytest.raises(xbridge.DeviceError):
+        assert_roundtrip(A, "numpy", device="cuda")
+
+
+# -- unchanged -----------------------------------------------------------------------------------
+
+
+def set_value(a: Host) -> None:
+    a[1, 1] = 7.0
+
+
+def swap_bytes(a: Host) -> None:
+    a[...] = 0
+    a.dtype = a.dtype.newbyteorder()  # type: ignore[misc] # it can be set
+
+
+def set_shape(a: Host) -> None:
+    a.resize((3, 2), refcheck=False)
+
+
+def lock(a: Host) -> None:
+    a.flags.writeable = False
+
+
+CHANGES = {
+    "a value": (set_value, r"1 of 6 values:\n"),
+    "the shape": (set_shape, r"shape: \(2, 3\) became \(3, 2\)\n"),
+    "the byte order": (swap_bytes, r"native_byteorder: True became False\n"),
+    "the flags": (lock, r"writable: True became False\n  flags: "),
+}
+
+
+def changes(a: Host, change: Callable[[Host], None], error: Exception) -> None:
+    change(a)
+    raise error
+
+
+@pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
+def test_a_change_is_reported(change: Callable[[Host], None], what: str) -> None:
+    array = A.copy()
+    with pytest.raises(AssertionError, match=rf"^array 1 was changed:\n.*{what}"), assert_unchanged(A, array):
+        change(array)
+
+
+def test_a_value_that_comes_back_was_never_gone() -> None:
+    array = A.copy()
+    with assert_unchanged(array) as nothing:
+        array[0] += 1
+        array[0] -= 1
+    assert nothing is None
+
+
+def test_every_array_that_was_changed_is_reported() -> None:
+    arrays = [A.copy(), A.copy(), A.copy()]
+    with pytest.raises(AssertionError) as failure, assert_unchanged(*arrays):
+        arrays[0][...] = arrays[2][...] = 0
+    assert [line for line in said(failure) if "was changed" in line] == [
+        "array 0 was changed:",
+        "array 2 was changed:",
+    ]
+
+
+def test_scalars_never_change() -> None:
+    with assert_unchanged(np.float64(1), A[0, 0]):
+        pass
+
+
+def test_an_exception_of_the_block_goes_on_as_it_is() -> None:
+    error, array = ValueError("no"), A.copy()
+    with pytest.raises(ValueError) as failure, assert_unchanged(array):
+        changes(array, np.sum, error)
+    assert failure.value is error
+    assert not hasattr(error, "__notes__")
+
+
+def test_an_exception_of_the_block_takes_the_report_along() -> None:
+    error, array = ValueError("no"), A.copy()
+    with pytest.raises(ValueError) as failure, assert_unchanged(array):
+        changes(array, set_value, error)
+    assert failure.value is error
+    assert error.__context__ is None
+    assert error.__notes__[0].startswith("array 0 was changed:\nthe arrays differ in 1 of 6 values:")

@@ -1,0 +1,212 @@
+"""Assertions about tensors: pending operations, coarse dtypes, history and the traces of a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing import (
+    assert_close,
+    assert_independent,
+    assert_roundtrip,
+    assert_same,
+    assert_shares_memory,
+    assert_unchanged,
+)
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+Z = np.array([1 + 2j, complex(-0.0, 0.0), complex(np.nan, np.inf)])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "values"),
+    [
+        (torch.from_numpy(Z), Z),
+        (torch.from_numpy(Z).conj(), Z.conj()),
+        (torch.from_numpy(Z).conj().imag, -Z.imag),
+        (torch.from_numpy(Z)[::2], Z[::2]),
+        (torch.ones(1).expand(3), np.ones(3, "f4")),
+        (torch.ones(3, requires_grad=True), np.ones(3, "f4")),
+        (torch.tensor(1.5), np.float32(1.5)),
+    ],
+)
+def test_a_tensor_is_the_same_as_its_values(tensor: Tensor, values: np.ndarray) -> None:
+    assert_same(tensor, values, check_backend=False)
+    assert_same(values, tensor, check_backend=False)
+    with pytest.raises(AssertionError, match="differ in backend:"):
+        assert_same(tensor, values)
+    with pytest.raises(AssertionError, match="values"):
+        assert_same(tensor, -values, check_backend=False)
+
+
+def test_requires_grad_is_compared_only_if_the_caller_asks() -> None:
+    leaf, plain = torch.ones(3, requires_grad=True), torch.ones(3)
+    assert_same(leaf, plain)
+    assert_same(leaf, leaf * 1, check_grad=True)
+    with pytest.raises(AssertionError, match=r"differ in grad:\n.*on cpu, requires grad\n"):
+        assert_same(leaf, plain, check_grad=True)
+
+
+def test_coarse_values_are_compared_bit_by_bit_and_shown() -> None:
+    one, other = torch.tensor([1.0, 0.0]).bfloat16(), torch.tensor([1.0, -0.0]).bfloat16()
+    with pytest.raises(AssertionError, match=r"\(1,\)  0 +-0 +different zeros: 0x0000 and 0x8000"):
+        assert_same(one, other)
+    assert_close(one, other)
+    assert_close(one * 1.01, one, check_dtype=True)
+    with pytest.raises(AssertionError, match="largest relative error"):
+        assert_close(one * 1.05, one)
+    assert_same(one, np.array([1, 0]), check_backend=False, check_dtype=False)
+
+
+@given(st.lists(st.integers(0, 0xFFFF) | st.sampled_from([0, 0x8000, 0x7FC0]), min_size=2, max_size=2))
+def test_the_same_is_what_bits_say(codes: list[int]) -> None:
+    one, other = (torch.tensor([code]).to(torch.uint16).view(torch.bfloat16) for code in codes)
+    if codes[0] == codes[1]:
+        assert_same(one, other)
+    else:
+        with pytest.raises(AssertionError, match="1 of 1 values"):
+            assert_same(one, other)
+
+
+def test_the_last_bits_of_torchs_integers_count() -> None:
+    with pytest.raises(AssertionError, match=r"largest absolute error: 1\.0"):
+        assert_close(torch.tensor([2**53 + 1]), torch.tensor([2**53]))
+    top = torch.tensor([2**63 - 1])
+    with pytest.raises(AssertionError):
+        assert_same(top, np.array([2.0**63]), check_dtype=False, check_backend=False)
+
+
+def test_memory_is_shared_across_libraries() -> None:
+    a = np.zeros(6, np.float32)
+    t = torch.from_numpy(a)
+    assert_shares_memory(a, t)
+    assert_shares_memory(t[4:], a[::2])
+    assert_shares_memory(t.requires_grad_()[1:], a)
+    assert_independent(t[::2], a[1::2])
+    assert_independent(t, t.clone())
+    assert_independent(t[:0], a)
+    with pytest.raises(AssertionError, match=r"memory in common:\n  torch float32 .*\n  numpy float32 "):
+        assert_independent(t, a)
+    with pytest.raises(AssertionError, match="no memory in common"):
+        assert_shares_memory(t, a.copy())
+
+
+@pytest.mark.parametrize("refused", [torch.zeros(2, device="meta"), torch.eye(2).to_sparse()])
+def test_a_tensor_without_memory_is_refused(refused: Tensor) -> None:
+    for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
+        with pytest.raises(
+            xbridge.UnsupportedArrayError, match=r"^cannot \w+ a torch float32 array: .*; try "
+        ):
+            check(refused, refused)
+
+
+def test_torch_brings_everything_back() -> None:
+    for array in (Z, np.arange(6.0).reshape(2, 3)[::-1], np.zeros((0, 2), "u2"), np.float32(1)):
+        assert_roundtrip(array, "torch")
+        assert_roundtrip(array, "torch", copy=True)
+    for tensor in (torch.ones(3).bfloat16(), torch.ones(2, requires_grad=True), torch.ones(2).expand(3, 2)):
+        assert_roundtrip(tensor, "numpy")
+        assert_roundtrip(tensor, "torch", grad="keep")
+    with pytest.raises(xbridge.GradientError):
+        assert_roundtrip(torch.ones(2, requires_grad=True), "numpy", grad="keep")
+    with pytest.raises(xbridge.CopyError):
+        assert_roundtrip(np.arange(3)[::-1], "torch", copy=False)
+
+
+def test_an_operation_of_torch_on_the_way_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
+    with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
+        assert_roundtrip(np.array([np.nan]), "torch", copy=True)
+
+
+def swap(t: Tensor) -> None:
+    t.data = torch.ones(3)
+
+
+def free(t: Tensor) -> None:
+    t.untyped_storage().resize_(0)
+
+
+CHANGES = {
+    "a value": (lambda t: t[0].fill_(2), r"version: 0 became 1\nthe arrays differ in 1 of 3 values:"),
+    "a write of the same value": (lambda t: t.mul_(1), "version: 0 became 1$"),
+    "the memory": (swap, r"address: \d+ became \d+$"),
+    "requires_grad": (lambda t: t.requires_grad_(), "requires_grad: False became True"),
+    "the strides": (lambda t: t.as_strided_((3,), (0,)), r"strides: \(4,\) became \(0,\)"),
+    "the shape": (lambda t: t.resize_(1), r"differ in shape:"),
+    "the storage": (free, "cannot look at the memory of a torch tensor: its storage was freed"),
+}
+
+
+@pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
+def test_a_change_of_a_tensor_is_reported(change: Callable[[Tensor], object], what: str) -> None:
+    tensor = torch.ones(3)
+    with (
+        pytest.raises(AssertionError, match=rf"(?s)^array 0 was changed:\n.*{what}"),
+        assert_unchanged(tensor),
+    ):
+        change(tensor)
+
+
+def test_another_history_is_a_change() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    result = leaf * 2
+    with pytest.raises(AssertionError, match=r"grad_fn: .*Mul.* became .*Add"), assert_unchanged(result):
+        result.add_(0)
+
+
+def _renew(leaf: Tensor) -> None:
+    leaf.grad = None
+    torch.autograd.backward((leaf * 2).sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda leaf: (leaf * 2).sum().backward(),
+            "the one at .*, written 0 times became .*, written 1 times",
+        ),
+        (_renew, "the one at .* became the one at "),
+        (lambda leaf: setattr(leaf, "grad", None), "the one at .* became None"),
+    ],
+    ids=["added to", "renewed", "gone"],
+)
+def test_another_gradient_is_a_change(change: Callable[[Tensor], None], told: str) -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    (leaf * 2).sum().backward()
+    with pytest.raises(AssertionError, match=f"grad: {told}"), assert_unchanged(leaf):
+        change(leaf)
+
+
+def test_a_first_gradient_is_a_change_where_it_is_kept() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    inner, passing = leaf * 2, leaf * 2
+    inner.retain_grad()
+    for kept in (leaf, inner):
+        with pytest.raises(AssertionError, match="grad: None became the one at "), assert_unchanged(kept):
+            (inner + passing).sum().backward(retain_graph=True)
+        leaf.grad = inner.grad = None
+    with assert_unchanged(passing):
+        passing.sum().backward()
+
+
+def test_what_only_reads_changes_nothing() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+    with torch.inference_mode():
+        inference = torch.ones(3)
+    with assert_unchanged(leaf, leaf * 2, leaf.detach().conj(), inference, torch.ones(3).bfloat16()):
+        (leaf * 2).sum()
+        xbridge.to_numpy(leaf)

@@ -1,0 +1,61 @@
+"""The conformance suite bites: a backend without a fault passes, and every planted fault is noticed.
+
+Each fault is tried alone, by the test that promises what it breaks. It counts as noticed if that test ran,
+and failed: an error on the way to it does not count.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kit_toy_faults_memory import FAULTS as MEMORY
+from kit_toy_faults_module import FAULTS as MODULE
+from kit_toy_faults_places import FAULTS as PLACES
+from kit_toy_faults_values import FAULTS as VALUES
+from kit_toy_suite import every_dtype, few_examples, register, run
+
+import xbridge
+from xbridge.testing import conformance
+
+__all__ = ["every_dtype", "few_examples"]
+
+pytestmark = pytest.mark.usefixtures("own_registry", "few_examples", "every_dtype")
+
+FAULTS = {
+    fault: (test, changes)
+    for area in (VALUES, MEMORY, PLACES, MODULE)
+    for test, faults in area.items()
+    for fault, changes in faults.items()
+}
+"""What is wrong -> the test that must notice it, and the words to plant."""
+
+
+RAISED: dict[str, type[Exception]] = {
+    "the hot path raises in doubt": ValueError,
+    "the hot path raises for what must not leave": TypeError,
+    "memory of the host is held forever": BufferError,
+    "an unknown device is a KeyError": KeyError,
+    "a dtype object of NumPy is an error": TypeError,
+    "a refusal is raised": TypeError,
+    "what must not leave is not described": KeyError,
+}
+"""Where a test fails by what the faulty backend raises, and not by a check or a refusal."""
+
+
+def test_a_backend_without_a_fault_passes() -> None:
+    register("tiles")
+    reports = run("tiles")
+    assert reports.failed == {}
+    assert reports.astray == {}
+    assert {test for test, _ in FAULTS.values()} <= set(reports.passed)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed(fault: str) -> None:
+    test, changes = FAULTS[fault]
+    name = f"tiles-{list(FAULTS).index(fault)}"
+    register(name, **changes)
+    reports = run(name, "-k", test, where=vars(conformance)[test].__module__)
+    assert reports.astray == {}
+    assert list(reports.failed) == [test], f"passed: {reports.passed}"
+    expected = RAISED.get(fault, (AssertionError, xbridge.XBridgeError, pytest.fail.Exception))
+    assert issubclass(reports.raised.get(test, AssertionError), expected), reports.failed[test]

@@ -1,0 +1,266 @@
+"""What arrays hold that the test kit draws, and what is left of it in an example that a person reads."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from fractions import Fraction
+from importlib.util import find_spec
+from runpy import run_path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from drawing import drawn, least
+from hypothesis import Verbosity, given, settings
+from hypothesis import strategies as st
+from strategies import HOST_DTYPES, host_dtype
+
+import xbridge
+from xbridge._core.dtypes import DTYPES, category
+from xbridge.testing.strategies import (
+    arrays,
+    dtypes,
+    host_arrays,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rawmemory import Host
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def patterns(word: str) -> set[int]:
+    """Every bit pattern that is drawn of a dtype, part by part."""
+    part = host_dtype(word).itemsize // (2 if category(word) == "complex" else 1)
+    some = drawn(host_arrays(dtypes=word, shapes=(200,), layouts="C", writable=True), 200)
+    return {code for x in some for code in x.reshape(-1).view(f"u{part}").tolist()}
+
+
+@pytest.mark.parametrize("word", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_floating_contents_have_zeros_infinities_nans_and_subnormals(word: str) -> None:
+    part = host_dtype(word).type(0).real.dtype
+    code = f"u{part.itemsize}"
+    info = np.finfo(part)
+    wanted = np.array(
+        [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, info.max, info.tiny, info.smallest_subnormal], part
+    )
+    found = patterns(word)
+    assert set(wanted.view(code).tolist()) <= found
+    infinity = int(np.array(np.inf, part).view(code))
+    assert infinity + 1 in found, "a signalling NaN"
+    numbers = np.array(sorted(found), code).view(part)
+    assert np.isnan(numbers).sum() > 3, "payloads"
+
+
+@pytest.mark.parametrize("word", [word for word in DTYPES if category(word) == "int"])
+def test_integer_contents_reach_both_ends(word: str) -> None:
+    info = np.iinfo(word)
+    ends = np.array([info.min, info.min + 1, 0, 1, info.max - 1, info.max], word)
+    assert set(ends.view(f"u{ends.itemsize}").tolist()) <= patterns(word)
+
+
+def test_truth_values_are_nothing_else() -> None:
+    assert patterns("bool") == {0, 1}
+
+
+@pytest.mark.parametrize("word", [word for word in HOST_DTYPES if word.startswith("float8")])
+def test_all_patterns_of_a_byte_are_drawn(word: str) -> None:
+    assert patterns(word) == set(range(256))
+
+
+@pytest.mark.parametrize("word", [word for word in HOST_DTYPES if DTYPES[word].bits == 16])
+def test_two_bytes_take_patterns_from_everywhere(word: str) -> None:
+    assert {code >> 8 for code in patterns(word)} == set(range(256))
+
+
+def test_contents_do_not_repeat_so_that_each_position_shows() -> None:
+    some = drawn(host_arrays(dtypes="int64", shapes=(3, 4), layouts="C"), 200)
+    assert sum(np.unique(x).size > 10 for x in some) > 20
+
+
+@given(st.data())
+def test_every_element_is_between_the_bounds(data: st.DataObject) -> None:
+    word = data.draw(dtypes("numpy"))
+    low, high = data.draw(st.sampled_from([(0, 1), (1, 4), (0, 0), (-8, 8), (0.5, 2), (-128, 127)]))
+    try:
+        strategy = host_arrays(dtypes=word, elements=(low, high))
+    except xbridge.DTypeError:
+        return
+    x = data.draw(strategy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wide = x.astype("complex128")
+    for part in (wide.real, wide.imag) if category(word) == "complex" else (wide.real,):
+        assert ((low <= part) & (part <= high)).all()
+
+
+def test_bounds_are_reached_at_both_ends_and_in_every_width() -> None:
+    for word, low, high in (
+        ("int64", -(2**63), 2**63 - 1),
+        ("uint64", 0, 2**64 - 1),
+        ("int8", -3, 120),
+        ("float64", -1e308, 1e308),
+        ("float32", 0.5, 2.5),
+    ):
+        found = {
+            n for x in drawn(host_arrays(dtypes=word, elements=(low, high))) for n in x.reshape(-1).tolist()
+        }
+        assert {low, high} <= found
+        assert min(found) == low
+        assert max(found) == high
+        assert len(found) > 30
+
+
+def test_bounds_may_be_scalars_of_numpy() -> None:
+    most = np.finfo("float32").max
+    for low, high in ((np.float32(0), np.float64(1)), (np.int64(-3), np.uint8(4)), (-most, most)):
+        found = np.concatenate(drawn(host_arrays(dtypes="float32", shapes=3, elements=(low, high))))
+        assert (found.min(), found.max()) == (low, high)
+
+
+def test_bounds_leave_only_the_dtypes_that_have_them() -> None:
+    words = {x.dtype.name for x in drawn(host_arrays(elements=(-2, 0.5)))}
+    assert {"float64", "float32", "complex64"} <= words
+    assert not words & {"bool", "int8", "uint8", "float8_e8m0fnu"}
+
+
+@given(
+    host_arrays(dtypes=st.sampled_from(["float64", "float32"]), elements=st.sampled_from([0.5, 2.0, np.nan]))
+)
+def test_every_element_comes_from_the_strategy(x: Host) -> None:
+    assert (np.isin(x, [0.5, 2.0]) | np.isnan(x)).all()
+
+
+def test_a_numpy_scalar_of_the_dtype_is_laid_bit_for_bit() -> None:
+    signalling = np.array([0x7F800001], "u4").view("f4")[0]
+    x = least(host_arrays(dtypes="float32", shapes=(20,), elements=st.just(signalling)))
+    assert set(x.view("u4").tolist()) == {0x7F800001}
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("float32", 0.1),
+        ("int8", 300),
+        ("int8", 0.5),
+        ("uint8", -1),
+        ("bool", 2),
+        ("int64", 2**70),
+        ("float64", 2**53 + 1),
+        ("float64", 1j),
+        ("float64", "one"),
+        ("float64", [1.0, 2.0]),
+        ("float64", None),
+    ],
+)
+def test_an_element_that_is_not_of_the_dtype_is_named(word: str, number: object) -> None:
+    with pytest.raises(xbridge.DTypeError) as caught:
+        least(host_arrays(dtypes=word, shapes=(2,), elements=st.just(number)))
+    assert str(caught.value).startswith(f"cannot put the element {number!r} into an array of {word}: ")
+    assert "try dtypes=" in str(caught.value)
+
+
+def test_elements_of_every_kind_of_number_are_taken_where_they_are_exact() -> None:
+    for word, number in (("float64", Fraction(1, 2)), ("complex64", 1 + 2j), ("bool", True), ("uint8", 7.0)):
+        assert least(host_arrays(dtypes=word, shapes=(), elements=st.just(number))).item() == number
+
+
+# -- shrinking -----------------------------------------------------------------------------------
+
+
+def test_the_simplest_array_is_zero() -> None:
+    x = least(arrays("numpy"))
+    assert (x.shape, x.dtype, x.item()) == ((), np.float64, 0.0)
+    assert x.flags.carray
+
+
+SPECIAL: dict[str, Callable[[Host], object]] = {
+    "nan": lambda x: np.isnan(x).any(),
+    "inf": lambda x: np.isinf(x).any(),
+    "-0": lambda x: (np.signbit(x) & (x == 0)).any(),
+    "large": lambda x: (x > 1e30).any(),
+    "subnormal": lambda x: ((x != 0) & (abs(x) < 1e-310)).any(),
+}
+ANY = {**SPECIAL, "some size": lambda x: ((x > 1e30) & (x < 1e60)).any()}
+
+
+@pytest.mark.parametrize("such", ANY.values(), ids=ANY)
+def test_one_element_among_zeros_is_left_of_what_needs_one(such: Callable[[Host], object]) -> None:
+    x = least(arrays("numpy", dtypes="float64", shapes=(3, 4)), such)
+    assert np.count_nonzero(x.view("u8")) == 1
+    assert x.flags.carray
+
+
+@pytest.mark.parametrize("such", SPECIAL.values(), ids=SPECIAL)
+def test_one_element_is_left_where_the_shape_is_free_too(such: Callable[[Host], object]) -> None:
+    free = least(arrays("numpy", dtypes=dtypes("numpy", kinds="float")), lambda x: such(x.astype("f8")))
+    assert free.size == 1
+
+
+def test_what_needs_an_axis_or_a_stride_gets_the_shortest() -> None:
+    assert least(arrays("numpy"), lambda x: x.ndim == 3).shape == (1, 1, 1)
+    x = least(arrays("numpy"), lambda x: any(stride < 0 for stride in x.strides) and x.size)
+    assert (x.shape, x.tolist()) == ((2,), [0, 0])
+    assert least(arrays("numpy"), lambda x: not x.flags.writeable).shape == ()
+
+
+def test_what_needs_every_element_counts_or_repeats() -> None:
+    x = least(arrays("numpy", dtypes="float64", shapes=(2, 3)), lambda x: x.all())
+    assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
+    x = least(arrays("numpy", dtypes="int8", shapes=(2, 3), elements=st.integers(-9, 9)), lambda x: x.all())
+    assert x.tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_what_needs_several_numbers_gets_readable_ones() -> None:
+    x = least(arrays("numpy", dtypes="float64", shapes=(4,), elements=(-9, 9)), lambda x: x.sum() > 10)
+    assert (x * 8 == np.rint(x * 8)).all()
+    x = least(
+        arrays("numpy", dtypes="float64", shapes=(9,), elements=(-9, 9)), lambda x: np.unique(x).size > 7
+    )
+    assert (x * 8 == np.rint(x * 8)).all()
+    x = least(arrays("numpy", dtypes="float64", shapes=(9,)), lambda x: np.unique(x[np.isfinite(x)]).size > 8)
+    assert (x * 8 == np.rint(x * 8)).all()
+
+
+def test_a_failure_shows_the_layout_of_its_array(capsys: pytest.CaptureFixture[str]) -> None:
+    @settings(max_examples=200, database=None, derandomize=True, verbosity=Verbosity.normal)
+    @given(x=arrays("numpy", dtypes="int16", layouts="reversed", writable=False))
+    def fails(x: Host) -> None:
+        raise AssertionError(x.shape)
+
+    with pytest.raises(AssertionError) as caught:
+        fails()
+    assert (
+        "numpy array: int16 (2,) on cpu, reversed, not writable, strides (-2,) bytes"
+        in caught.value.__notes__
+    )
+
+
+def test_a_strategy_reads_as_it_was_written() -> None:
+    strategy = arrays("numpy", dtypes="int8", shapes=(2,), elements=(0, 1))
+    assert "'numpy', dtypes='int8', shapes=(2,), elements=(0, 1)" in repr(strategy)
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "message"),
+    [
+        ("hypothesis", "strategies", "cannot draw arrays: Hypothesis is not installed"),
+        ("hypothesis", "conformance", "cannot run the conformance suite: hypothesis is not installed"),
+        ("pytest", "conformance", "cannot run the conformance suite: pytest is not installed"),
+        ("torch", "emulated", "cannot pretend an accelerator: torch is not installed"),
+    ],
+)
+def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
+    library: str, module: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_spec(f"xbridge.testing.{module}")
+    assert found is not None
+    assert found.origin is not None
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(xbridge.MissingLibraryError) as refused:
+        run_path(found.origin, run_name=found.name)
+    extra = "torch" if library == "torch" else "testing"
+    assert str(refused.value) == f"{message}; try pip install 'xbridge-array[{extra}]'"

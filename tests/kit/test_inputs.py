@@ -1,0 +1,73 @@
+"""What is drawn to be handed to xbridge: whatever is an array, whole conversions, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from drawing import drawn
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing.strategies import (
+    array_likes,
+    conversions,
+    refusals,
+)
+
+# -- what is handed to xbridge -------------------------------------------------------------------
+
+
+@given(array_likes())
+def test_whatever_is_like_an_array_becomes_one(x: Any) -> None:
+    xbridge.asarray(x)
+
+
+def test_every_sort_of_array_like_is_drawn() -> None:
+    some = drawn(array_likes(backends="numpy"), 1000)
+    found = {type(x).__name__ for x in some}
+    assert {"bool", "int", "float", "complex", "list", "tuple", "ndarray", "float32", "memoryview"} <= found
+    assert {"array", "DLPackOnly", "InterfaceOnly", "MethodOnly"} <= found
+    exporter = next(x for x in some if type(x).__name__ == "InterfaceOnly")
+    assert repr(exporter).startswith("InterfaceOnly(array(")
+    assert any(isinstance(x, list) and len(x) == 2 and isinstance(x[0], np.ndarray) for x in some)
+
+
+def test_array_likes_have_the_shape_that_is_asked_for() -> None:
+    for x in drawn(array_likes(backends=st.just("numpy"), shapes=(2, 3))):
+        if type(x).__name__ != "array":
+            assert xbridge.asarray(x).shape[-2:] == (2, 3)
+
+
+@given(conversions())
+def test_a_conversion_is_done_or_refused_with_a_way_out(call: Any) -> None:
+    refused = None
+    try:
+        result = xbridge.to_backend(call.array, call.target, **call.options)
+    except xbridge.XBridgeError as error:
+        refused = str(error)
+    assert "; try " in refused if refused else xbridge.backend_of(result) == call.target
+
+
+def test_conversions_take_every_option() -> None:
+    some = drawn(conversions(backends="numpy", targets=st.just("numpy")), 600)
+    assert {call.target for call in some} == {"numpy"}
+    asked = {(word, value) for call in some for word, value in call.options.items()}
+    assert {("copy", None), ("copy", True), ("copy", False)} <= asked
+    assert {("grad", None), ("grad", "keep"), ("grad", "detach")} <= asked
+    assert {
+        ("device", None),
+        ("device", "cpu"),
+        ("dtype", None),
+        ("dtype", "default"),
+        ("dtype", "nearest"),
+    } <= asked
+    assert len({word for option, word in asked if option == "dtype"}) > 10
+
+
+def test_refusals_are_drawn_of_every_kind() -> None:
+    assert len({repr(type(x)) + repr(x) for x in drawn(refusals("numpy"), 500)}) > 10
+    for x in drawn(refusals("numpy"), 50):
+        assert get("numpy").unsupported(x, leaving=True)

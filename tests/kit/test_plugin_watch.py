@@ -1,0 +1,103 @@
+"""The pytest plugin, from outside: a run that is recorded, and one that is held to a policy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import _xbridge_pytest
+import xbridge
+from xbridge import record
+from xbridge._observe import policy as _policy
+from xbridge.backends import _registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit_projects import Run
+
+pytest_plugins = ["kit_projects"]
+
+COPIES = """
+import threading
+import numpy as np, xbridge
+
+def copy():
+    xbridge.to_numpy(np.ones(1000), copy=True)
+
+def test_here():
+    copy()
+
+def test_in_a_thread():
+    thread = threading.Thread(target=copy)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody_watches_afterwards() -> Iterator[None]:
+    """What a run has begun, it ends."""
+    yield
+    assert not _registry.observers
+    assert _policy.policy.now() == _policy.Rules()
+
+
+def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
+    result = run(COPIES, "--xbridge-record")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*= xbridge: conversions =*",
+            "where * to avoid it",
+            "test_it.py:5 * 2 * 16 kB * nothing: copy=True asks for new memory",
+            "all * 16 kB *",
+        ]
+    )
+
+
+def test_the_conversions_of_all_processes_of_a_run_are_reported_together() -> None:
+    """As pytest-xdist calls it: a process has an output, and a node that was killed has handed in none."""
+    seen = record()
+    told: dict[str, Any] = {}
+    config = SimpleNamespace(stash=pytest.Stash(), workeroutput=told)
+    with record() as ours:
+        config.stash[_xbridge_pytest._RECORD] = record().__enter__()
+        xbridge.to_numpy(np.ones(1000), copy=True)
+        _xbridge_pytest.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    main = SimpleNamespace(stash=pytest.Stash())
+    main.stash[_xbridge_pytest._RECORD] = seen
+    outputs: list[dict[str, Any]] = [{"workeroutput": output} for output in (told, told, {})]
+    for output in [*outputs, {}]:
+        _xbridge_pytest.pytest_testnodedown(SimpleNamespace(config=main, **output))
+    (row,), (once,) = seen.rows, ours.rows
+    assert (row.where, row.calls, row.copied) == (once.where, 2, 16_000)
+
+
+def test_a_run_that_is_not_recorded_says_nothing(run: Run) -> None:
+    run(COPIES).stdout.no_fnmatch_line("*xbridge: conversions*")
+
+
+def test_a_policy_holds_for_the_run(run: Run) -> None:
+    result = run(COPIES, "--xbridge-policy=copies=raise", "-W", "error")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*PolicyError: *copies='raise'* forbids copies*"])
+
+
+def test_a_test_of_the_run_may_be_allowed_what_it_needs(run: Run) -> None:
+    test = f"{COPIES}\ntest_here = xbridge.policy(copies='allow')(test_here)"
+    run(test, "--xbridge-policy=copies=raise", "-k", "here").assert_outcomes(passed=1, deselected=1)
+
+
+def test_warnings_of_a_policy_are_in_the_summary_of_warnings_by_line(run: Run) -> None:
+    result = run(COPIES, "--xbridge-policy", "copies=warn", "-W", "default")
+    result.stdout.fnmatch_lines(["*test_it.py:5: CopyWarning: *copy=True"])
+
+
+def test_a_misspelt_policy_ends_the_run(run: Run) -> None:
+    result = run(COPIES, "--xbridge-policy=transfer=raise")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --xbridge-policy: cannot take a policy on 'transfer': *"])

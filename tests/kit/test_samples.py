@@ -1,0 +1,300 @@
+"""What the test kit knows of each library is so: bits, flags and places are looked up in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from rawmemory import bits, in_place, overlaps, same_bits, touched
+from strategies import HOST_DTYPES, host_dtype
+from toylib import Toy, complete, make_backend
+
+import xbridge
+from xbridge.backends._registry import get
+from xbridge.testing.samples import numpy as known
+from xbridge.testing.samples.derived import DerivedSamples
+from xbridge.testing.samples.lookup import make_on, samples_of
+from xbridge.testing.samples.model import LayoutCase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rawmemory import Host
+
+SHAPES = [(), (1,), (3,), (2, 3), (2, 1, 3), (2, 3, 2, 2), (0,), (2, 0, 3)]
+
+
+def values_of(word: str, shape: tuple[int, ...]) -> Host:
+    """Bits of every sort, no two elements alike as far as the dtype goes."""
+    dtype = host_dtype(word)
+    raw = np.random.default_rng(0).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    if word == "bool":
+        raw &= 1
+    return raw.reshape(-1).view(dtype).reshape(shape)
+
+
+def laid(case: LayoutCase, words: tuple[str, ...] = HOST_DTYPES) -> Iterator[tuple[Any, Host]]:
+    """Arrays of a way in every dtype and shape, with what they hold."""
+    for word in words:
+        for shape in SHAPES:
+            if case.takes(word, shape):
+                values = values_of(word, shape)
+                values = case.fold(values) if case.fold else values
+                yield case.make(values.copy()), values
+
+
+@pytest.mark.parametrize("name", known.cases)
+def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str) -> None:
+    examples = list(laid(known.cases[name]))
+    assert examples
+    for array, values in examples:
+        assert array.dtype == values.dtype.newbyteorder() if name == "byte-swapped" else values.dtype
+        assert same_bits(array, values)
+        back = known.read(array)
+        assert same_bits(back, values)
+        assert back.flags.carray
+        assert back.flags.owndata
+        assert back.dtype.isnative
+
+
+@pytest.mark.parametrize("name", known.cases)
+def test_a_way_keeps_no_hold_of_the_values(name: str) -> None:
+    case = known.cases[name]
+    for word in ("float64", "int64"):
+        for shape in ((2, 3), (0,)):
+            if case.takes(word, shape):
+                values = values_of(word, shape)
+                assert not overlaps(case.make(values), values)
+
+
+@pytest.mark.parametrize("name", known.cases)
+def test_an_array_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
+    case = known.cases[name]
+    for array, values in laid(case):
+        assert array.flags.writeable == case.writable
+        if not case.writable:
+            with pytest.raises(ValueError, match="read-only"):
+                known.write(array)
+        else:
+            known.write(array)
+            assert (bits(array) != bits(values)).any(-1).all()
+            if array.dtype == bool:
+                assert in_place(array).max(initial=0) <= 1
+
+
+@pytest.mark.parametrize("name", [name for name, case in known.cases.items() if case.as_readonly])
+def test_a_frozen_array_is_where_it_was_and_can_not_be_written(name: str) -> None:
+    case = known.cases[name]
+    assert case.as_readonly
+    for array, values in laid(case, ("int64", "complex64")):
+        places = touched(array)
+        frozen = case.as_readonly(array)
+        assert np.array_equal(touched(frozen), places)
+        assert same_bits(frozen, values)
+        with pytest.raises(ValueError, match="read-only"):
+            known.write(frozen)
+
+
+def one(name: str, word: str = "complex64", shape: tuple[int, ...] = (2, 3, 2)) -> Host:
+    """One array of a way."""
+    case = known.cases[name]
+    values = values_of(word, shape)
+    laid_so: Host = case.make(case.fold(values) if case.fold else values)
+    return laid_so
+
+
+def test_every_layout_has_the_property_that_its_name_says() -> None:
+    assert one("C").flags.carray
+    assert one("Fortran").flags.farray
+    assert not one("transposed").flags.forc
+    assert one("transposed").base is not None
+    assert one("strided").strides[-1] == 16
+    assert all(stride < 0 for stride in one("reversed").strides)
+    offset = one("offset")
+    assert isinstance(offset.base, np.ndarray)
+    assert in_place(offset).ctypes.data > in_place(offset.base).ctypes.data
+    assert one("broadcast").strides[::2] == (0, 0)
+    assert touched(one("overlapping")).size < one("overlapping").nbytes
+    assert 0 not in one("overlapping").strides
+    assert one("odd strides").strides[-1] % 8 == 4
+    assert not one("unaligned").flags.aligned
+    assert not one("byte-swapped").dtype.isnative
+    assert not one("read-only").flags.writeable
+    assert type(one("memmap")) is np.memmap
+    assert one("wild", shape=(0, 2)).strides == (3, -10)
+    assert one("longlong", "int64").dtype.char == "q"
+    assert one("longlong", "uint64").dtype.char == "Q"
+
+
+def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    array = one("memmap")
+    assert not list(tmp_path.iterdir())
+    known.write(array)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", known.refused)
+def test_what_must_be_refused_is_numpys_and_is_refused(name: str) -> None:
+    x, backend = known.refused[name](), get("numpy")
+    assert xbridge.backend_of(x) == "numpy"
+    assert backend.unsupported(x, leaving=True)
+
+
+def test_what_must_be_refused_without_ml_dtypes_has_none_of_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "find_spec", lambda name: None)
+    assert known._small() == {}
+
+
+# -- other devices -------------------------------------------------------------------------------
+
+
+def test_a_way_that_is_there_on_a_device_holds_its_bits_there() -> None:
+    pytest.importorskip("array_api_strict")
+    backend, kit = get("array_api_strict"), samples_of("array_api_strict")
+    device = backend.devices()[1]
+    for name, case in kit.cases.items():
+        if not case.takes("int64", (2, 3)):
+            continue
+        values = values_of("int64", (2, 3))
+        values = case.fold(values) if case.fold else values
+        there = make_on(backend, case, values, device)
+        assert backend.array_info(there).device == device
+        assert same_bits(kit.read(there), values)
+        assert backend.memory_layout(there).strides == backend.memory_layout(case.make(values)).strides, name
+        assert backend.memory_layout(there).writable == case.writable
+        if case.as_readonly and case.writable:
+            frozen = case.as_readonly(make_on(backend, case, values, device))
+            assert backend.array_info(frozen).device == device
+            assert not backend.memory_layout(frozen).writable
+
+
+def test_what_can_not_be_laid_on_a_device_is_moved_there() -> None:
+    far = xbridge.Device("far:0")
+    moves: list[object] = []
+
+    def move(x: Toy, device: xbridge.Device) -> Toy:
+        moves.append(device)
+        return x
+
+    backend = complete(devices=lambda: (far,), to_device=move)
+    case = LayoutCase(lambda values: Toy(values.copy()))
+    assert case.is_on(xbridge.Device("cpu"))
+    assert not case.is_on(far)
+    assert same_bits(make_on(backend, case, np.arange(3.0), far).data, np.arange(3.0))
+    assert moves == [far]
+
+
+# -- libraries of which nothing is known ---------------------------------------------------------
+
+
+def toys(**changes: Any) -> DerivedSamples:
+    """What is known of toys, whose backend is not registered."""
+    return DerivedSamples(complete(**changes))
+
+
+READONLY: dict[str, Any] = {"gaps": {}, "assumes_immutable": False}
+
+
+@pytest.mark.parametrize("changes", [{}, READONLY], ids=["immutable", "readonly"])
+def test_any_library_is_given_the_host_memory_that_it_can_express(changes: dict[str, Any]) -> None:
+    kit = toys(**changes)
+    for case in kit.cases.values():
+        for array, values in laid(case):
+            assert type(array) is Toy
+            assert type(array.data) is np.ndarray
+            assert same_bits(array.data, values)
+            assert same_bits(kit.read(array), values)
+
+
+def test_only_a_library_with_read_only_arrays_has_memory_that_repeats() -> None:
+    repeating = {"broadcast", "overlapping", "read-only"}
+    assert not repeating & set(toys().cases)
+    kit = toys(**READONLY)
+    assert repeating <= set(kit.cases)
+    for name in repeating:
+        assert not kit.cases[name].writable
+        assert all(not array.data.flags.writeable for array, _ in laid(kit.cases[name]))
+
+
+def test_a_library_is_not_given_what_it_cannot_hold() -> None:
+    kit = toys(
+        accepts_layout=lambda info, layout: info.native_byteorder and min(layout.strides, default=0) >= 0
+    )
+    assert "byte-swapped" not in kit.cases
+    assert "reversed" not in kit.cases
+    assert kit.cases["strided"].takes("float64", (2,))
+    lacking = toys(unsupported_dtype=lambda dtype, device: "no" if dtype == "int8" else None)
+    assert not lacking.cases["C"].takes("int8", (2,))
+    assert lacking.cases["C"].takes("int16", (2,))
+
+
+def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
+    kit = toys()
+    assert not any(case.writable for case in kit.cases.values())
+    with pytest.raises(ValueError, match="a Toy on cpu is read-only"):
+        kit.write(Toy(np.ones(2)))
+    kit = toys(**READONLY)
+    for word in ("bool", "float64"):
+        toy = kit.cases["strided"].make(values_of(word, (2, 3)))
+        before = bits(toy.data)
+        kit.write(toy)
+        assert (bits(toy.data) != before).any(-1).all()
+        as_readonly = kit.cases["strided"].as_readonly
+        assert as_readonly
+        frozen = as_readonly(toy)
+        assert overlaps(frozen.data, toy.data)
+        with pytest.raises(ValueError, match="a Toy on cpu is read-only"):
+            kit.write(frozen)
+
+
+def test_an_array_is_read_without_its_graph_after_it_is_materialized_and_from_its_device() -> None:
+    calls: list[str] = []
+    numpy = get("numpy")
+
+    def step(name: str) -> Any:
+        def run(x: Toy, *rest: object) -> Toy:
+            calls.append(name)
+            return Toy(x.data.copy())
+
+        return run
+
+    far = {
+        "devices": lambda: (xbridge.Device("far:0"),),
+        "array_info": lambda x: numpy.array_info(x.data)._replace(
+            device=xbridge.Device("far:0"), requires_grad=True
+        ),
+        "memory_layout": lambda x: numpy.memory_layout(x.data)._replace(materialized="materialize" in calls),
+        "detach": step("detach"),
+        "materialize": step("materialize"),
+        "to_device": step("to_device"),
+    }
+    array = np.arange(4.0)
+    assert same_bits(toys(**far).read(Toy(array)), array)
+    assert calls == ["detach", "materialize", "to_device"]
+    with pytest.raises(ValueError, match="on far:0"):
+        toys(**far).write(Toy(array))
+
+
+def test_a_library_with_gradients_has_leaves_by_its_own_verb() -> None:
+    def require_grad(x: Toy) -> Toy:
+        return x
+
+    kit = toys(require_grad=require_grad)
+    assert kit.cases["C"].require_grad is require_grad
+    assert toys().cases["C"].require_grad is None
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_what_is_known_is_that_of_the_backend_that_is_registered_now() -> None:
+    assert samples_of("numpy") is known
+    xbridge.register_backend("toylib", make_backend())
+    first = samples_of("toylib")
+    assert isinstance(first, DerivedSamples)
+    assert samples_of("toylib") is first
+    xbridge.register_backend("toylib", make_backend(**READONLY), replace=True)
+    assert "broadcast" not in first.cases
+    assert "broadcast" in samples_of("toylib").cases

@@ -1,0 +1,278 @@
+"""The strategies draw what they say, all that they say, and examples that a person can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+from drawing import drawn, least
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample, Unsatisfiable
+from rawmemory import bits, same_bits
+from strategies import HOST_DTYPES
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import Device
+from xbridge._core.dtypes import category
+from xbridge.backends._registry import get
+from xbridge.testing.samples import numpy as known
+from xbridge.testing.strategies import (
+    array_likes,
+    arrays,
+    conversions,
+    devices,
+    dtypes,
+    host_arrays,
+    layouts,
+    refusals,
+    samples,
+)
+
+if TYPE_CHECKING:
+    from xbridge.testing.samples.model import Sample
+
+# -- what is drawn is as it is said to be ---------------------------------------------------------
+
+
+@given(samples("numpy"))
+def test_an_array_holds_its_values_and_shares_no_memory_with_them(sample: Sample) -> None:
+    assert same_bits(sample.array, sample.values)
+    assert not np.shares_memory(sample.array, sample.values)
+    assert sample.values.dtype.isnative
+    assert sample.values.flags.carray
+
+
+@given(samples("numpy"))
+def test_an_array_can_be_written_where_it_is_said_to_be(sample: Sample) -> None:
+    assert not sample.tracked
+    assert sample.array.flags.writeable == sample.writable
+    if sample.writable:
+        known.write(sample.array)
+        assert (bits(sample.array) != bits(sample.values)).any(-1).all()
+    else:
+        with pytest.raises(ValueError, match="read-only"):
+            known.write(sample.array)
+
+
+@given(st.data())
+def test_what_is_asked_for_is_drawn(data: st.DataObject) -> None:
+    dtype, writable = data.draw(dtypes("numpy")), data.draw(st.booleans())
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+    sample = data.draw(samples("numpy", dtypes=dtype, shapes=shape, writable=writable, requires_grad=False))
+    assert (sample.array.dtype.name, sample.array.shape) == (dtype, shape)
+    assert sample.array.flags.writeable == writable
+
+
+@pytest.mark.parametrize("layout", known.cases)
+def test_every_layout_is_drawn_by_its_name(layout: str) -> None:
+    assert {sample.layout for sample in drawn(samples("numpy", layouts=layout), 20)} == {layout}
+
+
+@pytest.mark.parametrize("layout", ["strided", "offset", "odd strides"])
+def test_axes_of_one_element_cost_no_memory(layout: str) -> None:
+    shape = (*[1] * 8, 2, *[1] * 10)
+    owner = least(samples("numpy", layouts=layout, dtypes="int8", shapes=shape)).array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    assert owner.nbytes <= 8
+
+
+def test_everything_valid_is_drawn_where_nothing_is_asked() -> None:
+    some = drawn(samples("numpy"), 1500)
+    assert {sample.layout for sample in some} == set(known.cases)
+    assert {sample.values.dtype.name for sample in some} == set(HOST_DTYPES)
+    assert {sample.values.ndim for sample in some} == {0, 1, 2, 3, 4}
+    assert {0 in sample.values.shape for sample in some} == {True, False}
+    frozen = {sample.layout for sample in some if not sample.writable}
+    assert {"C", "Fortran", "reversed", "broadcast", "byte-swapped", "read-only", "memmap"} <= frozen
+
+
+def test_options_may_be_strategies_or_objects_of_the_library() -> None:
+    strategy = arrays(
+        "numpy",
+        dtypes=st.sampled_from(["int8", np.dtype("float32"), np.uint16]),
+        shapes=st.sampled_from([(3,), (2, 2)]),
+        layouts=layouts("numpy"),
+        devices=devices("numpy"),
+        elements=st.integers(0, 9),
+    )
+    some = drawn(strategy)
+    assert {x.dtype.name for x in some} == {"int8", "float32", "uint16"}
+    assert {x.shape for x in some} == {(3,), (2, 2)}
+    assert {x.dtype.name for x in drawn(arrays("numpy", dtypes=np.float16), 10)} == {"float16"}
+    assert {x.shape for x in drawn(arrays("numpy", shapes=3), 10)} == {(3,)}
+
+
+def test_strategies_that_never_go_together_satisfy_nothing() -> None:
+    strategy = arrays("numpy", layouts=st.just("byte-swapped"), dtypes=st.just("int8"))
+    with pytest.raises((NoSuchExample, Unsatisfiable)):
+        least(strategy)
+
+
+def test_host_arrays_are_arrays_of_numpy() -> None:
+    some = drawn(
+        host_arrays(dtypes="int16", shapes=(2, 3), layouts="strided", writable=False, elements=(0, 5))
+    )
+    for x in some:
+        assert (x.dtype, x.shape, x.strides, x.flags.writeable) == (np.int16, (2, 3), (24, 4), False)
+        assert x.min() >= 0
+        assert x.max() <= 5
+
+
+def test_a_dtype_whose_values_the_host_cannot_hold_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    assert all(hasattr(np, name) for name in drawn(dtypes("numpy")))
+
+
+def test_kinds_are_those_of_the_dtypes() -> None:
+    for kind in ("bool", "int", "float", "complex"):
+        names = set(drawn(dtypes("numpy", kinds=kind)))
+        assert names == {name for name in HOST_DTYPES if category(name) == kind}
+    assert set(drawn(dtypes("numpy", kinds=("bool", "complex")))) == {"bool", "complex64", "complex128"}
+
+
+def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
+    assert set(drawn(devices("numpy"))) == {Device("cpu")}
+    places = (Device("cpu"), Device("far:0"))
+    xbridge.register_backend("toylib", make_backend(devices=lambda: places))
+    assert set(drawn(devices("toylib"))) == set(places)
+    assert least(devices("toylib")) == "cpu"
+
+
+# -- what cannot be is refused when it is asked ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        ({"dtypes": "float31"}, xbridge.DTypeError, "float31"),
+        ({"dtypes": "default"}, xbridge.DTypeError, "'default'"),
+        ({"dtypes": "datetime64[s]"}, xbridge.DTypeError, "datetime64"),
+        ({"layouts": "revers"}, xbridge.OptionError, "try layouts='reversed'$"),
+        ({"layouts": 3}, xbridge.OptionError, "try layouts='C'$"),
+        ({"shapes": (2, -1)}, xbridge.OptionError, r"shape \(2, -1\)"),
+        ({"shapes": "ab"}, xbridge.OptionError, "shape 'ab'"),
+        ({"shapes": 1.5}, xbridge.OptionError, "shape 1.5"),
+        ({"devices": "cuda:0"}, xbridge.DeviceError, "'cuda:0'"),
+        ({"devices": "c p u"}, xbridge.DeviceError, "c p u"),
+        ({"writable": 1}, xbridge.OptionError, "writable=1"),
+        ({"requires_grad": "yes"}, xbridge.OptionError, "requires_grad='yes'"),
+        ({"requires_grad": True}, xbridge.GradientError, "numpy has no gradients"),
+        ({"elements": (1, 0)}, xbridge.OptionError, r"elements=\(1, 0\)"),
+        ({"elements": (0, np.inf)}, xbridge.OptionError, "finite"),
+        ({"elements": (0, 10**400)}, xbridge.OptionError, "finite"),
+        ({"elements": (np.float32("nan"), 1)}, xbridge.OptionError, "finite"),
+        ({"elements": ("a", "b")}, xbridge.OptionError, "finite"),
+        ({"elements": 3}, xbridge.OptionError, "elements=3"),
+        ({"elements": (0, 300), "dtypes": "int8"}, xbridge.DTypeError, "int8"),
+        ({"layouts": "wild", "shapes": (2,)}, xbridge.OptionError, r"layouts='wild'"),
+        ({"layouts": "byte-swapped", "dtypes": "int8"}, xbridge.OptionError, "byte-swapped"),
+        ({"layouts": "read-only", "writable": True}, xbridge.OptionError, "read-only"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_drawn_is_refused_at_once(
+    asked: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    for strategy in (arrays, samples):
+        with pytest.raises(error, match=words) as caught:
+            strategy("numpy", **asked)
+        assert "; try " in str(caught.value)
+
+
+def test_an_unknown_backend_is_refused_at_once() -> None:
+    for ask in (arrays, samples, dtypes, layouts, devices, refusals):
+        with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
+            ask("nolib")
+    for keyword in ("backends", "targets"):
+        with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
+            conversions(**{keyword: "nolib"})
+    with pytest.raises(xbridge.UnknownBackendError, match="nolib"):
+        array_likes(backends="nolib")
+
+
+def test_kinds_of_dtypes_that_are_not_there_are_refused_at_once(own_registry: None) -> None:
+    with pytest.raises(xbridge.OptionError, match="the kinds are bool, int, float, complex"):
+        dtypes("numpy", kinds="real")
+    with pytest.raises(xbridge.OptionError, match="of kind 3: the kinds are bool, int, float, complex"):
+        dtypes("numpy", kinds=3)  # type: ignore[arg-type] # the mistake
+    lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
+    xbridge.register_backend(
+        "toylib", make_backend(unsupported_dtype=lambda dtype, device: lacks if "complex" in dtype else None)
+    )
+    with pytest.raises(xbridge.OptionError, match="it has none of them"):
+        dtypes("toylib", kinds="complex")
+    with pytest.raises(xbridge.DTypeError, match="NumPy has no float31"):
+        arrays("toylib", dtypes="complex64")
+
+
+# -- other libraries -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toylib(own_registry: None) -> None:
+    """A library of which the kit knows nothing, on two devices and with gradients."""
+    numpy = get("numpy")
+    places = (Device("cpu"), Device("far:0"))
+
+    def made(x: Toy, *, far: bool, tracked: bool) -> Toy:
+        toy = Toy(x.data.copy() if far else x.data)
+        vars(toy).update(far=far, tracked=tracked)
+        return toy
+
+    def is_far(x: Toy) -> bool:
+        return bool(vars(x).get("far", False))
+
+    changes: dict[str, Any] = {
+        "devices": lambda: places,
+        "assumes_immutable": False,
+        "resolve_device": lambda device, near: device,
+        "to_device": lambda x, device: made(x, far=True, tracked=False),
+        "detach": lambda x: x,
+        "require_grad": lambda x: made(x, far=is_far(x), tracked=True),
+        "array_info": lambda x: numpy.array_info(x.data)._replace(device=places[is_far(x)]),
+        "unsupported_dtype": lambda dtype, device: numpy.unsupported_dtype(
+            "" if device != "cpu" and dtype == "int8" else dtype, device
+        ),
+    }
+    xbridge.register_backend("toylib", make_backend(**changes))
+
+
+@pytest.mark.usefixtures("toylib")
+def test_a_library_of_which_nothing_is_known_is_drawn_on_every_device() -> None:
+    some = drawn(samples("toylib"), 400)
+    kinds = {(xbridge.device_of(sample.array), sample.tracked, sample.writable) for sample in some}
+    assert kinds == {
+        (place, *flags) for place in ("cpu", "far:0") for flags in ((False, True), (True, False))
+    }
+    for sample in some:
+        assert same_bits(sample.array.data, sample.values)
+        assert sample.tracked == vars(sample.array).get("tracked", False)
+
+
+@pytest.mark.usefixtures("toylib")
+def test_a_device_can_be_asked_for_and_has_its_own_dtypes() -> None:
+    for device, has_bytes in (("cpu", True), ("far:0", False)):
+        some = drawn(samples("toylib", devices=device), 300)
+        assert {xbridge.device_of(sample.array) for sample in some} == {device}
+        assert ("int8" in {sample.values.dtype.name for sample in some}) == has_bytes
+    leaves = drawn(samples("toylib", devices="far:0", requires_grad=True), 50)
+    assert all(vars(sample.array)["tracked"] and vars(sample.array)["far"] for sample in leaves)
+    with pytest.raises(xbridge.OptionError, match="leaving one of these open"):
+        arrays("toylib", devices="far:0", dtypes="int8")
+    with pytest.raises(xbridge.DeviceError, match="far:0"):
+        arrays("toylib", devices="far:7")
+
+
+@pytest.mark.usefixtures("toylib")
+def test_a_library_without_read_only_arrays_has_none_to_draw() -> None:
+    with pytest.raises(xbridge.OptionError, match="toylib has none"):
+        arrays("toylib", writable=False)
+    with pytest.raises(xbridge.OptionError, match="the test kit has none"):
+        refusals("toylib")
+    with pytest.raises(xbridge.GradientError, match="no gradient flows through int8"):
+        arrays("toylib", dtypes="int8", requires_grad=True)

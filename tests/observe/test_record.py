@@ -1,0 +1,354 @@
+"""A record knows every conversion of its block: which line, which route, how many bytes, how long."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import xbridge
+from xbridge import explain, record
+from xbridge._core import text
+from xbridge._observe import record as _record
+from xbridge._observe import record as record_module
+from xbridge.backends import _registry
+from xbridge.testing.strategies import conversions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from xbridge.testing.strategies import Conversion
+
+HOST = np.ones(1000)
+ASKED = "nothing: copy=True asks for new memory"
+SAME = " (if it stays the same)"
+
+
+def copy_one() -> Any:
+    return xbridge.to_numpy(HOST, copy=True)
+
+
+COPIES_AT = copy_one.__code__.co_firstlineno + 1
+
+
+def test_calls_of_one_line_are_one_row() -> None:
+    with record() as seen:
+        for _ in range(5):
+            copy_one()
+    (row,) = seen.rows
+    assert (row.file, row.line, row.function) == (__file__, COPIES_AT, "copy_one")
+    assert (row.source, row.target) == ("numpy float64 on cpu", "numpy float64 on cpu")
+    assert (row.calls, row.copied, row.moved, row.avoid) == (
+        5,
+        40_000,
+        0,
+        "nothing: copy=True asks for new memory",
+    )
+    assert row.seconds > 0
+
+
+def test_what_shares_is_counted_and_costs_no_bytes() -> None:
+    pytest.importorskip("torch")
+    with record() as seen:
+        xbridge.to_backend(HOST, "torch")
+        xbridge.asarray(HOST)
+    assert sorted((row.target, row.calls, row.copied, row.avoid) for row in seen.rows) == [
+        ("numpy float64 on cpu", 1, 0, ""),
+        ("torch float64 on cpu", 1, 0, ""),
+    ]
+
+
+def test_bytes_between_devices_are_distinguished_from_copies() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    far = strict.asarray(HOST, device=strict.Device("device1"))
+    with record() as seen:
+        xbridge.to_numpy(far, dtype="float32")
+    (row,) = seen.rows
+    assert row.source == "array_api_strict float64 on device1"
+    assert (row.copied, row.moved) == (4000, 4000)
+    assert row.avoid == "cast it once; keep it where it is, or move it once (if it stays the same)"
+
+
+def test_two_lines_and_two_routes_are_rows_of_their_own() -> None:
+    with record() as seen:
+        for dtype in ("float32", "int32"):
+            xbridge.to_numpy(HOST, dtype=dtype)
+        xbridge.to_numpy(HOST, dtype="float32")
+    assert len(seen.rows) == 3
+    assert len({row.line for row in seen.rows}) == 2
+
+
+def test_nothing_is_recorded_before_after_or_without() -> None:
+    seen = record()
+    copy_one()
+    with seen:
+        pass
+    copy_one()
+    assert seen.rows == ()
+    assert seen.summary() == "nothing was converted"
+    assert not _registry.observers
+
+
+def test_what_raises_is_not_counted() -> None:
+    with record() as seen, pytest.raises(xbridge.CopyError):
+        xbridge.to_numpy(HOST, dtype="float32", copy=False)
+    assert seen.rows == ()
+
+
+def test_records_inside_of_each_other_see_each_what_is_theirs() -> None:
+    with record() as outer:
+        copy_one()
+        with record() as inner:
+            copy_one()
+        with outer:
+            copy_one()
+        copy_one()
+    assert [row.calls for row in inner.rows] == [1]
+    assert [row.calls for row in outer.rows] == [5], "one of them was in its block twice"
+
+
+def test_conversions_of_all_threads_are_counted_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, between = threading.Barrier(4), threading.Barrier(2)
+    replace = record_module.RecordRow._replace
+
+    def together(row: record_module.RecordRow, **changes: Any) -> record_module.RecordRow:
+        """Two threads that get here at once have both looked at the row, and one change would be lost."""
+        with suppress(threading.BrokenBarrierError):  # nobody else came, nor will again
+            between.wait(0.2)
+        return replace(row, **changes)
+
+    def work() -> None:
+        begin.wait()
+        for _ in range(100):
+            copy_one()
+
+    monkeypatch.setattr(record_module.RecordRow, "_replace", together)
+    with record() as seen:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [(row.calls, row.copied) for row in seen.rows] == [(400, 3_200_000)]
+
+
+def test_a_program_of_endless_lines_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_record, "_MOST_ROWS", 3)
+    with record() as seen:
+        for n in range(10):
+            copy_from_line(n)
+    assert len(seen.rows) == 4
+    assert sum(row.calls for row in seen.rows) == 10
+    (rest,) = [row for row in seen.rows if row.file == "elsewhere"]
+    assert (rest.calls, rest.copied) == (7, 7 * 8000)
+    assert "elsewhere:0" in seen.summary()
+
+
+def copy_from_line(n: int) -> None:
+    names = {"to_numpy": xbridge.to_numpy, "x": HOST}
+    exec(compile("\n" * n + "to_numpy(x, copy=True)", "<made>", "exec"), names)
+
+
+@settings(max_examples=100)
+@given(conversions())
+def test_bytes_are_those_of_the_plan_and_have_a_way_to_avoid_them(call: Conversion) -> None:
+    plan = explain(call.array, call.target, **call.options)
+    with record() as seen:
+        try:
+            xbridge.to_backend(call.array, call.target, **call.options)
+        except xbridge.XBridgeError:
+            assert seen.rows == ()
+            return
+    (row,) = seen.rows
+    assert row.copied + row.moved == sum(step.nbytes or 0 for step in plan.steps)
+    assert bool(row.avoid) is bool(row.copied + row.moved)
+    assert not {step.copy_reason.message for step in plan.steps if step.copy_reason} & set(
+        row.avoid.split("; ")
+    )
+    assert not [word for word in ("leave", "unsafe_share", "copy=None", "copy=False") if word in row.avoid]
+    if call.options.get("copy"):
+        assert row.avoid in ("", ASKED)
+
+
+# -- what would spare it ---------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_weights_is_not_advised_away() -> None:
+    torch = pytest.importorskip("torch")
+    tree = xbridge.tree
+    model = torch.nn.Linear(2, 2)
+    with record() as seen:
+        snapshot = tree.to_numpy(model.state_dict(), copy=True)
+        tree.to_numpy(model.state_dict(), copy=True, dtype="float64")
+        xbridge.transfer(model.state_dict(), "numpy", copy=True).result()
+        list(xbridge.prefetch([model.state_dict()], "numpy", copy=True))
+    before = {name: weight.tolist() for name, weight in snapshot.items()}
+    with torch.no_grad():
+        model.weight += 1
+    assert {name: weight.tolist() for name, weight in snapshot.items()} == before
+    assert sum(row.calls for row in seen.rows) == 8
+    assert {row.avoid for row in seen.rows} == {ASKED}
+
+
+def test_a_snapshot_stays_one_whatever_else_makes_new_memory() -> None:
+    torch = pytest.importorskip("torch")
+    strict = pytest.importorskip("array_api_strict")
+    fixed = HOST.copy()
+    fixed.flags.writeable = False
+    far = strict.asarray(HOST, device=strict.Device("device1"))
+    with record() as seen:
+        for x in (fixed, HOST[::-1], HOST.astype(">f8"), np.broadcast_to(1.0, 3)):
+            xbridge.to_backend(x, "torch", copy=True)
+        for x in (far, torch.ones(2).requires_grad_(), torch.ones(2, dtype=torch.complex64).conj()):
+            xbridge.to_numpy(x, copy=True)
+    assert {row.avoid for row in seen.rows} == {ASKED}
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+def tracked(a: Any) -> Any:
+    return xbridge.to_backend(a.copy(), "torch").requires_grad_()
+
+
+GIVEN_ELSE: dict[str, tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "native byte order from the start": ({}, lambda a: a.astype(">f8"), same),
+    "a dense array, row by row": ({}, lambda a: a[::-1], lambda a: a[::-1].copy()),
+    "an array that repeats nothing": (
+        {},
+        lambda a: np.lib.stride_tricks.as_strided(a, (2, 3), (0, 8)),
+        lambda a: np.stack([a, a]),
+    ),
+    "aligned memory": (
+        {},
+        lambda a: np.frombuffer(bytearray(b"." + a.tobytes()), np.uint8)[1:].view(a.dtype),
+        same,
+    ),
+    f"cast it once{SAME}": ({"dtype": "float32"}, same, lambda a: xbridge.to_numpy(a, dtype="float32")),
+    "compute it without gradients, if none are needed": ({"grad": "detach"}, tracked, same),
+}
+"""The advice: options, what makes the array of three numbers that needs it, and what makes the other one."""
+
+
+@pytest.mark.parametrize("advice", GIVEN_ELSE)
+def test_advice_on_what_is_given_spares_the_bytes_and_changes_nothing_else(advice: str) -> None:
+    pytest.importorskip("torch")
+    options, make, instead = GIVEN_ELSE[advice]
+    a = np.arange(3.0)
+    given, followed = make(a), instead(a)
+    with record() as seen:
+        before = xbridge.to_backend(given, "torch", **options)
+    with record() as spared:
+        after = xbridge.to_backend(followed, "torch", **options)
+    assert [row.avoid for row in seen.rows] == [advice]
+    assert [(row.copied, row.moved, row.avoid) for row in spared.rows] == [(0, 0, "")]
+    assert (before.dtype, before.requires_grad) == (after.dtype, after.requires_grad)
+    assert before.tolist() == after.tolist()
+
+
+def test_memory_that_is_guarded_stays_guarded_by_what_is_advised() -> None:
+    pytest.importorskip("torch")
+    fixed = HOST.copy()
+    fixed.flags.writeable = False
+    with record() as seen:
+        once = xbridge.to_backend(fixed, "torch")
+    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
+    once += 1  # as often as it is used
+    assert fixed.tolist() == HOST.tolist()
+
+
+def test_memory_that_is_read_later_stays_private_by_what_is_advised() -> None:
+    pytest.importorskip("dask")
+    a = np.arange(3.0)
+    with record() as seen:
+        once = xbridge.to_backend(a, "dask")
+    assert [row.avoid for row in seen.rows] == [f"convert it once{SAME}"]
+    a[:] = 9
+    assert xbridge.to_list(once) == [0.0, 1.0, 2.0]
+
+
+# -- how it is shown -----------------------------------------------------------------------------
+
+
+def test_the_summary_is_a_table_with_a_last_line_for_all() -> None:
+    with record() as seen:
+        for _ in range(2):
+            copy_one()
+        xbridge.to_numpy(HOST, dtype="float32")
+    head, *lines, last = seen.summary().splitlines()
+    assert head.split("  ")[0].strip() == "where"
+    assert [word in head for word in ("calls", "copied", "moved", "time", "to avoid it")] == [True] * 5
+    assert len(lines) == 2
+    copies = next(line for line in lines if f"test_record.py:{COPIES_AT}" in line)
+    assert "16 kB" in copies
+    assert copies.endswith(ASKED)
+    assert last.startswith("all 2")
+    assert "20 kB" in last
+    assert len(seen.summary(most=1).splitlines()) == 3
+    assert seen.summary(most=1).splitlines()[-1].split()[2] == "3"
+
+
+def test_amounts_are_written_for_people() -> None:
+    sizes = (0, 999, 1000, 999_900, 1_234_567, 5 * 10**15)
+    written = ["0 B", "999 B", "1 kB", "1 MB", "1.23 MB", "5,000 TB"]
+    assert [text.format_bytes(n) for n in sizes] == written
+    times = (0.0000123, 0.5, 0.9999, 12.0, 1234.5)
+    assert [text.format_seconds(s) for s in times] == ["0.0123 ms", "500 ms", "1 s", "12 s", "1,234 s"]
+
+
+def test_a_file_below_here_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = record_module.RecordRow(str(tmp_path / "a.py"), 7, "f", "", "", 1, 0, 0, 0.0, "")
+    assert row.where == f"{tmp_path / 'a.py'}:7"
+    monkeypatch.chdir(tmp_path)
+    assert row.where == "a.py:7"
+
+
+def test_all_of_it_is_there_as_json() -> None:
+    with record() as seen:
+        copy_one()
+    (row,) = json.loads(seen.to_json())
+    assert row == seen.rows[0]._asdict()
+
+
+def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with record() as seen:
+        copy_one()
+    seen.plot(tmp_path / "crossings.svg")
+    picture = (tmp_path / "crossings.svg").read_text("utf-8")
+    assert picture.startswith("<?xml")
+    record().plot(tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with record() as seen:
+        exec(compile("convert(x, copy=True)", "$a_{$.py", "exec"), {"convert": xbridge.to_numpy, "x": HOST})
+    seen.plot(tmp_path / "crossings.svg")
+
+
+def test_a_record_that_never_began_cannot_end() -> None:
+    with pytest.raises(ValueError, match="not in"):
+        record().__exit__()
+    assert not _registry.observers
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
+        record().plot(tmp_path / "crossings.png")
+
+
+def test_a_record_has_only_the_documented_names() -> None:
+    public = {name for name in dir(record()) if not name.startswith("_")}
+    assert public == {"plot", "queues", "rows", "summary", "to_json"}

@@ -1,0 +1,294 @@
+"""`dtype="nearest"`: the same dtype where it is there, else the nearest of its kind, and no value is lost."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from contract.pair_contract import nearest_of
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import tree
+from xbridge._core.dtypes import DTYPES, category, nearest
+from xbridge._core.protocol import Unsupported
+from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
+
+
+def poor(*words: str) -> Callable[[str, xbridge.Device], Unsupported | None]:
+    """Return the function `unsupported_dtype` of a library that has these dtypes and no others."""
+
+    def unsupported_dtype(dtype: str, device: xbridge.Device) -> Unsupported | None:
+        return None if dtype in words else Unsupported(xbridge.DTypeError, f"no {dtype}", "another library")
+
+    return unsupported_dtype
+
+
+def toys(*words: str) -> None:
+    """A library of toys that has these dtypes."""
+    pytest.importorskip("ml_dtypes")
+    xbridge.register_backend("toylib", make_backend(unsupported_dtype=poor(*words)), replace=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "wanted"),
+    [
+        ("float64", ("float32", "float64"), "float64"),
+        ("bfloat16", ("float16", "float32", "float64"), "float32"),
+        ("float16", ("bfloat16", "float32", "float64"), "float32"),
+        ("float8_e5m2", ("bfloat16", "float16", "float32"), "float16"),
+        ("float8_e4m3fn", ("bfloat16", "float32"), "bfloat16"),
+        ("float8_e8m0fnu", ("float16", "float32"), "float32"),
+        ("uint16", ("int8", "int32", "int64"), "int32"),
+        ("uint16", ("int32", "uint32"), "uint32"),
+        ("int16", ("uint32", "int32"), "int32"),
+        ("uint64", ("int64", "uint32"), "int64"),
+        ("uint64", ("int32", "uint32"), "uint32"),
+        ("int64", ("int32", "uint32"), "int32"),
+        ("int64", ("int8", "uint16", "float64"), "uint16"),
+        ("float64", ("float16", "bfloat16"), "float16"),
+        ("complex128", ("float64", "complex64"), "complex64"),
+        ("complex32", ("complex128", "complex64"), "complex64"),
+        ("longdouble", ("float32", "float64"), "float64"),
+        ("clongdouble", ("complex64", "float64"), "complex64"),
+        ("bool", ("uint8", "int8"), "bool"),
+        ("complex64", ("float64",), "complex64"),
+        ("int4", ("int8",), "int4"),
+    ],
+)
+def test_it_is_the_narrowest_that_holds_every_value_or_else_the_widest_of_its_kind(
+    given: str, there: tuple[str, ...], wanted: str
+) -> None:
+    assert nearest(given, there.__contains__) == wanted
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("there", [("float32", "int32", "bool"), ("float64", "int64", "uint8"), ("float16",)])
+def test_a_library_gets_every_dtype_of_a_kind_that_it_has(there: tuple[str, ...]) -> None:
+    toys(*there)
+    for dtype in DTYPES:
+        values = np.array([1, 0.5 if category(dtype) == "float" else 0]).astype(native_dtype(dtype))
+        if category(dtype) not in map(category, there):
+            with pytest.raises(xbridge.DTypeError, match=f"no {dtype}; try another library$"):
+                xbridge.to_backend(values, "toylib", dtype="nearest")
+            continue
+        made = xbridge.to_backend(values, "toylib", dtype="nearest")
+        assert xbridge.dtype_of(made) in there
+        assert category(xbridge.dtype_of(made)) == category(dtype)
+        assert made.data.astype("f8").tolist() == values.astype("f8").tolist()
+        if dtype not in there:
+            with pytest.raises(
+                xbridge.DTypeError, match=f"no {dtype}; try dtype='nearest', or another library$"
+            ):
+                xbridge.to_backend(values, "toylib")
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_it_looks_at_the_values_only_where_one_could_be_lost() -> None:
+    toys("float32", "int32")
+    for dtype, there in {
+        "bfloat16": "float32",
+        "uint8": "int32",
+        "float64": "float32",
+        "uint32": "int32",
+    }.items():
+        x = np.ones(2, native_dtype(dtype))
+        plan = xbridge.explain(x, "toylib", dtype="nearest")
+        assert plan.target is not None
+        assert plan.target.dtype == there
+        assert [step.action for step in plan.checks] == (
+            [] if dtype in ("bfloat16", "uint8") else [f"check_cast {there}"]
+        )
+        assert plan.exact is (dtype != "float64")
+
+
+LOST: dict[str, list[Any]] = {
+    "int64": [2**31, -(2**31) - 1],
+    "uint64": [2**32],
+    "float64": [1e39, -1e300],
+    "complex128": [1e39, -1e300j],
+    "longdouble": [np.longdouble("1e39")],
+}
+
+
+@pytest.fixture
+def jax() -> Any:
+    """JAX, whose 64 bits are off."""
+    return pytest.importorskip("jax")
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "to_backend": lambda x: xbridge.to_backend(x, "jax", dtype="nearest"),
+    "asarray": lambda x: xbridge.asarray(x, backend="jax", dtype="nearest", copy=True),
+    "a list": lambda x: xbridge.asarray([x], backend="jax", dtype="nearest")[0],
+    "a nested list": lambda x: xbridge.asarray([[x, x]], backend="jax", dtype="nearest")[0, 1],
+    "align": lambda x: xbridge.align(x, backend="jax", dtype="nearest")[0],
+    "align_back": lambda x: xbridge.align_back(x, backend="jax", dtype="nearest")[0][0],
+    "restore": lambda x: xbridge.align_back(jax_ones())[1](x, dtype="nearest"),
+    "aligned": lambda x: xbridge.aligned(backend="jax", dtype="nearest")(Seen)(x).x,
+    "aligned, back": lambda x: xbridge.aligned(backend="numpy", dtype="nearest")(lambda _: x)(jax_ones()),
+    "tree": lambda x: tree.to_backend({"x": [x]}, "jax", dtype="nearest")["x"][0],
+    "transfer": lambda x: xbridge.transfer([x], "jax", dtype="nearest").result()[0],
+    "prefetch": lambda x: next(xbridge.prefetch([x], "jax", dtype="nearest")),
+}
+
+
+class Seen:
+    """What a function was called with."""
+
+    x: Any
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+def jax_ones() -> Any:
+    """An array of JAX's."""
+    return xbridge.asarray([1.0], backend="jax")
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_every_call_takes_it_to_a_library_without_64_bits(jax: Any, way: str) -> None:
+    call = CALLS[way]
+    for dtype in (*DTYPES, "longdouble", "clongdouble"):
+        values = np.array([1, 100]).astype(native_dtype(dtype))
+        made = call(values)
+        usual = {"longdouble": "float32", "clongdouble": "complex64"}
+        assert xbridge.backend_of(made) == "jax"
+        assert xbridge.dtype_of(made) == usual.get(dtype, WIDE.get(dtype, dtype))
+        assert np.asarray(made).astype("c16").tolist() == values.astype("c16").tolist()
+    for dtype, numbers in LOST.items():
+        for number in numbers:
+            with pytest.raises(xbridge.ValueLossError, match=r"does not fit .*; try naming it: dtype="):
+                call(np.array([number], dtype))
+
+
+def test_to_numpy_takes_what_numpy_has_not(recwarn: pytest.WarningsRecorder) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1 + 2j, 65504], dtype=torch.complex32)
+    made = xbridge.to_numpy(x, dtype="nearest")
+    assert (made.dtype, made.tolist()) == (np.dtype("complex64"), [1 + 2j, 65504])
+    assert xbridge.asarray(x, dtype="nearest") is x
+    assert all("ComplexHalf" in str(warning.message) for warning in recwarn)
+
+
+def test_nothing_changes_where_the_dtype_is_there() -> None:
+    torch = pytest.importorskip("torch")
+    for x in (
+        np.ones(2),
+        np.ones(2, "longdouble"),
+        np.array(["a"]),
+        torch.ones(2).double(),
+        torch.eye(2).to_sparse(),
+    ):
+        assert xbridge.asarray(x, dtype="nearest", copy=False) is x
+    t = xbridge.to_backend(a := np.arange(3.0), "torch", dtype="nearest", copy=False)
+    assert np.shares_memory(a, t.numpy())
+    assert xbridge.to_backend(np.ones(2, "longdouble"), "torch", dtype="nearest").dtype == torch.float64
+    with pytest.raises(xbridge.ValueLossError, match="does not fit float64"):
+        xbridge.to_backend(np.array(["1e4000"], "longdouble"), "torch", dtype="nearest")
+
+
+def test_arrays_that_are_not_numeric_have_no_nearest_dtype(jax: Any) -> None:
+    for x in (np.array(["a"]), np.array(["2030-01-01"], "M8[D]"), jax.numpy.ones(2, "int4")):
+        for target in {"numpy", "jax"} - {xbridge.backend_of(x)}:
+            with pytest.raises(xbridge.DTypeError):
+                xbridge.to_backend(x, target, dtype="nearest")
+
+
+def test_numbers_become_the_defaults_of_the_target(jax: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for numbers in ([1, 2], [1.5, 2], 1j, True, []):
+        for target in ("numpy", "torch", "jax"):
+            made = xbridge.asarray(numbers, backend=target, dtype="nearest")
+            assert made.dtype == xbridge.asarray(numbers, backend=target).dtype
+    with torch.device("cpu"):
+        assert xbridge.asarray([0.5], backend="torch", dtype="nearest").dtype == torch.float32
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.asarray([2**40], backend="jax", dtype="nearest")
+
+
+def test_arrays_of_a_list_are_promoted_first(jax: Any) -> None:
+    made = xbridge.asarray([np.ones(2, "f4"), np.array([3, 4])], backend="jax", dtype="nearest")
+    assert (made.dtype, made.tolist()) == (np.float32, [[1, 1], [3, 4]])
+    both = [jax.numpy.ones(2), np.array([0.5, 1e300])]
+    with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
+        xbridge.asarray(both, dtype="nearest")
+
+
+def test_an_array_from_when_64_bits_were_on_is_brought_to_what_is_there(jax: Any) -> None:
+    with jax.enable_x64(True):
+        x = jax.numpy.array([1.5, 2.0])
+        assert xbridge.asarray(x, dtype="nearest") is x
+    assert xbridge.asarray(x, dtype="nearest").dtype == np.float32
+    assert xbridge.asarray([x, x], dtype="nearest").dtype == np.float32
+
+
+def test_a_tracer_stays_what_it_is(jax: Any) -> None:
+    seen = []
+
+    def inside(x: Any) -> Any:
+        seen.append(xbridge.asarray(x, dtype="nearest") is x)
+        return x
+
+    jax.jit(inside)(jax.numpy.ones(2))
+    assert seen == [True]
+
+
+def test_it_is_a_matter_of_the_device() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    if "no_x64" not in get("array_api_strict").devices():
+        pytest.skip("came with array-api-strict 2.6")
+    here = strict.asarray([1.5, 2.0])
+    for x, name in product((here, np.array([1.5, 2.0])), ("array_api_strict",)):
+        for device, dtype in (("no_x64", "float32"), ("no_float64", "float32"), ("device1", "float64")):
+            made = xbridge.to_backend(x, name, device=device, dtype="nearest")
+            assert (xbridge.dtype_of(made), xbridge.device_of(made)) == (dtype, device)
+        with pytest.raises(xbridge.DTypeError, match="try dtype='nearest', or "):
+            xbridge.to_backend(x, name, device="no_x64")
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.to_backend(np.array([1e300]), name, device="no_x64", dtype="nearest")
+
+
+def test_metal_gets_single_precision() -> None:
+    pytest.importorskip("torch")
+    from xbridge._plan.rules import chosen
+    from xbridge.backends._registry import get
+
+    backend, place = get("torch"), xbridge.Device("mps:0")
+    for dtype in DTYPES:
+        wanted = {"float64": "float32", "complex128": "complex64"}.get(dtype, dtype)
+        assert chosen("nearest", dtype, backend, place) == wanted
+        assert chosen("nearest", dtype, backend, xbridge.Device("cpu")) == dtype
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_what_comes_from_dask_is_checked_when_it_is_computed(jax: Any) -> None:
+    da = pytest.importorskip("dask.array")
+    x = da.from_array(np.array([1.0, 2.0, 3.0]), chunks=2)
+    assert xbridge.to_backend(x, "jax", dtype="nearest").tolist() == [1, 2, 3]
+    assert xbridge.asarray(x, dtype="nearest") is x
+    with pytest.raises(xbridge.ValueLossError):
+        xbridge.to_backend(x * 1e300, "jax", dtype="nearest")
+    toys("int64", "float32")
+    made = xbridge.to_backend(x.astype("uint8"), "toylib", dtype="nearest")
+    assert (type(made), made.data.tolist()) == (Toy, [1, 2, 3])
+
+
+def test_the_words_of_the_model_and_of_the_library_agree() -> None:
+    pytest.importorskip("ml_dtypes")
+    sets = [
+        ("float32", "int32", "bool"),
+        ("float16", "bfloat16", "uint8", "int64"),
+        ("float64", "uint64", "complex64"),
+    ]
+    for there, dtype in product(sets, DTYPES):
+        assert nearest_of(dtype, there) == nearest(dtype, there.__contains__), (dtype, there)

@@ -1,0 +1,64 @@
+"""The backends on the page about backends, taken from there: short, whole, and held to every promise."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from kit_toy_suite import few_examples, run
+
+import xbridge
+from xbridge._core.protocol import FEATURES, REQUIRED
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["few_examples"]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "add-a-backend.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```python file=(\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+
+
+@pytest.fixture
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: None) -> Iterator[None]:
+    """The files of the page, which can be imported, and their backends, registered as the page says."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("box", "crate", "reel"):
+        xbridge.register_backend(name, f"{name}_xbridge")
+    yield
+    for name in FILES:
+        sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.mark.usefixtures("few_examples", "registered")
+@pytest.mark.parametrize(
+    ("name", "gaps"),
+    [
+        ("box", {"devices", "autograd", "namespace"}),
+        ("crate", {"autograd", "namespace"}),
+        ("reel", {"namespace"}),
+    ],
+)
+def test_each_backend_of_the_page_keeps_every_promise_but_its_gaps(name: str, gaps: set[str]) -> None:
+    reports = run(name)
+    assert (reports.failed, reports.astray) == ({}, {})
+    assert len(reports.passed) > 100
+    assert set(get(name).gaps) == gaps
+
+
+def test_the_first_backend_of_the_page_has_ten_lines() -> None:
+    lines = [line for line in FILES["box_xbridge.py"].splitlines() if line]
+    assert len(lines) <= 10
+    assert all(f"{word} = " in "\n".join(lines) or f"def {word}(" in "\n".join(lines) for word in REQUIRED)
+
+
+def test_the_page_names_every_feature_that_can_be_a_gap() -> None:
+    named = re.search(r"A gap is a feature that a library does not have: (.*?)\. ", PAGE)
+    assert named
+    assert re.findall(r"`(\w+)`", named[1]) == list(FEATURES)

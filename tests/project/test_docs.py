@@ -1,0 +1,201 @@
+"""The documents and the code: what is generated is fresh, and what a page names is there."""
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import xbridge
+from xbridge.backends import INDEX
+from xbridge.protocol import Gap
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GENERATED = ("how-it-works.md", "reference.md", "support.md")
+
+
+PINS = dict(
+    line.split("==")
+    for line in (ROOT / "requirements" / "constraints.txt").read_text("utf-8").splitlines()
+    if "==" in line
+)
+
+
+def is_pinned(name: str) -> bool:
+    """Whether a library is installed in the version of our own environments."""
+    return bool(find_spec(name)) and version(name).partition("+")[0] == PINS[name.replace("_", "-")]
+
+
+needs_every_library = pytest.mark.skipif(
+    not all(is_pinned(name) for name in INDEX if name != "cupy"),  # which is declared, and not measured
+    reason="support.md is measured with every library, in the versions of requirements/constraints.txt",
+)
+
+
+def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run the generator as `make docs` does, in an interpreter that has registered nothing."""
+    command = [sys.executable, "-W", "error", DOCS / "generate.py", *arguments]
+    paths = os.pathsep.join(filter(None, [before, os.environ.get("PYTHONPATH", "")]))
+    around = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=around)
+
+
+@needs_every_library
+def test_the_generated_pages_are_what_the_code_says_today(tmp_path: Path) -> None:
+    for page in GENERATED:
+        shutil.copy(DOCS / page, tmp_path)
+    shown = generate(tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for page in GENERATED:
+        assert (tmp_path / page).read_text("utf-8") == (DOCS / page).read_text("utf-8"), f"{page} is stale"
+
+
+@needs_every_library
+def test_the_check_for_stale_pages_fails_on_one_and_writes_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "support.md"
+    stale = (DOCS / "support.md").read_text("utf-8").replace("| copied |", "| shared |", 1)
+    page.write_text(stale, "utf-8")
+    shown = generate(tmp_path, "--check")
+    assert shown.returncode == 1
+    assert "support.md is stale; try python docs/generate.py" in shown.stderr
+    assert page.read_text("utf-8") == stale
+
+
+@needs_every_library
+def test_the_check_fails_where_a_library_is_missing_and_says_which(tmp_path: Path) -> None:
+    (tmp_path / "dask.py").write_text("raise ModuleNotFoundError('not here', name='dask')", "utf-8")
+    shown = generate("--check", before=str(tmp_path))
+    assert shown.returncode == 1
+    assert shown.stderr.strip() == "cannot measure what is supported: dask is not installed; try make docs"
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules of the generator."""
+    monkeypatch.syspath_prepend(DOCS)
+    names = ("claims", "declared", "generate", "measured")
+    return SimpleNamespace(**{name: import_module(name) for name in names})
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a gap that is none": (
+        "numpy",
+        {"gaps": {"devices": Gap("never", "it is one"), "sharing": Gap("never", "it is one")}},
+        "numpy declares a gap in 'sharing', which is kept",
+    ),
+    "a gap not declared": ("jax", {"gaps": {}}, "jax declares no gap in 'axis_order', which is broken"),
+    "a fact": (
+        "dask",
+        {"assumes_immutable": False},
+        "numpy to dask is shared by what they declare, and copied",
+    ),
+    "another fact": (
+        "array_api_strict",
+        {"gaps": {"readonly": Gap("never", "it is one")}},
+        "torch, requires grad to array_api_strict is copied",
+    ),
+}
+
+
+@needs_every_library
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_backend_that_declares_what_is_not_so_stops_the_page(
+    what: str, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, planted, told = PLANTED[what]
+    backends = scripts.declared.declarations()
+    assert [*scripts.claims.contradictions(backends)] == []
+    wrong = [backend._replace(**planted) if backend.name == name else backend for backend in backends]
+    monkeypatch.setattr(scripts.generate, "declarations", lambda: wrong)
+    with pytest.raises(SystemExit, match="declarations of backends differ from measurements") as stopped:
+        scripts.generate.parts()
+    assert told in str(stopped.value)
+
+
+@needs_every_library
+def test_a_dtype_that_a_backend_says_it_has_is_tried(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts.claims, "goes", lambda name, word: True)
+    told = [*scripts.claims.contradictions(scripts.declared.declarations())]
+    assert "jax says that it lacks float64, which is not so" in told
+    assert "array_api_strict says that it lacks bfloat16, which is not so" in told
+
+
+@needs_every_library
+def test_what_does_not_live_on_the_host_is_declared_in_italics(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(scripts.declared.ACCELERATORS, "away", ("xpu",))
+    backends = scripts.declared.declarations()
+    numpy = next(backend for backend in backends if backend.name == "numpy")
+    away = numpy._replace(
+        name="away", gaps={"host": Gap("never", "it is away"), "readonly": Gap("never", "too")}
+    )
+    head, *rows = scripts.measured.pairs([*backends, away])
+    last = {row[0]: row[-1] for row in rows}
+    assert head[-1] == "to away"
+    assert [last[row] for row in ("torch", "torch, requires grad", "numpy", "away")] == [
+        *("*shared*", "*copied*", "*copied*", "*itself*")
+    ]
+    assert dict(zip(head, rows[-1], strict=True))["to jax"] == "*copied*"
+    assert set(scripts.measured.devices([*backends, away])[-1]) == {"away", "*yes*", "*no*"}
+    assert {row[-1] for row in scripts.measured.dtypes([*backends, away])[1:]} == {"*not measured*"}
+    assert [*scripts.claims.contradictions([*backends, away])] == []
+
+
+def test_every_generated_part_of_a_page_is_filled() -> None:
+    parts = [
+        part
+        for page in GENERATED
+        for part in re.findall(
+            r"<!-- generated: \w+ -->(.*?)<!-- end -->", (DOCS / page).read_text("utf-8"), re.DOTALL
+        )
+    ]
+    assert len(parts) == 12
+    assert all(part.strip() for part in parts)
+
+
+def test_the_reference_has_a_place_for_every_public_name() -> None:
+    text = (DOCS / "reference.md").read_text("utf-8")
+    named = re.findall(r"^(?:## |\| `)([\w.]+)(?:`|$)", text, re.MULTILINE)
+    assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])
+
+
+def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
+    text = (DOCS / "principles.md").read_text("utf-8")
+    named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)", text)
+    assert len(named) >= 10
+    for test, path in named:
+        assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
+
+
+def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:
+    lines = (ROOT / "examples" / "digits.py").read_text("utf-8").splitlines()
+    page = (DOCS / "explain.md").read_text("utf-8")
+    named = {int(n) for n in re.findall(r"(?:digits\.py:|Line )(\d+)", page)}
+    assert len(named) == 6
+    assert all(re.search(r"to_backend\(|to_numpy\(", lines[n - 1]) for n in named)
+
+
+ARRAYS = {"x", "xs", "a", "b", "obj"}
+OPTIONS = {"device", "dtype", "copy", "grad", "like", "requires_grad"}
+
+
+@pytest.mark.parametrize("name", [name for name in xbridge.__all__ if name[0].islower()])
+def test_an_option_is_a_keyword_with_one_default_wherever_it_is_taken(name: str) -> None:
+    for word, parameter in inspect.signature(getattr(xbridge, name)).parameters.items():
+        if word in ARRAYS:
+            assert parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
+        if word in OPTIONS:
+            assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)

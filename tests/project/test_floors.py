@@ -1,0 +1,114 @@
+"""The oldest versions that the metadata allows: they are those that are tested, and what they get right."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+UNTESTED = {"cupy-cuda12x"}
+"""What needs a GPU to be imported."""
+
+
+def floors() -> set[tuple[str, tuple[int, ...]]]:
+    """Each package that the metadata names, with the oldest version that it allows."""
+    project = PROJECT["project"]
+    wanted = chain(
+        PROJECT["build-system"]["requires"],
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+    )
+    found = [re.fullmatch(r"([\w-]+)(?:\[.*\])?>=([\d.]+)", line) for line in wanted]
+    assert all(found), "a requirement has a floor and nothing else"
+    return {(m[1], release(m[2])) for m in found if m}
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version; 2.0 and 2.0.0 are one."""
+    numbers = [int(number) for number in version.split(".")]
+    while numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def pins(name: str) -> dict[str, tuple[int, ...]]:
+    """The versions that a file of constraints gives."""
+    lines = (ROOT / "requirements" / name).read_text("utf-8").splitlines()
+    return {name: release(version) for name, version in (line.split("==") for line in lines if "==" in line)}
+
+
+def test_every_floor_of_the_metadata_is_a_version_that_is_tested() -> None:
+    tested = pins("oldest.txt")
+    assert {(name, tested.get(name)) for name, _ in floors() if name not in UNTESTED} == {
+        (name, floor) for name, floor in floors() if name not in UNTESTED
+    }
+
+
+def test_a_package_has_one_floor_wherever_it_is_named() -> None:
+    names = [name for name, _ in floors()]
+    assert len(names) == len(set(names))
+
+
+def test_what_cannot_be_tested_at_its_floor_is_still_named() -> None:
+    assert {name for name, _ in floors()} >= UNTESTED
+
+
+def test_the_readme_names_the_floors_of_the_libraries() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    said = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "dask": "Dask", "cupy-cuda12x": "CuPy"}
+    told = dict(re.findall(r"(NumPy|PyTorch|JAX|Dask|CuPy) from ([\d.]*\d)", readme))
+    assert {(name, release(told[word])) for name, word in said.items()} == {
+        (name, floor) for name, floor in floors() if name in said
+    }
+
+
+def swapped(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same values in the other byte order, by NumPy's way to it, which asks the library of the dtype."""
+    return x.byteswap().view(x.dtype.newbyteorder())
+
+
+@pytest.mark.parametrize("convert", ["array", "list", "astype", "torch"])
+def test_every_bfloat16_in_the_other_byte_order_arrives_with_its_bits(convert: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bits = np.arange(1 << 16, dtype="u2")
+    x = swapped(bits.view(ml_dtypes.bfloat16))
+    if convert == "astype":
+        exact = (bits.astype("u4") << 16).view("f4")
+        wide = xbridge.to_numpy(x, dtype="float32")
+        nan = np.isnan(exact)
+        assert (wide.view("u4") == exact.view("u4"))[~nan].all()
+        assert np.isnan(wide[nan]).all()
+        return
+    if convert == "torch":
+        torch = pytest.importorskip("torch")
+        arrived = xbridge.to_backend(x, "torch").view(torch.int16).numpy().view("u2")
+    else:
+        arrived = xbridge.asarray([x] if convert == "list" else x, backend="numpy", dtype="bfloat16")
+        arrived = arrived[0] if convert == "list" else arrived.astype(ml_dtypes.bfloat16)
+        arrived = arrived.view("u2")
+    assert (arrived == bits).all()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "float16", "float32", "float64", "bfloat16"])
+def test_a_number_between_two_powers_of_two_becomes_the_nearer_and_else_the_larger(kind: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    numbers = xbridge.asarray([1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 48, 96], dtype=kind)
+    bits = xbridge.to_numpy(numbers, dtype="float8_e8m0fnu").view("u1")
+    assert (bits.astype(int) - 127).tolist() == [0, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+def test_an_integer_becomes_the_power_of_two_that_it_is(kind: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    exponents = np.arange(8 * np.dtype(kind).itemsize - (kind[0] == "i"))
+    powers = np.left_shift(np.array(1, kind), exponents.astype(kind))
+    assert (xbridge.to_numpy(powers, dtype="float8_e8m0fnu").view("u1") == exponents + 127).all()

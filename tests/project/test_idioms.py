@@ -1,0 +1,535 @@
+"""Every row of docs/idioms.md, run: the idiom and its call side by side.
+
+The page is the data. Both cells of a row are executed as they are printed there, on equal sources,
+and its memory column is what must be true of both; so the page cannot promise what the library does
+not do. Only the sources stand here. Results are compared by routes that pass xbridge by: raw bytes,
+NumPy's `shares_memory`, and writes through one side.
+
+Idioms may warn, since torch does; calls may not.
+"""
+
+import array
+import math
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+
+PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
+
+Names = dict[str, Any]
+"""What the cells of a row may mention; the first is the source whose memory is watched."""
+
+gpu = pytest.mark.gpu
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+class RecordRow(NamedTuple):
+    """One line of a table that sets an idiom beside its call."""
+
+    idiom: str
+    call: str
+    memory: str
+
+
+def table_lines(columns: int) -> list[list[str]]:
+    """The cells of every table line that has so many columns and a code word in the first."""
+    lines = (line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `"))
+    cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [row for row in cells if len(row) == columns]
+
+
+def code(cell: str) -> str:
+    """The text of a cell that is one piece of code."""
+    found = re.fullmatch(r"`([^`]+)`", cell)
+    assert found, f"{cell!r} is not one piece of code"
+    return found[1]
+
+
+PAGE_ROWS = {
+    code(name): RecordRow(code(idiom), code(call), memory)
+    for name, idiom, call, memory, _ in table_lines(columns=5)
+}
+PAGE_TRAPS = [code(name) for name, _, _ in table_lines(columns=3)]
+
+
+# -- the sources ---------------------------------------------------------------------------------
+
+
+def two_arrays() -> Names:
+    return {
+        "a": np.linspace(-1.0, 1.0, 6).reshape(2, 3),
+        "b": np.linspace(3.0, 4.0, 6).reshape(2, 3),
+    }
+
+
+def int8_array() -> Names:
+    return {"c": np.array([[-128, -1, 0], [1, 2, 127]], "int8")}
+
+
+def tensor() -> Names:
+    return {"t": torch.linspace(-1.0, 1.0, 6).reshape(2, 3)}
+
+
+def int8_tensor() -> Names:
+    return {"c": torch.tensor([[-128, -1, 0], [1, 2, 127]], dtype=torch.int8)}
+
+
+def leaf() -> Names:
+    return {"w": tensor()["t"].requires_grad_()}
+
+
+def non_leaf() -> Names:
+    return {"y": leaf()["w"] * 2}
+
+
+def tensor_and_array() -> Names:
+    return {**tensor(), "a": np.linspace(5.0, 6.0, 6, dtype="float32").reshape(2, 3)}
+
+
+def pinned() -> Names:
+    return {"p": tensor()["t"].pin_memory()}
+
+
+def on_gpu() -> Names:
+    return {"g": tensor()["t"].to("cuda"), **tensor()}
+
+
+def leaf_on_gpu() -> Names:
+    return {"v": tensor()["t"].to("cuda").requires_grad_()}
+
+
+HOST: dict[str, Callable[[], Names]] = {
+    "from-numpy": two_arrays,
+    "from-numpy-clone": two_arrays,
+    "from-numpy-type": two_arrays,
+    "from-numpy-int8": int8_array,
+    "tensor-of-arrays": two_arrays,
+    "numpy": tensor,
+    "numpy-copy": tensor,
+    "cpu-numpy": tensor,
+    "to-cpu-numpy": tensor,
+    "detach-numpy": tensor,
+    "detach-cpu-numpy": tensor,
+    "int8-numpy": int8_tensor,
+    "grad-detach-numpy": leaf,
+    "grad-detach-cpu-numpy": leaf,
+    "grad-cpu-detach-numpy-copy": leaf,
+    "grad-fn-detach-numpy": non_leaf,
+    "add-in-place": two_arrays,
+    "np-add-out": tensor,
+    "tolist": tensor,
+    "grad-tolist": leaf,
+    "two-libraries": tensor_and_array,
+}
+GPU: dict[str, Callable[[], Names]] = {
+    "to-cuda": two_arrays,
+    "to-cuda-non-blocking": pinned,
+    "cuda-cpu-numpy": on_gpu,
+    "cuda-to-cpu-numpy": on_gpu,
+    "cuda-detach-cpu-numpy": leaf_on_gpu,
+    "cuda-cpu-detach-numpy-copy": leaf_on_gpu,
+    "cuda-tolist": on_gpu,
+    "two-devices": on_gpu,
+}
+SOURCES = HOST | GPU
+every_row = pytest.mark.parametrize(
+    "name", [*HOST, *(pytest.param(name, marks=[gpu, needs_cuda]) for name in GPU)]
+)
+
+
+# -- running a cell, and looking at what came out ------------------------------------------------
+
+
+class Run(NamedTuple):
+    """A source, and what one cell made of it."""
+
+    source: Any
+    result: Any
+
+
+def run(cell: str, name: str) -> Run:
+    """Run a cell on a fresh source."""
+    names = SOURCES[name]()
+    public = {verb: getattr(xbridge, verb) for verb in xbridge.__all__}
+    result = eval(cell, {"np": np, "torch": torch, **public, **names})
+    return Run(next(iter(names.values())), result)
+
+
+def run_idiom(name: str) -> Run:
+    """What the tutorials do; torch may warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run(PAGE_ROWS[name].idiom, name)
+
+
+def run_call(name: str) -> Run:
+    """What xbridge does; a warning is an error."""
+    return run(PAGE_ROWS[name].call, name)
+
+
+def raw(x: Any) -> bytes:
+    """The bytes of an array's elements in order, or the text of a list."""
+    if isinstance(x, list):
+        return repr(x).encode()
+    host = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
+    return bytes(host.tobytes())
+
+
+def write(x: Any) -> None:
+    """Put into every element a number that no source has."""
+    if isinstance(x, list):
+        x[0][0] = 7
+    elif isinstance(x, torch.Tensor):
+        x.detach().fill_(7)
+    else:
+        x.fill(7)
+
+
+def overlap(p: Any, q: Any) -> bool:
+    """Whether two arrays lie in the same memory; a list never does."""
+    if isinstance(q, list):
+        return False
+    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in (p, q)):
+        storages = {x.untyped_storage().data_ptr() for x in (p, q) if isinstance(x, torch.Tensor)}
+        return len(storages) == 1 and type(p) is type(q)
+    hosts = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in (p, q)]
+    return np.shares_memory(*hosts)
+
+
+def outside(x: Any) -> tuple[object, ...]:
+    """Everything about a result but its values."""
+    if isinstance(x, list):
+        return (list, [[type(number) for number in row] for row in x])
+    if isinstance(x, torch.Tensor):
+        return (type(x), x.dtype, x.device, tuple(x.shape), x.requires_grad, x.grad_fn is None)
+    return (type(x), x.dtype, x.shape)
+
+
+# -- row by row ----------------------------------------------------------------------------------
+
+
+def test_every_row_of_the_page_has_a_source_here() -> None:
+    assert [code(row[0]) for row in table_lines(columns=5)] == list(SOURCES)
+
+
+def test_every_row_of_the_page_states_its_memory_in_known_words() -> None:
+    assert {row.memory for row in PAGE_ROWS.values()} == {"shared", "shared, read-only", "copied"}
+
+
+@every_row
+def test_the_idiom_and_its_call_agree_in_values(name: str) -> None:
+    assert raw(run_call(name).result) == raw(run_idiom(name).result)
+
+
+@every_row
+def test_the_idiom_and_its_call_agree_in_type_dtype_device_and_shape(name: str) -> None:
+    assert outside(run_call(name).result) == outside(run_idiom(name).result)
+
+
+@every_row
+def test_the_idiom_and_its_call_leave_the_same_source_behind(name: str) -> None:
+    assert raw(run_call(name).source) == raw(run_idiom(name).source)
+
+
+@every_row
+def test_the_idiom_and_its_call_share_memory_as_the_page_says(name: str) -> None:
+    shared = PAGE_ROWS[name].memory.startswith("shared")
+
+    assert overlap(*run_idiom(name)) is shared
+    assert overlap(*run_call(name)) is shared
+
+
+@every_row
+def test_a_write_to_the_source_is_seen_in_both_results_or_in_neither(name: str) -> None:
+    shared = PAGE_ROWS[name].memory.startswith("shared")
+
+    for source, result in (run_idiom(name), run_call(name)):
+        before = raw(result)
+        write(source)
+        assert (raw(result) != before) is shared
+
+
+@every_row
+def test_a_write_to_the_idioms_result_is_seen_in_the_source_where_it_is_shared(name: str) -> None:
+    shared = PAGE_ROWS[name].memory.startswith("shared")
+    source, result = run_idiom(name)
+    before = raw(source)
+
+    write(result)
+
+    assert (raw(source) != before) is shared
+
+
+@every_row
+def test_a_write_to_the_calls_result_is_seen_too_or_raises_where_it_is_read_only(name: str) -> None:
+    memory = PAGE_ROWS[name].memory
+    source, result = run_call(name)
+    before = raw(source)
+
+    if memory == "shared, read-only":
+        with pytest.raises(ValueError, match="read-only"):
+            write(result)
+    else:
+        write(result)
+
+    assert (raw(source) != before) is (memory == "shared")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in PAGE_ROWS.items() if row.memory == "shared, read-only"]
+)
+def test_only_the_idiom_lets_numpy_write_into_memory_that_requires_grad(name: str) -> None:
+    assert run_idiom(name).result.flags.writeable
+    assert not run_call(name).result.flags.writeable
+    assert run_call(name).source.requires_grad
+
+
+@pytest.mark.parametrize("name", ["add-in-place", "np-add-out"])
+def test_an_addition_in_place_is_seen_on_both_sides(name: str) -> None:
+    fresh = next(iter(SOURCES[name]().values()))
+
+    for source, result in (run_idiom(name), run_call(name)):
+        assert raw(source) == raw(fresh + 1)
+        assert raw(result) == raw(fresh + 1)
+
+
+@gpu
+@needs_cuda
+def test_what_queued_work_will_have_written_is_what_numpy_sees() -> None:
+    big = torch.ones(4096, 4096, device="cuda")
+    product = big
+    for _ in range(8):
+        product = product @ big / 4096
+
+    host = xbridge.to_numpy(product)
+
+    assert (host == 1).all()
+
+
+# -- the traps -----------------------------------------------------------------------------------
+
+Test = Callable[[], None]
+TRAPS: dict[str, Test] = {}
+
+
+def trap(name: str) -> Callable[[Test], Test]:
+    """File a test under the name of its line on the page."""
+
+    def file(test: Test) -> Test:
+        assert name not in TRAPS
+        TRAPS[name] = test
+        return test
+
+    return file
+
+
+def test_every_trap_on_the_page_has_a_test_here() -> None:
+    assert list(TRAPS) == PAGE_TRAPS
+
+
+@trap("read-only")
+def test_read_only_memory_becomes_writable_by_the_idiom_and_is_copied_by_the_call() -> None:
+    a = np.ones(3)
+    a.flags.writeable = False
+
+    mine = xbridge.to_backend(a, "torch")
+    mine.fill_(7)
+    assert (a == 1).all()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = torch.from_numpy(a)
+    theirs.fill_(7)
+    assert (a == 7).all()
+
+
+@trap("reversed")
+def test_a_reversed_array_stops_the_idiom_and_is_copied_by_the_call() -> None:
+    a = np.arange(3.0)
+
+    with pytest.raises(ValueError, match="negative"):
+        torch.from_numpy(a[::-1])
+
+    assert xbridge.to_backend(a[::-1], "torch").tolist() == [2.0, 1.0, 0.0]
+
+
+@trap("big-endian")
+def test_a_big_endian_array_stops_the_idiom_and_is_swapped_by_the_call() -> None:
+    a = np.arange(3).astype(">f8")
+
+    with pytest.raises(ValueError, match="byte order"):
+        torch.from_numpy(a)
+
+    mine = xbridge.to_backend(a, "torch")
+    assert mine.dtype is torch.float64
+    assert mine.tolist() == [0.0, 1.0, 2.0]
+
+
+@trap("masked")
+def test_a_mask_is_dropped_by_the_idiom_and_refused_by_the_call() -> None:
+    m = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+
+    assert torch.from_numpy(m).tolist() == [1.0, 2.0]
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"\.filled\("):
+        xbridge.to_backend(m, "torch")
+
+
+@trap("typed-buffer")
+def test_a_typed_buffer_is_misread_by_the_idiom_and_shared_by_the_call() -> None:
+    numbers = array.array("d", [1.0, 2.0])
+
+    assert torch.asarray(numbers).shape == (4,)
+
+    mine = xbridge.to_backend(numbers, "torch")
+    assert (mine.dtype, mine.tolist()) == (torch.float64, [1.0, 2.0])
+    mine[0] = 7
+    assert numbers[0] == 7
+
+
+@trap("rounded")
+def test_a_float64_is_rounded_by_the_idiom_and_kept_by_the_call() -> None:
+    numbers = array.array("d", [0.1])
+
+    assert torch.tensor(numbers).tolist() != [0.1]
+    assert xbridge.to_backend(numbers, "torch").tolist() == [0.1]
+
+
+@trap("overflow")
+def test_a_large_number_becomes_infinite_by_the_idiom_and_raises_by_the_default_dtype() -> None:
+    a = np.array([1e300])
+
+    assert torch.from_numpy(a).type(torch.float32).tolist() == [math.inf]
+    with pytest.raises(xbridge.ValueLossError, match="float32"):
+        xbridge.to_backend(a, "torch", dtype="default")
+
+
+@trap("huge-integers")
+def test_integers_without_a_common_dtype_are_rounded_by_the_idiom_and_refused_by_the_call() -> None:
+    assert np.asarray([-1, 2**63 + 1])[1] == float(2**63)
+    with pytest.raises(xbridge.ValueLossError, match="no integer dtype"):
+        xbridge.asarray([-1, 2**63 + 1])
+
+
+@trap("default-device")
+def test_a_default_device_moves_the_idioms_result_and_not_the_calls() -> None:
+    a = np.ones(3)
+
+    with torch.device("meta"):
+        assert torch.as_tensor(a).device.type == "meta"
+        mine = xbridge.to_backend(a, "torch")
+
+    assert mine.device.type == "cpu"
+    assert overlap(a, mine)
+
+
+@trap("bfloat16")
+def test_bfloat16_stops_the_idiom_and_is_shared_by_the_call() -> None:
+    t = torch.tensor([0x3F80, 0x7FC1], dtype=torch.int16).view(torch.bfloat16)
+
+    with pytest.raises(TypeError, match="BFloat16"):
+        t.numpy()
+
+    mine = xbridge.to_numpy(t)
+    assert mine.dtype.name == "bfloat16"
+    assert np.shares_memory(mine, t.view(torch.int16).numpy())
+
+
+@trap("negative-bit")
+def test_a_pending_sign_is_lost_by_the_idiom_and_resolved_by_the_call() -> None:
+    z = torch.tensor([1 + 2j])
+
+    assert np.from_dlpack(z.conj().imag).tolist() == [2.0]
+    assert xbridge.to_numpy(z.conj().imag).tolist() == [-2.0]
+
+
+@trap("expanded")
+def test_repeated_memory_is_writable_by_the_idiom_and_read_only_by_the_call() -> None:
+    t = torch.zeros(1)
+
+    t.expand(3).numpy()[0] = 7
+    assert t.expand(3).tolist() == [7.0, 7.0, 7.0]
+
+    mine = xbridge.to_numpy(t.expand(3))
+    assert np.shares_memory(mine, t.numpy())
+    with pytest.raises(ValueError, match="read-only"):
+        mine[0] = 8
+
+
+@trap("no-grad")
+def test_the_ambient_grad_mode_decides_for_the_idiom_and_not_for_the_call() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    with pytest.raises(RuntimeError, match="requires grad"):
+        w.numpy()
+    outside_no_grad = xbridge.to_numpy(w)
+    with torch.no_grad():
+        assert w.numpy().flags.writeable
+        inside_no_grad = xbridge.to_numpy(w)
+
+    assert not outside_no_grad.flags.writeable
+    assert not inside_no_grad.flags.writeable
+
+
+@trap("wrong-gradient")
+def test_a_write_behind_autograds_back_is_silent_by_the_idiom_and_raises_by_the_call() -> None:
+    w = torch.zeros(3, requires_grad=True)
+    y = w.exp()
+
+    y.detach().numpy()[:] = 0
+    y.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [0.0, 0.0, 0.0]
+
+    with pytest.raises(ValueError, match="read-only"):
+        xbridge.to_numpy(w.exp())[:] = 0
+
+
+@trap("snapshot")
+def test_a_snapshot_moves_with_the_optimiser_by_the_idiom_and_stands_still_by_a_copy() -> None:
+    w = torch.ones(3, requires_grad=True)
+    theirs = w.detach().cpu().numpy()
+    mine = xbridge.to_numpy(w, copy=True)
+
+    w.grad = torch.ones(3)
+    torch.optim.SGD([w], lr=0.5).step()
+
+    assert theirs.tolist() == [0.5, 0.5, 0.5]
+    assert mine.tolist() == [1.0, 1.0, 1.0]
+
+
+@trap("cut-in-list")
+def test_a_graph_is_cut_in_a_list_by_the_idiom_and_kept_by_the_call() -> None:
+    w = torch.ones(2, requires_grad=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert not torch.tensor([w[0], w[1]]).requires_grad
+
+    mine = xbridge.asarray([w[0], w[1]], backend="torch")
+    mine.backward(torch.tensor([3.0, 5.0]))
+    assert w.grad is not None
+    assert w.grad.tolist() == [3.0, 5.0]
+
+
+@trap("unfinished")
+@gpu
+@needs_cuda
+def test_pinned_memory_may_be_written_as_soon_as_the_call_has_returned() -> None:
+    p = torch.zeros(1 << 26).pin_memory()
+
+    mine = xbridge.to_backend(p, "torch", device="cuda")
+    p.fill_(7)
+
+    assert not mine.any().item()

@@ -1,0 +1,213 @@
+"""A batch is to `transfer` and `prefetch` what it is to `xbridge.tree`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque, namedtuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from gate import PATIENCE, Gate
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import tree
+from xbridge.tree.flatten import TreeSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+A, COMPLEX = np.arange(3.0), np.array([1j])
+Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A batch as an object."""
+
+    x: Any
+    name: str
+
+
+class Mine(dict[str, Any]):
+    """A dict that may mean more."""
+
+
+def transferred(batch: Any) -> Any:
+    return xbridge.transfer(batch, "numpy", dtype="float32").result()
+
+
+def prefetched(batch: Any) -> Any:
+    (made,) = xbridge.prefetch([batch], "numpy", dtype="float32")
+    return made
+
+
+both = pytest.mark.parametrize("carried", [transferred, prefetched])
+
+
+@both
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: Sample(x, "a"),
+        lambda x: Mine(x=x),
+        lambda x: deque([x, 3], maxlen=4),
+        lambda x: OrderedDict(b=x, a=None),
+        lambda x: [Sample(Mine(x=[x]), "b")],
+    ],
+)
+def test_a_batch_is_whatever_tree_converts(make: Callable[[Any], Any], carried: Callable[[Any], Any]) -> None:
+    made = carried(make(A))
+
+    assert type(made) is type(make(A))
+    found: list[Any] = []
+    tree.map(found.append, made)
+    assert [(x.dtype, x.tolist()) for x in found] == [(np.float32, A.tolist())]
+
+
+@both
+@pytest.mark.parametrize(
+    ("batch", "way"),
+    [
+        ([A, COMPLEX], r"tree\[1\]"),
+        ({"a": A, "b": (A, {3: COMPLEX})}, r"tree\['b'\]\[1\]\[3\]"),
+        ([A, [A], COMPLEX, COMPLEX], r"tree\[2\]"),
+        (Point(A, [COMPLEX]), r"tree\.y\[0\]"),
+    ],
+    ids=str,
+)
+def test_an_error_names_the_way_to_the_array(batch: Any, way: str, carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: cannot convert a numpy complex128") as told:
+        carried(batch)
+    assert isinstance(told.value.__cause__, xbridge.DTypeError)
+
+
+@both
+def test_an_array_alone_needs_no_way(carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"^cannot convert a numpy complex128"):
+        carried(COMPLEX)
+
+
+def test_an_array_is_named_by_the_place_that_it_had_at_the_call() -> None:
+    batch: dict[str, Any] = {"a": [COMPLEX], "b": A}
+    spec = TreeSpec(batch)
+    batch["a"].clear()
+    batch["b"] = COMPLEX
+    assert spec.name_of(COMPLEX) == "tree['a'][0]"
+    assert TreeSpec(A).name_of(A) == "tree"
+
+
+@pytest.mark.parametrize(
+    "change", [list.reverse, list.clear, lambda rows: rows[0].update(b=rows[0].pop("a"))]
+)
+def test_a_batch_is_what_it_was_at_the_call(change: Callable[[Any], object]) -> None:
+    batch = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    spec = TreeSpec(batch)
+    change(batch)
+    assert spec.unflatten([10 * n for n in spec.leaves]) == [{"a": 10, "b": 20}, {"a": 30, "b": 40}]
+
+
+class Backwards(NamedTuple):
+    """A named tuple that shows its items from the end."""
+
+    x: Any
+    y: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([tuple.__getitem__(self, 1), tuple.__getitem__(self, 0)])
+
+
+@both
+def test_a_named_tuple_is_read_past_its_class(carried: Callable[[Any], Any]) -> None:
+    made = carried([Backwards(A, "a")])[0]
+    assert (made.x.dtype, made.x.tolist(), made.y) == (np.float32, A.tolist(), "a")
+
+
+class Marked(tuple[Any, ...]):  # noqa: SLOT001 -- as people write them
+    """What looks like a named tuple, and may have any attributes."""
+
+    _fields = ("x",)
+
+
+@both
+def test_attributes_of_a_tuple_are_kept(carried: Callable[[Any], Any]) -> None:
+    given = Marked([A])
+    given.note = "kept"  # type: ignore[attr-defined]
+    assert carried([given])[0].note == "kept"
+
+
+class Silent:
+    """What cannot say what it holds."""
+
+    @property
+    def dtype(self) -> Any:
+        raise ZeroDivisionError
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return A
+
+
+@both
+def test_an_array_that_cannot_report_its_dtype_cannot_be_read(carried: Callable[[Any], Any]) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
+        carried(Silent())
+
+
+def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xbridge._engine import verbs
+
+    convert = verbs.to_backend_all
+
+    def failing(xs: list[object], name: str, **options: object) -> list[object]:
+        if len(xs) > 1:
+            raise xbridge.DeviceError("no memory for both")
+        return convert(xs, name, **options)
+
+    monkeypatch.setattr(verbs, "to_backend_all", failing)
+    with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
+        transferred([A, A + 1])
+
+
+def test_a_batch_that_holds_itself_has_no_end() -> None:
+    endless: list[object] = [A]
+    endless.append(endless)
+    with pytest.raises(xbridge.OptionError, match="no end"):
+        transferred(endless)
+
+
+def test_plain_containers_keep_their_form() -> None:
+    made = transferred({"a": [A, "text"], 3: (A, None), "p": Point(A, 1), "none": []})
+    assert [type(part) for part in made.values()] == [list, tuple, Point, list]
+    assert (made["a"][1], made[3][1], made["p"].y) == ("text", None, 1)
+    assert made["a"][0] is made[3][0] is made["p"].x
+    assert made["a"][0].dtype == np.float32
+
+
+def test_a_batch_that_is_changed_meanwhile_comes_as_it_was(own_registry: None) -> None:
+    gate = Gate()
+    xbridge.register_backend("toylib", make_backend(to_numpy=lambda x: np.asarray(gate)))
+    batch: Any = {"label": np.ones(1), "image": [np.zeros(1)], "rows": [[A], [A, A]], "slow": Toy(A)}
+    under_way = xbridge.transfer([batch], "numpy")
+    assert gate.reading.wait(PATIENCE)
+    batch["target"] = batch.pop("label")
+    batch["image"].append(A)
+    batch["rows"][0] = None
+    gate.opened.set()
+
+    (made,) = under_way.result()
+    assert list(made) == ["label", "image", "rows", "slow"]
+    assert (made["label"].tolist(), made["image"][0].tolist()) == ([1], [0])
+    assert [len(row) for row in made["rows"]] == [1, 2]
+
+
+def test_the_lengths_of_a_packed_sequence_keep_their_dtype() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+
+    packed = pack_sequence([torch.ones(2, 3), torch.ones(4, 3)], enforce_sorted=False)
+    made = xbridge.transfer([packed], "torch", dtype="float64").result()[0]
+
+    assert made.data.dtype == torch.float64
+    assert [x.dtype for x in made[1:]] == [torch.int64] * 3
+    assert pad_packed_sequence(made)[1].tolist() == [2, 4]

@@ -1,0 +1,93 @@
+"""Trees of JAX's: what JAX was told of a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+import jax
+
+import xbridge
+from xbridge import tree
+
+
+@dataclass
+class State:
+    """A dataclass of which JAX knows that `name` is no child."""
+
+    x: Any
+    name: Any
+
+
+def test_a_class_is_flattened_as_it_is_registered_with_jax() -> None:
+    jax.tree_util.register_dataclass(State, ["x"], ["name"])
+    names = np.array([None])  # which no library but NumPy could hold
+    made = tree.to_backend({"state": State([np.ones(2, "f4"), None], names)}, "jax")["state"]
+    assert type(made) is State
+    assert isinstance(made.x[0], jax.Array)
+    assert made.x[1] is None
+    assert made.name is names
+    back = tree.to_numpy(made)
+    assert back.x[0].tolist() == [1, 1]
+    assert type(back.x[0]) is np.ndarray
+
+
+def test_an_older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(jax.tree_util, "is_tree_node", raising=False)
+    given = {"x": np.ones(2, "f4"), "leaves": [object(), {1}, "text"], "p": jax.tree_util.Partial(max, None)}  # type: ignore[no-untyped-call] # theirs
+    made = tree.to_backend(given, "jax")
+    assert isinstance(made["x"], jax.Array)
+    assert made["leaves"] == given["leaves"]
+    assert type(made["p"]) is jax.tree_util.Partial
+    assert xbridge.transfer(given, "jax").result()["leaves"] == given["leaves"]
+    assert [batch["leaves"] for batch in xbridge.prefetch([given], "jax")] == [given["leaves"]]
+    assert xbridge.aligned(lambda x: (x, given["leaves"]))(jax.numpy.ones(2))[1] == given["leaves"]
+
+
+def test_a_partial_of_jax_is_a_container() -> None:
+    made = tree.to_numpy(jax.tree_util.Partial(max, jax.numpy.ones(2)))  # type: ignore[no-untyped-call] # theirs
+    assert type(made) is jax.tree_util.Partial
+    assert type(made.args[0]) is np.ndarray
+
+
+class Model:
+    """What JAX is told of, and of the names of its parts."""
+
+    def __init__(self, a: Any, b: Any) -> None:
+        self.a = a
+        self.b = b
+
+
+class Nameless(Model):
+    """The same, without names."""
+
+
+def test_an_error_names_the_path_as_it_is_registered_with_jax() -> None:
+    key = jax.tree_util.GetAttrKey
+    jax.tree_util.register_pytree_with_keys(
+        Model, lambda x: (((key("a"), x.a), (key("b"), x.b)), None), lambda _, parts: Model(*parts)
+    )
+    jax.tree_util.register_pytree_node(
+        Nameless, lambda x: ((x.a, x.b), None), lambda _, parts: Nameless(*parts)
+    )
+    bad = np.array([None])
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['m'\]\.b: "):
+        tree.to_backend({"m": Model(None, bad)}, "jax")
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\['m'\]\[<flat index 1>\]: "):
+        tree.to_backend({"m": Nameless(None, bad)}, "jax")
+
+
+def test_a_packed_sequence_says_that_its_lengths_need_int64() -> None:
+    torch = pytest.importorskip("torch")
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
+    expected = r"at tree\[0\]\.batch_sizes: .* int64.*; try torch\.nn\.utils\.rnn\.pad_packed_sequence\(x\)$"
+    with pytest.raises(xbridge.DTypeError, match=expected):
+        tree.to_backend([packed], "jax", dtype="default")
+    with jax.enable_x64(True):
+        made = tree.to_backend([packed], "jax")[0]
+    assert made.batch_sizes.tolist() == [1, 1]

@@ -1,0 +1,252 @@
+"""Which leaves of a tree are converted, each once; and what a way without a plan has in common with plans."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import tree
+from xbridge.backends._registry import fast_converters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+A = np.arange(3.0, dtype="f4")
+
+
+TEXTS = {
+    "strings": np.array(["cat", "dog"]),
+    "bytes": np.array([b"cat"]),
+    "0-d": np.array("cat"),
+    "string": np.str_("cat"),
+    "byte string": np.bytes_(b"cat"),
+}
+if hasattr(np.dtypes, "StringDType"):  # NumPy 2
+    TEXTS["new strings"] = np.array(["cat"], dtype=np.dtypes.StringDType())
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}, {"scalars": True}], ids=str)
+def test_text_stays_the_object_that_it_is(text: Any, options: dict[str, Any], own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    for backend, kind in (("toylib", Toy), ("numpy", np.ndarray)):
+        made = tree.to_backend({"x": A, "name": [text, "a"]}, backend, **options)
+        assert made["name"][0] is text
+        assert type(made["x"]) is kind
+    assert tree.to_backend(text, "numpy", **options) is text
+    assert tree.align([Toy(A), text])[0][1] is text
+    options.pop("scalars", None)
+    assert xbridge.transfer([text, A], "toylib", **options).result()[0] is text
+
+
+def test_text_does_not_decide_the_target_of_align(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    name = np.array(["a"])
+    made = tree.align({"name": name, "x": Toy(A), "y": A})[0]
+    assert made["name"] is name
+    assert isinstance(made["y"], Toy)
+
+
+def test_objects_are_not_text(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\[0\]: "):
+        tree.to_backend([np.array(["cat", None], dtype=object)], "toylib")
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda batch: tree.to_backend(batch, "numpy", copy=True),
+        lambda batch: xbridge.transfer(batch, "numpy", copy=True).result(),
+        lambda batch: xbridge.transfer(batch, "numpy").result(),
+    ],
+    ids=["tree", "transfer", "transfer that shares"],
+)
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_batch_that_fails_is_not_tried_again(
+    convert: Callable[[Any], Any], watched: bool, own_registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def to_host(x: Toy, /) -> Any:
+        seen.append(int(x.data[0]))
+        if x.data[0] == 2:
+            raise RuntimeError("no such toy")
+        return x.data
+
+    xbridge.register_backend("toylib", make_backend(to_numpy=to_host))
+    batch = {"own": [A, A[1:]], "x": [Toy(np.array([float(i)])) for i in range(4)], "more": A[2:]}
+    if watched:
+        monkeypatch.setattr("xbridge.backends._registry.observers", 1)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]\[2\]: .*no such toy") as told:
+        convert(batch)
+    assert seen == [0, 1, 2]
+    assert isinstance(told.value.__cause__, xbridge.UnsupportedArrayError)
+    assert isinstance(told.value.__cause__.__cause__, RuntimeError)
+
+
+def torchs() -> list[Any]:
+    import torch
+
+    leaf = torch.ones(2, requires_grad=True)
+    return [torch.ones(2), leaf, 2 * leaf, torch.nn.Parameter(torch.ones(2)), torch.ones(2, 3).T]
+
+
+def numpys() -> list[Any]:
+    locked = np.ones(2)
+    locked.flags.writeable = False
+    return [
+        np.ones(2),
+        locked,
+        np.arange(4.0)[::-1],
+        np.arange(3, dtype=">f4"),
+        np.float32(1),
+        np.ones((2, 3)).T,
+    ]
+
+
+@pytest.mark.parametrize("make", [numpys, torchs])
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda xs: tree.to_backend(xs, "torch", device="cpu"),
+        lambda xs: tree.align(xs, backend="torch")[0],
+        lambda xs: tree.align([xs[0]], xs)[1],
+    ],
+    ids=["device", "backend", "first"],
+)
+def test_where_all_is_there_already_nothing_else_happens(
+    make: Callable[[], Any], convert: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    xs = make()
+
+    def outcome() -> list[Any]:
+        return [
+            (type(y), y is x, xbridge.dtype_of(y), xbridge.device_of(y), xbridge.shares_memory(x, y))
+            for x, y in zip(xs, convert(xs), strict=True)
+        ]
+
+    at_once = outcome()
+    for name in list(fast_converters):
+        monkeypatch.setitem(fast_converters, name, {})
+    assert outcome() == at_once
+
+
+@dataclass
+class Sample:
+    """A dataclass."""
+
+    x: Any
+    y: Any
+
+
+class RecordRow(list[Any]):
+    """A list of a class of its own."""
+
+
+def swapped(a: Any, b: Any) -> None:
+    a[:], b[:] = list(b), list(a)
+
+
+def turned(d: Any) -> None:
+    d["a"] = d.pop("a")
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: [A, [A], A], lambda d: d.insert(0, [A])),
+        (lambda: [A, [A], A], lambda d: d.insert(0, A)),
+        (lambda: [A, [A], A], lambda d: d.clear()),
+        (lambda: {"a": A, "b": A}, lambda d: d.pop("a", None)),
+        (lambda: {"a": A, "b": A}, lambda d: d.update(c=A, d=A)),
+        (lambda: {"a": A, "b": [A]}, lambda d: d.update(c=A)),
+        (lambda: {"a": A, "b": (A, 3)}, lambda d: d.pop("b", None)),
+        (lambda: [[A, A], [A]], lambda d: d[0].append(A)),
+        (lambda: {"x": {"a": A}, "y": {"a": A}}, lambda d: d["x"].update(b=A)),
+        (lambda: [[A], [A]], lambda d: d.__setitem__(0, 3)),
+        (lambda: [[A], [A]], lambda d: d.__setitem__(0, {"k": A})),
+        (lambda: [[A], [A]], lambda d: d.__setitem__(slice(None), [deque([A]), deque([A])])),
+        (lambda: [{"a": A}, {"b": A}], lambda d: d.__setitem__(1, ("q",))),
+        (lambda: {"a": A, "b": A[1:]}, turned),
+        (lambda: {"a": A, "b": A}, turned),
+        (lambda: {"a": A, "b": A[1:]}, lambda d: d.update(a=A[2:])),
+        (lambda: {"a": A}, lambda d: d.update(b=d.pop("a"))),
+        (lambda: {"a": [A, [A]], "b": [A[1:], [A]]}, turned),
+        (lambda: {"a": {"x": A}, "b": {"x": A[1:]}}, turned),
+        (lambda: [A, A[1:]], list.reverse),
+        (lambda: [[A, 1], [A[1:], 2]], list.reverse),
+        (lambda: [[A, 1], [A[1:], 2]], lambda d: swapped(*d)),
+        (lambda: [{"a": A, "b": A}, {"a": A, "b": A}], lambda d: turned(d[1])),
+        (lambda: [[A, [1]], [A[1:], [2]]], list.reverse),
+        (lambda: [([A], 1), ([A[1:]], 2)], lambda d: swapped(d[0][0], d[1][0])),
+        (lambda: OrderedDict(a=A, b=A), lambda d: d.move_to_end("a")),
+        (lambda: deque([A, A[1:]]), lambda d: d.rotate(1)),
+        (lambda: RecordRow([A, A[1:]]), list.reverse),
+        (lambda: Sample(A, A[1:]), lambda d: setattr(d, "x", d.y)),
+    ],
+    ids=[
+        *("container", "leaf", "clear", "pop", "more", "one more", "pop container", "row", "row of a dict"),
+        *("no row", "a dict for a row", "deques for rows", "a tuple for a row"),
+        *(
+            "keys",
+            "keys of one array",
+            "another leaf",
+            "a key",
+            "containers",
+            "rows swapped",
+            "list",
+            "list of rows",
+        ),
+        *("contents of rows", "keys in a row", "deeper containers", "deep contents"),
+        *("OrderedDict", "deque", "subclass of list", "fields"),
+    ],
+)
+def test_a_tree_that_a_function_changes_or_reorders_is_refused(
+    make: Callable[[], Any], change: Callable[[Any], object]
+) -> None:
+    batch = make()
+    calls: list[object] = []
+
+    def fn(x: Any) -> Any:
+        if not calls:
+            change(batch)
+        calls.append(x)
+        return len(x)
+
+    with pytest.raises(xbridge.OptionError, match="container in it has been changed meanwhile"):
+        tree.map(fn, batch)
+
+
+def test_a_function_may_change_objects_outside_of_the_tree() -> None:
+    batch: dict[str, Any] = {"a": A.copy(), "set": {1}, "b": Sample(A, [1])}
+
+    def fn(x: Any) -> Any:
+        x[0] = 7
+        batch["set"].add(len(batch["set"]))
+        batch["b"].note = "new"
+        return x
+
+    assert tree.map(fn, batch)["a"] is batch["a"]
+
+
+def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\['n'\]\[1\]: cannot"):
+        tree.to_backend({"n": [1, 2**70]}, "numpy", scalars=True)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: cannot convert a object"):
+        tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
+
+
+def test_an_object_that_is_not_a_function_is_not_mapped() -> None:
+    for swapped in ([A], "x", None):
+        with pytest.raises(
+            xbridge.OptionError, match=r"map a \w+: it is not a function; try map\(fn, tree\)"
+        ):
+            tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake

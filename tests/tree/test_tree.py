@@ -1,0 +1,423 @@
+"""Trees: what is in a container is converted, and everything else is as it was."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from fresh import run
+from hypothesis import given
+from hypothesis import strategies as st
+from toylib import Toy, make_backend
+
+import xbridge
+
+pytest.importorskip("attrs")
+
+from trees import PAIRS, Defined, Frozen, Names, Open, Pair, Sample, form, leaves, trees
+
+from xbridge import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+A = np.arange(6.0)
+
+# Each is called with what makes a leaf of a number.
+ROWS: dict[str, Callable[[Callable[[int], Any]], Any]] = {
+    "samples": lambda leaf: [{"x": leaf(1), "y": "s"}, {"y": leaf(2), "x": leaf(3)}],
+    "columns": lambda leaf: {"b": [leaf(1), leaf(2)], "a": [leaf(3)]},
+    "tuples": lambda leaf: ((leaf(1), leaf(2)), (None, leaf(3)), ()),
+    "empty ones": lambda leaf: [{}, {}, {"x": leaf(1)}, {}],
+    "nothing": lambda _: [[], []],
+    "lists and tuples": lambda leaf: [[leaf(1)], (leaf(2), leaf(3))],
+    "dicts and lists": lambda leaf: [{"x": leaf(1)}, [leaf(2)], {"x": leaf(3)}],
+    "a container in the last": lambda leaf: [{"x": leaf(1)}, {"x": leaf(2)}, {"x": [leaf(3)], "y": leaf(4)}],
+    "somebody's in the last": lambda leaf: [[leaf(1)], [leaf(2), Pair(leaf(3), Frozen(leaf(4), leaf(5)))]],
+    "beside a leaf": lambda leaf: [{"x": leaf(1)}, leaf(2), {"x": leaf(3)}],
+    "deeper": lambda leaf: {"x": [{"y": leaf(1)}, {"y": leaf(2)}], "z": (leaf(3), [(leaf(4),), (leaf(5),)])},
+    "in a deque": lambda leaf: deque([{"x": leaf(1)}, {"y": leaf(2)}], 3),
+    "in a named tuple": lambda leaf: Pair([leaf(1)], [leaf(2), leaf(3)]),
+}
+
+
+@pytest.fixture(autouse=True)
+def toys(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+
+
+class Registered:
+    """What optree is told of."""
+
+    def __init__(self, array: object, name: str) -> None:
+        self.array = array
+        self.name = name
+
+
+@pytest.fixture
+def told() -> Iterator[Any]:
+    """Tells optree of a class, until the test ends or it is told anew."""
+    optree = pytest.importorskip("optree")
+    globally = vars(optree.registry)["__GLOBAL_NAMESPACE"]
+
+    def forget() -> None:
+        if optree.register_pytree_node.get(Registered):
+            optree.unregister_pytree_node(Registered, namespace=globally)
+
+    def tell(flatten: Any, unflatten: Any, **entry: Any) -> None:
+        forget()
+        register: Any = optree.register_pytree_node
+        if "path_entry_type" in entry:
+            entry["path_entry_type"] = getattr(optree, entry["path_entry_type"])
+        register(Registered, flatten, unflatten, namespace=globally, **entry)
+
+    yield tell
+    forget()
+
+
+@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
+def test_a_container_keeps_its_type_and_its_keys_in_order(make: Callable[[Any, Any], Any]) -> None:
+    given = make(A, [make(A[:2], "text"), None])
+    made = tree.to_backend(given, "toylib")
+    assert form(made) == form(given)
+    first, second, text, none = leaves(made)
+    assert isinstance(first, Toy)
+    assert (first.data == A).all()
+    assert (second.data == A[:2]).all()
+    assert (text, none) == ("text", None)
+    assert made is not given
+
+
+@given(trees(st.sampled_from([A, A[1:], A.astype("f4"), np.float32(2), np.zeros((0, 2))])))
+def test_every_array_is_converted_and_nothing_else(given: Any) -> None:
+    xbridge.register_backend("toylib", make_backend(), replace=True)
+    made = tree.to_backend(given, "toylib")
+    assert form(made) == form(given)
+    for x, y in zip(leaves(given), leaves(made), strict=True):
+        if isinstance(x, (np.ndarray, np.float32)):
+            assert isinstance(y, Toy)
+            assert y.data.dtype == x.dtype
+            assert y.data.tobytes() == x.tobytes()
+        else:
+            assert y is x
+    back = tree.to_numpy(made)
+    assert [type(x) for x in leaves(back) if isinstance(x, (Toy, np.ndarray))] == [
+        np.ndarray for x in leaves(given) if isinstance(x, (np.ndarray, np.float32))
+    ]
+
+
+@given(trees(st.sampled_from([A, A[1:], np.arange(3)])))
+def test_map_sees_the_arrays_in_order_and_each_once(given: Any) -> None:
+    seen: list[Any] = []
+    tree.map(seen.append, given)
+    arrays = [x for x in leaves(given) if isinstance(x, np.ndarray)]
+    assert {id(x) for x in seen} == {id(x) for x in arrays}
+    assert len(seen) == len({id(x) for x in arrays})
+
+
+@pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
+def test_rows_come_back_with_their_own_leaves(make: Callable[[Callable[[int], Any]], Any]) -> None:
+    seen: list[int] = []
+
+    def number(x: Any) -> int:
+        seen.append(int(x))
+        return seen[-1]
+
+    made = tree.map(number, make(np.array))
+    assert repr(made) == repr(make(int))  # types and the order of keys too
+    assert seen == list(range(1, len(seen) + 1))
+
+
+def test_the_same_array_stays_the_same_object() -> None:
+    made = tree.to_backend({"a": A, "b": [A, A.copy()], "c": Frozen(A, 1)}, "toylib")
+    assert made["a"] is made["b"][0] is made["c"].x
+    assert made["a"] is not made["b"][1]
+    assert made["c"].y == 1
+
+
+def test_views_of_one_memory_share_it_still_and_copies_do_not() -> None:
+    base = np.arange(6.0)
+    shared = tree.to_numpy({"whole": base, "part": [base[2:]]})
+    assert np.shares_memory(shared["whole"], shared["part"][0])
+    copied = tree.to_numpy({"whole": base, "part": [base[2:]]}, copy=True)
+    assert not np.shares_memory(copied["whole"], copied["part"][0])
+    assert not np.shares_memory(copied["whole"], base)
+
+
+def test_numbers_become_arrays_only_if_the_caller_asks() -> None:
+    given = {"n": 3, "f": 2.5, "b": True, "c": 1j, "again": 3, "s": "3"}
+    assert tree.to_numpy(given) == given
+    made = tree.to_numpy(given, scalars=True)
+    assert [(type(x), x.dtype.name) for x in list(made.values())[:4]] == [
+        (np.ndarray, name) for name in ("int64", "float64", "bool", "complex128")
+    ]
+    assert made["n"] is not made["again"]  # numbers are values; to write into one changes no other
+    assert made["s"] == "3"
+    assert tree.map(lambda n: n + 1, [1, A[:1], "s"], scalars=True)[0] == 2
+    assert tree.map(lambda n: n + 1, [1, A[:1], "s"])[0] == 1
+    assert tree.to_numpy([1], scalars=True, dtype="float32")[0].dtype == "f4"
+
+
+def test_a_bare_leaf_is_a_tree() -> None:
+    assert isinstance(tree.to_backend(A, "toylib"), Toy)
+    assert tree.to_numpy("text") == "text"
+    assert tree.to_numpy([]) == []
+    assert tree.to_numpy({"x": ()}) == {"x": ()}
+
+
+def test_options_mean_what_they_mean_for_one_array() -> None:
+    made = tree.to_numpy([A, (A.astype("i4"),)], dtype="float32", copy=True)
+    assert [x.dtype.name for x in leaves(made)] == ["float32", "float32"]
+    with pytest.raises(xbridge.CopyError, match=r"^at tree\[1\]\[0\]: cannot convert"):
+        tree.to_numpy([A.astype("f4"), (A,)], dtype="float32", copy=False)
+
+
+@pytest.mark.parametrize("given", [[], ["text"], [A]])
+def test_a_bad_option_is_refused_whatever_the_tree_holds(given: list[object]) -> None:
+    with pytest.raises(xbridge.OptionError, match="copy"):
+        tree.to_numpy(given, copy="yes")  # type: ignore[arg-type]
+    with pytest.raises(xbridge.UnknownBackendError):
+        tree.to_backend(given, "nolib")
+
+
+BAD = np.array([None])
+
+
+@pytest.mark.parametrize(
+    ("given", "way"),
+    [
+        (BAD, "tree"),
+        ({"image": [A, A, A, BAD]}, "tree['image'][3]"),
+        ({(1, 2): (A, BAD)}, "tree[(1, 2)][1]"),
+        (Pair(A, BAD), "tree.y"),
+        ([Frozen(A, [BAD])], "tree[0].y[0]"),
+        ([Defined(BAD, A)], "tree[0].x"),
+        (OrderedDict(z=A, a=BAD), "tree['a']"),
+        (Names(z=A, a=BAD), "tree['a']"),
+    ],
+)
+def test_an_error_names_the_way_to_the_leaf_and_keeps_its_class(given: Any, way: str) -> None:
+    with pytest.raises(xbridge.DTypeError) as caught:
+        tree.to_backend(given, "toylib")
+    assert str(caught.value).startswith(f"at {way}: cannot convert a numpy object array")
+    assert isinstance(caught.value.__cause__, xbridge.DTypeError)
+    assert str(caught.value) == f"at {way}: {caught.value.__cause__}"
+
+
+def test_what_a_function_raises_passes_with_a_note() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        tree.map(lambda x: 1 // 0, {"x": [1, A]})
+    assert caught.value.__notes__ == ["at tree['x'][1]"]
+
+
+def test_a_leaf_is_named_by_the_place_that_it_had_when_the_call_began() -> None:
+    given: dict[str, Any] = {}
+
+    def fail(x: Any, at: int) -> None:
+        given.clear()
+        given["new"] = OrderedDict(z=1)
+        if x.size == at:
+            raise ZeroDivisionError
+
+    for size, way in ((6, "tree['x']['y']"), (5, "tree['w'][1][0]"), (4, "tree['v'][0]['u']")):
+        given |= {"x": OrderedDict(y=A), "w": [[1], [A[1:]]], "v": ({"u": A[2:]}, {"t": 1})}
+        with pytest.raises(ZeroDivisionError) as caught:
+            tree.map(partial(fail, at=size), given)
+        assert caught.value.__notes__ == [f"at {way}"]
+        given.clear()
+
+
+def test_a_tree_without_an_end_is_refused() -> None:
+    own: dict[str, Any] = {"ends": [[1], A], "x": [A]}
+    own["x"].append(own)
+    with pytest.raises(xbridge.OptionError, match=r"tree\['x'\]\[1\] is tree again"):
+        tree.to_numpy(own)
+    inner = Sample([], A)
+    inner.x.append((A, inner))
+    with pytest.raises(xbridge.OptionError, match=r"tree\[0\]\.x\[0\]\[1\] is tree\[0\] again"):
+        tree.to_numpy([inner, [], []])
+
+
+def test_a_tree_deeper_than_the_stack_is_refused() -> None:
+    deep: list[Any] = [A]
+    for _ in range(5 * sys.getrecursionlimit()):
+        deep = [deep, (1,)]
+    with pytest.raises(xbridge.OptionError, match="too deep"):
+        tree.to_numpy([deep, deep])
+
+
+def test_a_container_that_flattens_or_builds_without_end_is_refused(told: Any) -> None:
+    def forever(*args: Any) -> Any:
+        return forever(*args)
+
+    for flatten, unflatten in [
+        (lambda _: ([Registered(A, "n")], None), forever),
+        (lambda x: ([x.array], None), forever),
+        (forever, forever),
+    ]:
+        told(flatten, unflatten)
+        with pytest.raises(xbridge.OptionError, match="too deep"):
+            tree.to_numpy([Registered(A, "n")])
+
+
+def test_the_source_is_as_it_was() -> None:
+    given = {"x": [A, Sample(A, 1)], "y": Names(a=A)}
+    before = form(given), [id(x) for x in leaves(given)]
+    tree.to_backend(given, "toylib")
+    with pytest.raises(xbridge.DTypeError):
+        tree.to_backend([given, BAD], "toylib")
+    assert (form(given), [id(x) for x in leaves(given)]) == before
+
+
+def test_no_code_of_a_dataclass_runs_again() -> None:
+    made = tree.to_backend(Sample(A, A), "toylib")
+    assert made.made == 1
+    assert isinstance(made.y, Toy)
+
+
+def test_a_field_that_was_never_set_is_not_set() -> None:
+    assert not hasattr(tree.to_backend(Open(A, 1), "toylib"), "later")
+
+
+def test_what_was_computed_of_the_old_fields_is_computed_again() -> None:
+    @dataclass
+    class Cached:
+        x: Any
+
+        @cached_property
+        def kind(self) -> type:
+            return type(self.x)
+
+    given = Cached(A)
+    given.note = "kept"  # type: ignore[attr-defined]
+    assert given.kind is np.ndarray
+    made = tree.to_backend(given, "toylib")
+    assert made.kind is Toy
+    assert made.note == "kept"
+    assert given.kind is np.ndarray
+
+
+def test_attributes_of_a_dict_stay() -> None:
+    given = OrderedDict(b=A, a=A[:1])
+    given._metadata = {"version": 1}  # type: ignore[attr-defined]
+    made = tree.to_backend(given, "toylib")
+    assert type(made) is OrderedDict
+    assert list(made) == ["b", "a"]
+    assert vars(made)["_metadata"] == {"version": 1}
+
+
+def test_a_class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None:
+    told(lambda x: ((x.array,), x.name), lambda name, parts: Registered(next(iter(parts)), name))
+    made = tree.to_backend({"x": Registered([A], "n")}, "toylib")["x"]
+    assert (type(made), made.name) == (Registered, "n")
+    assert isinstance(made.array[0], Toy)
+
+
+@pytest.mark.parametrize(
+    ("names", "entry", "way"),
+    [
+        ((), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+        ((None,), {"path_entry_type": "SequenceEntry"}, r"tree\[0\]\[1\]\['x'\]"),
+        ((["n", "y"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\.y\['x'\]"),
+        ((["n"],), {"path_entry_type": "GetAttrEntry"}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+        ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
+    ],
+)
+def test_an_error_names_the_path_that_the_flattened_class_gave(
+    told: Any, names: Any, entry: Any, way: str
+) -> None:
+    told(lambda x: ([x.name, {"x": x.array.copy()}], None, *names), lambda _, parts: parts, **entry)
+    with pytest.raises(xbridge.DTypeError, match=f"^at {way}: "):
+        tree.to_backend([Registered(BAD, "n")], "toylib")
+
+
+def test_an_object_of_an_unregistered_class_is_a_leaf() -> None:
+    x = Registered(A, "n")
+    assert tree.to_backend([x], "toylib")[0] is x
+
+
+def take(x: Registered) -> Any:
+    return [x.array], None
+
+
+def fail(*_: object) -> Any:
+    raise KeyError("no")
+
+
+def refuse(*_: object) -> Any:
+    raise xbridge.OptionError("never")
+
+
+@pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "flatten"), (take, fail, "build")])
+def test_what_the_code_of_a_container_raises_is_chained(
+    told: Any, flatten: Any, unflatten: Any, asked: str
+) -> None:
+    told(flatten, unflatten)
+    message = rf"cannot {asked} a Registered: its class failed with KeyError"
+    with pytest.raises(xbridge.UnsupportedArrayError, match=message) as caught:
+        tree.to_numpy([Registered(A, "n")])
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("flatten", [take, refuse])
+def test_an_error_of_ours_inside_a_container_is_not_wrapped(told: Any, flatten: Any) -> None:
+    told(flatten, refuse)
+    with pytest.raises(xbridge.OptionError, match=r"^never$"):
+        tree.to_numpy([Registered(A, "n")])
+
+
+class TheirError(Exception):
+    """No error that Python knows."""
+
+
+@pytest.mark.parametrize("error", [TheirError("no"), StopIteration("no"), ValueError("no")], ids=repr)
+def test_whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    way_out = r"{} a Registered: its class failed with .*no.*; try its parts one by one"
+    told(lambda x: ((x.array,), None), fail)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("build")) as caught:
+        tree.to_numpy(Registered(A, "n"))
+    assert caught.value.__cause__ is error
+    told(fail, fail)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("flatten")) as caught:
+        tree.to_numpy(Registered(A, "n"))
+    assert caught.value.__cause__ is error
+
+
+def test_align_follows_the_first_array_of_the_first_tree_that_has_one() -> None:
+    x = Toy(np.ones(2))
+    first, second, third = tree.align(["text", 3], {"x": x}, (A, 3))
+    assert first == ["text", 3]
+    assert second["x"] is x
+    assert isinstance(third[0], Toy)
+    assert third[1] == 3
+    assert isinstance(tree.align([x], like=A)[0][0], np.ndarray)
+    assert isinstance(tree.align([x], backend="numpy", like=x)[0][0], np.ndarray)
+    assert tree.align() == ()
+    assert tree.align([3]) == ([3],)
+    with pytest.raises(xbridge.DTypeError, match=r"^at tree\[1\]\[0\]: "):
+        tree.align([x], [BAD])
+
+
+def test_trees_need_no_optree_and_do_not_import_it() -> None:
+    code = """
+    import sys
+    import numpy as np, xbridge
+    made = xbridge.tree.to_numpy([np.ones(1), {"x": np.ones(1)}])
+    print(made, [name for name in sys.modules if name.partition(".")[0] == "optree"])
+    """
+    assert run(code) == (0, ["[array([1.]), {'x': array([1.])}] []"])
+
+
+def test_there_is_nothing_else_to_find_late() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'trees'"):
+        xbridge.trees  # type: ignore[attr-defined] # noqa: B018 -- it raises
