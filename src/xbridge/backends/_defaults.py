@@ -67,6 +67,8 @@ class Completed(ModuleType):
     is_leaf: Callable[[Array], bool] | None = None
     materialize_many: Callable[[list[Array]], list[Array]] | None = None
     fast_from_numpy_many: Callable[[list[HostArray]], list[Array] | None] | None = None
+    plan_state: Callable[[], object] | None = None
+    plan_kind: Callable[[Array], object] | None = None
     streams_to_device: Callable[[int, Device], bool] | None = None
     stream_to_device: Callable[..., Array] | None = None
     threaded: Callable[[ArrayFn, Device], ArrayFn] | None = None

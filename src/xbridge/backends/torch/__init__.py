@@ -284,22 +284,37 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         else:
             host = x.numpy()
         flags = host.flags.num
-        if flags in _DENSE and len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
-            return host
-        return host if not flags & _OWNED and covers(x, host) else None
-    except (RuntimeError, TypeError, ValueError):
-        pass
-    return None
+        if flags not in _DENSE:
+            return host if not flags & _OWNED and covers(x, host) else None
+        start = x.storage_offset() * host.itemsize
+        if start and x.data_ptr() <= start:
+            return None
+        return host if len(x.untyped_storage()) >= start + host.nbytes else None
+    except TypeError:
+        return _bits_to_numpy(x)
+    except (RuntimeError, ValueError):
+        return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
+    if _is_traced() or torch.is_inference_mode_enabled():
+        return None
     flags = host.flags
-    if not flags.forc or _is_traced() or torch.is_inference_mode_enabled():
-        return None
     try:
-        return torch.from_numpy(host if flags.behaved else _host.copy(host))
-    except (TypeError, ValueError):
+        shared = flags.behaved and (flags.forc or _is_accepted(host))
+        return torch.from_numpy(host if shared else _host.copy(host))
+    except TypeError:
+        return _bits_from_numpy(host)
+    except ValueError:  # a byte order, or a stride
         return None
+
+
+def plan_state() -> object:
+    return torch.get_default_dtype()
+
+
+def plan_kind(x: torch.Tensor, /) -> object:
+    return None if _is_traced() else (x.dtype, x.device)
 
 
 def is_tracing() -> bool:
@@ -314,6 +329,34 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     if is_tracing():
         return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
+
+
+def _is_accepted(host: HostArray) -> bool:
+    """Return True if torch has such strides, and no two elements share memory."""
+    size = behind = host.itemsize
+    for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
+        if stride < 0 or stride % size or (n > 1 and stride < behind):
+            return False
+        behind += (n - 1) * stride
+    return True
+
+
+def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
+    """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
+    try:
+        bits = _BITS.get(x.dtype)
+        host = None if bits is None or x.requires_grad else fast_to_numpy(x.view(bits))
+        return None if host is None else host.view(native_dtype(_NAMES[x.dtype]))
+    except (RuntimeError, TypeError, ValueError, ImportError):
+        return None
+
+
+def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
+    """Return `fast_from_numpy` of a dtype that NumPy has from another package."""
+    native, flags = _NATIVE.get(host.dtype.name), host.flags
+    if native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
+        return None
+    return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
 
 
 def _name(dtype: torch.dtype) -> str:
