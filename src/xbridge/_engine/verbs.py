@@ -16,7 +16,7 @@ from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
 from xbridge._engine.learned import Lesson, recall
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter
+from xbridge._engine.stack import choose_converter, from_arrays
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -82,12 +82,12 @@ def asarray(
             device = model.info().device
     fn, given, backends = choose_converter(resolve_source(obj))
     target = target or backends[0]
-    words = _given(device=device, **keywords)
-    if fn is convert and keywords["requires_grad"] is None:
+    if keywords["requires_grad"] is None and fn is not from_arrays:
+        words = _given(device=device, **keywords)
         result = recall(target.name, obj, words)
         if result is not None:
             return result
-        fn = partial(convert, lesson=Lesson(target.name, words, begun))
+        fn = partial(fn, lesson=Lesson(target.name, words, begun))
     options = read_options((target, backends[0]), device=device, **keywords)
     return outside(fn, given, backends, target, options)
 
@@ -122,8 +122,8 @@ def align_sources(
             result = recall(target.name, source.array, words)
             if result is None:
                 fn, given, backends = choose_converter(source)
-                if fn is convert:
-                    fn = partial(convert, lesson=Lesson(target.name, words, begun))
+                if fn is not from_arrays:
+                    fn = partial(fn, lesson=Lesson(target.name, words, begun))
                 result = outside(fn, given, backends, target, options)
             made.append(result)
     except XBridgeError as error:

@@ -95,12 +95,16 @@ _SILENT = _state(all="ignore")
 _RAISING = _state(all="ignore", over="raise")
 
 
-def cast_silently(host: HostArray, dtype: np.dtype[Any], order: str = "K") -> HostArray:
+def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
     if host.dtype.kind in "biufc":
-        return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)
+        return _SILENT.copy().run(_cast, host, dtype, order)
     with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
-        return host.astype(dtype, order, "unsafe", False)
+        return _cast(host, dtype, order)
+
+
+def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
+    return host.astype(dtype, order=order, subok=False)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
@@ -111,9 +115,8 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
     single = _SINGLES.get(host.dtype.char) == dtype
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
-    order = "C" if 0 in host.strides else "K"
     try:
-        return _RAISING.copy().run(host.astype, _NATIVE[dtype], order, "unsafe", False)
+        return _RAISING.copy().run(_cast, host, _NATIVE[dtype], "C" if 0 in host.strides else "K")
     except FloatingPointError as error:
         raise ValueLossError.narrowing(host.dtype.name, dtype) from error
 
@@ -121,7 +124,7 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
 def _reports_overflow() -> bool:
     """Return True if this machine reports that a cast makes a finite value infinite."""
     try:
-        _RAISING.copy().run(np.full(9, 1e300).astype, np.float32)
+        _RAISING.copy().run(_cast, np.full(9, 1e300), _NATIVE["float32"], "K")
     except FloatingPointError:
         return True
     return False

@@ -354,7 +354,7 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
 def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     """Return `fast_from_numpy` of a dtype that NumPy has from another package."""
     native, flags = _NATIVE.get(host.dtype.name), host.flags
-    if native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
+    if native is None or native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
         return None
     return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
 
