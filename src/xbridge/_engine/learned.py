@@ -103,7 +103,7 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Ca
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
     look = backend.plan_kind
     kind = look(x) if look else None
-    if look is None or kind is None or plan.conversion.options.grad:
+    if look is None or kind is None or (backend.autograd and plan.conversion.options.grad):
         return None
     return (
         kind,

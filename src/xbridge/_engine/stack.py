@@ -56,7 +56,7 @@ class _Element(NamedTuple):
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
 
-def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
+def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Backend]]:
     """Choose the function that converts an input.
 
     Return the function, its first argument, and the backends of the arrays in it, the leading one first.

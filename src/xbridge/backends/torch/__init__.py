@@ -356,7 +356,10 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     native, flags = _NATIVE.get(host.dtype.name), host.flags
     if native is None or native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
         return None
-    return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
+    try:
+        return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
+    except ValueError:  # the stride of a single item
+        return None
 
 
 def _name(dtype: torch.dtype) -> str:
