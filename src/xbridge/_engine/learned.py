@@ -60,10 +60,16 @@ def recall(name: object, x: Array, options: Given) -> Array | None:
 
 
 def converter(name: str, kind: type, options: Given) -> Convert:
-    """Return the function that converts ordinary arrays of a type without a plan, or returns None."""
+    """Return the function that converts ordinary arrays of a type without a plan, or returns None.
+
+    The options were checked.
+    """
     if options == (None, None, None, None):
         return fast_converters[name].get(kind, _never)
-    return lambda x: recall(name, x, options)
+    try:
+        return learned.get((name, kind, *options), _never)
+    except TypeError:  # an option without a hash
+        return _never
 
 
 def state_of(source: Backend, target: Backend) -> State | None:
@@ -79,7 +85,7 @@ def state_of(source: Backend, target: Backend) -> State | None:
 def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) -> None:
     """Store what was planned for an array, for others of its kind. `before` is the state before planning."""
     source, target, info, options, _, device = plan.conversion
-    plain = type(x) in source.fast_types and info.dtype in DTYPES and 0 not in info.shape
+    plain = type(x) in source.fast_types and info.dtype in DTYPES
     if not plain or {info.device, device} != {CPU} or options.requires_grad or not _is_constant(lesson):
         return
     found = _within(source, x, plan) if source is target else _between(x, plan)
@@ -129,7 +135,7 @@ def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Conve
         return None
     steps = [*first, *then]
     if not _is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
-        return None  # the flags do not show the strides that decided, and the stride of a single item is any
+        return None  # the strides decided, which flags do not show: an axis of one item may have any
     return (host.dtype, host.flags.num), _run(_on_host(steps, target)), partial(_by_view, source)
 
 

@@ -83,8 +83,13 @@ def _convert(
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
         return done
-    made: list[Any] = [x if is_text(x) else direct[type(x)](x) for x in xs]
-    planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
+    made: list[Any] = [direct[type(x)](x) for x in xs]
+    planned = []
+    for i, x in enumerate(xs):
+        if made[i] is None and is_text(x):
+            made[i] = x
+        elif made[i] is None and type(x) is not Fixture:
+            planned.append(i)
     try:
         found = verbs.to_backend_all([xs[i] for i in planned], target.name, **keywords) if planned else []
     except XBridgeError as error:
@@ -92,6 +97,8 @@ def _convert(
         raise
     for i, y in zip(planned, found, strict=True):
         made[i] = y
+    if Fixture not in direct:
+        return made
     return list(
         index_errors(
             _convert_fixture(x, target.name, keywords) if y is None else y
