@@ -14,9 +14,10 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._engine import convert, execute
+from xbridge._engine import convert
 from xbridge.backends import _registry
 from xbridge.backends._registry import learned
+from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,25 +163,6 @@ def torchs() -> dict[str, Any]:
         "sparse": torch.eye(2).double().to_sparse(),
         "sub": torch.ones(2).double().as_subclass(SubTensor),
     }
-
-
-class Nothing:
-    """An observer that does nothing. While it observes, all is planned."""
-
-    def forbid(self, plan: Any) -> None: ...
-    def before(self, plan: Any, caller: Any) -> None: ...
-    def after(self, plan: Any, caller: Any, seconds: float) -> None: ...
-    def waited(self, caller: Any, depth: int, ready: int, seconds: float) -> None: ...
-
-
-@contextmanager
-def planned() -> Iterator[None]:
-    observer = Nothing()
-    execute.add_observer(observer)
-    try:
-        yield
-    finally:
-        execute.remove_observer(observer)
 
 
 def outcome(call: Call, x: Any) -> tuple[object, ...]:
@@ -533,12 +515,14 @@ def test_threads_that_learn_while_policies_come_and_go_get_what_is_planned() -> 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(50):
-        with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError):
-            converted(x)
-    done.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for _ in range(50):
+            with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError):
+                converted(x)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
     assert wrong == []
 
 
