@@ -79,7 +79,8 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(options, host.shape)
-    _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
+    if host.dtype.kind in "iu":
+        _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     options = options._replace(dtype=named or "default", copy=None)
     if lesson and not options.compiled:
         lesson = lesson._replace(options=(options.device, options.dtype, None, options.grad))
