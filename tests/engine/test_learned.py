@@ -15,6 +15,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import tree
 from xbridge._engine import convert
+from xbridge._host import memory
 from xbridge.backends import _registry
 from xbridge.backends._registry import learned
 from xbridge.testing.conformance._probes import planned
@@ -80,6 +81,9 @@ def numpys() -> dict[str, Any]:
     return {
         "plain": plain,
         "other": np.full((2, 3), 0.1),
+        "view": plain[1:4],
+        "view of rows": rows[1:],
+        "view that is locked": locked[1:3],
         "fortran": rows.copy("F"),
         "transposed": rows.T,
         "reversed": rows[::-1],
@@ -93,6 +97,7 @@ def numpys() -> dict[str, Any]:
         "empty and locked": np.broadcast_to(0.0, (0, 3)),
         "scalar": np.array(2.5),
         "one row backwards": rows[1:2][::-1],
+        "one row backwards, locked": np.broadcast_to(rows, rows.shape)[1:2][::-1],
         "one column of two, backwards": rows[::2, :1][:, ::-1],
         "one row": rows[1:2],
         "repeated": np.broadcast_to(1.5, (2, 2)),
@@ -594,6 +599,59 @@ def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:
         assert xbridge.to_backend(fits, "torch", dtype="default").dtype == torch.float32
         with pytest.raises(xbridge.ValueLossError):
             xbridge.to_backend(lost, "torch", dtype="default")
+
+
+EDGES = {
+    "single": [1.0, 3.4028234663852886e38, -3.4028235677973362e38, 1e-300, 5e-324, np.inf, -np.inf, np.nan],
+    "one too large": [3.4028235677973366e38],
+    "one too small": [-1e39, np.nan, np.inf],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("large", [memory.LARGE, 0])
+def test_a_checked_cast_finds_what_the_check_and_the_cast_find(
+    values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_SINGLES", known)
+    monkeypatch.setattr(memory, "LARGE", large)
+    real = np.array(values)
+    for x, dtype in (
+        (real, "float32"),
+        (np.tile(real, 40)[::-3], "float32"),
+        (np.broadcast_to(real, (3, len(values))), "float32"),
+        (real + 1j, "complex64"),
+        (1 + 1j * np.nan_to_num(real, posinf=0, neginf=0), "complex64"),
+        (real.astype("f4"), "float16"),
+        (np.arange(3), "int32"),
+    ):
+        outcomes: list[object] = []
+        for cast in (memory.astype_checked, lambda x, word: memory.astype(memory.check_cast(x, word), word)):
+            try:
+                y = cast(x, dtype)
+                outcomes.append((y.dtype, y.shape, y.strides, y.tobytes()))
+            except xbridge.ValueLossError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_machine_that_does_not_report_an_overflow_checks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory._reports_overflow() is bool(memory._SINGLES)
+    monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
+    assert not memory._reports_overflow()
+
+
+def test_an_option_that_the_plan_reads_and_no_table_holds_is_planned() -> None:
+    class Word(str):
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+    for _ in range(2):
+        assert tree.to_backend([np.ones(2)], "torch", device=Word("cpu"))[0].dtype == torch.float64
+        assert xbridge.to_backend(np.ones(2), "torch", device=Word("cpu")).dtype == torch.float64
+    assert not learned
 
 
 def test_the_first_planned_call_does_not_import_masked_arrays() -> None:

@@ -363,7 +363,8 @@ class Backend(Protocol):
     def plan_state(self) -> Callable[[], object] | None:
         """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
 
-        The result is hashable. With this function, the core learns the plans of calls with options.
+        The result is hashable. With this function, the core learns the plans of calls with options. So
+        `fast_from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
         """
 
     @property

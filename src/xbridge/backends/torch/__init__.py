@@ -305,8 +305,8 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
         return torch.from_numpy(host if shared else _host.copy(host))
     except TypeError:
         return _bits_from_numpy(host)
-    except ValueError:  # a byte order, or the stride of a single item
-        return torch.from_numpy(_host.copy(host))
+    except ValueError:  # a byte order, or the stride of a single item, which neither flags nor dtype show
+        return None if host.dtype.isnative else torch.from_numpy(_host.copy(host))
 
 
 def plan_state() -> object:
