@@ -13,7 +13,7 @@ from fresh import run
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import tree
+from xbridge import _host, tree
 from xbridge._engine import convert
 from xbridge._host import memory
 from xbridge.backends import _registry
@@ -406,6 +406,34 @@ def test_a_learned_call_reads_the_storage_that_is_there_now() -> None:
                 xbridge.to_backend(x, target, **options)
 
 
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that the host has copied."""
+    shapes: list[tuple[int, ...]] = []
+    copy = _host.copy
+
+    def counted(host: Any, *order: Any) -> Any:
+        shapes.append(host.shape)
+        return copy(host, *order)
+
+    monkeypatch.setattr(_host, "copy", counted)
+    return shapes
+
+
+def test_an_array_is_copied_once_though_the_target_declines_it_now(copied: list[tuple[int, ...]]) -> None:
+    for mode in (False, True, True, False):
+        with torch.inference_mode(mode):
+            converted(np.ones(5))
+    assert copied.count((5,)) == 4
+
+
+def test_a_copy_for_the_strides_of_one_array_is_not_made_for_others(copied: list[tuple[int, ...]]) -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    for x in (rows[::-1], rows[::-1], rows[:, ::2]):
+        xbridge.to_backend(x, "torch", dtype="float16", copy=True)  # the cast is torch's
+    assert copied == [(3, 4), (3, 4)]
+
+
 # -- observers, registrations and threads -----------------------------------------------------------
 
 
@@ -483,6 +511,22 @@ def test_a_state_that_changes_during_the_plan_is_not_learned(monkeypatch: pytest
         assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_state_that_changes_before_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = convert.plan
+
+    def later(*args: Any, **options: Any) -> Any:
+        torch.set_default_dtype(torch.float64)
+        return plan(*args, **options)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(convert, "plan", later)
+            assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
 
 
 def test_a_policy_that_is_entered_while_another_thread_plans_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,6 +629,32 @@ def test_a_backend_that_does_not_tell_its_state_is_planned(own_registry: None) -
     for _ in range(2):
         assert isinstance(xbridge.to_backend(np.ones(2), "toylib", copy=True), Toy)
     assert not learned
+
+
+def test_what_a_compiler_needs_is_not_learned(own_registry: None) -> None:
+    tracing = [True]
+    verbs: Any = {"is_tracing": lambda: tracing[0], "untraced": lambda fn: fn, "plan_state": lambda: None}
+    own: Any = {"gaps": {}, "assumes_immutable": False, "fast_from_numpy": Toy}
+    xbridge.register_backend("toylib", make_backend(**verbs, **own))
+    locked = np.arange(4.0)
+    locked.flags.writeable = False
+    assert not np.shares_memory(xbridge.to_backend(locked, "toylib", dtype="float64").data, locked)
+    tracing[0] = False
+    for _ in range(3):
+        assert np.shares_memory(xbridge.to_backend(locked, "toylib", dtype="float64").data, locked)
+
+
+def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
+    jax = pytest.importorskip("jax")
+    own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}}
+    xbridge.register_backend("toylib", make_backend(**own))
+    raw = np.zeros(64, "f4")
+    start = -raw.ctypes.data % 64 // 4
+    aligned, odd = raw[start : start + 16], raw[start + 1 : start + 17]
+    for x in (aligned, aligned):
+        assert isinstance(xbridge.to_backend(Toy(x), "jax", copy=False), jax.Array)
+    with pytest.raises(xbridge.CopyError):
+        xbridge.to_backend(Toy(odd), "jax", copy=False)
 
 
 def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def _begun(
     alike: dict[object, Plan] = {}
     for source in sources:
         x = source.array
-        if lesson and not source.foreign:
+        if lesson:
             y = recall(lesson.name, x, lesson.options)
             if y is not None:
                 yield y, None

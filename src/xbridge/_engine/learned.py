@@ -14,6 +14,8 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
@@ -84,9 +86,9 @@ def state_of(source: Backend, target: Backend) -> State | None:
 
 def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) -> None:
     """Store what was planned for an array, for others of its kind. `before` is the state before planning."""
-    source, target, info, options, _, device = plan.conversion
+    source, target, info, _, _, device = plan.conversion
     plain = type(x) in source.fast_types and info.dtype in DTYPES
-    if not plain or {info.device, device} != {CPU} or options.requires_grad or not _is_constant(lesson):
+    if not plain or {info.device, device} != {CPU} or not _is_constant(lesson):
         return
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
@@ -136,7 +138,10 @@ def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Conve
     steps = [*first, *then]
     if not _is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
         return None  # the strides decided, which flags do not show: an axis of one item may have any
-    return (host.dtype, host.flags.num), _run(_on_host(steps, target)), partial(_by_view, source)
+    do = _run(_on_host(steps, target))
+    if do(np.ones(2, host.dtype)) is None:
+        return None  # the target would decline each array after it was copied
+    return (host.dtype, host.flags.num), do, partial(_by_view, source)
 
 
 def _is_for_any_layout(steps: list[Step], plan: Plan) -> bool:

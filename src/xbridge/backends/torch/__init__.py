@@ -310,7 +310,7 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
 
 
 def plan_state() -> object:
-    return torch.get_default_dtype()
+    return torch.get_default_dtype(), torch.is_inference_mode_enabled()
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
