@@ -631,17 +631,61 @@ def test_a_backend_that_does_not_tell_its_state_is_planned(own_registry: None) -
     assert not learned
 
 
-def test_what_a_compiler_needs_is_not_learned(own_registry: None) -> None:
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: xbridge.to_backend(x, "toylib", dtype="float64").data,
+        lambda x: tree.to_backend([x], "toylib", dtype="float64")[0].data,
+        lambda x: xbridge.to_numpy(Toy(x), dtype="float64"),
+        lambda x: tree.to_numpy([Toy(x)], dtype="float64")[0],
+    ],
+    ids=["to it", "tree to it", "from it", "tree from it"],
+)
+def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None) -> None:
     tracing = [True]
     verbs: Any = {"is_tracing": lambda: tracing[0], "untraced": lambda fn: fn, "plan_state": lambda: None}
     own: Any = {"gaps": {}, "assumes_immutable": False, "fast_from_numpy": Toy}
-    xbridge.register_backend("toylib", make_backend(**verbs, **own))
+    xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data, **verbs, **own))
     locked = np.arange(4.0)
     locked.flags.writeable = False
-    assert not np.shares_memory(xbridge.to_backend(locked, "toylib", dtype="float64").data, locked)
+    assert not np.shares_memory(convert(locked), locked)
     tracing[0] = False
     for _ in range(3):
-        assert np.shares_memory(xbridge.to_backend(locked, "toylib", dtype="float64").data, locked)
+        assert np.shares_memory(convert(locked), locked)
+    assert learned
+
+
+def test_a_move_is_not_learned(own_registry: None) -> None:
+    moved: list[str] = []
+    places = (xbridge.Device("cpu"), xbridge.Device("toy:0"))
+
+    def move(x: Toy, device: xbridge.Device, /) -> Toy:
+        moved.append(device)
+        return x
+
+    verbs: Any = {"devices": lambda: places, "to_device": move, "plan_state": lambda: None}
+    xbridge.register_backend("toylib", make_backend(fast_from_numpy=Toy, **verbs))
+    for options in ({}, {"copy": True}, {"dtype": "float32"}):
+        for _ in range(3):
+            xbridge.to_backend(np.ones(2), "toylib", device="toy:0", **options)
+    assert moved == ["toy:0"] * 9
+
+
+def test_a_class_of_tensors_is_planned_past_its_own_code() -> None:
+    class Counting(torch.Tensor):  # type: ignore[misc,name-defined] # torch is Any here
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+            cls.calls += 1
+            return super().__torch_function__(*args, **kwargs)
+
+    x = torch.ones(3).as_subclass(Counting)
+    Counting.calls = 0
+    for _ in range(3):
+        assert xbridge.to_numpy(x, dtype="float64").tolist() == [1.0] * 3
+        assert xbridge.to_numpy(x, copy=True).tolist() == [1.0] * 3
+    assert Counting.calls == 0
 
 
 def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:

@@ -49,7 +49,6 @@ def _begun(
     With a `lesson`, what was learned from one array is repeated for the others of its kind. Of plain host
     arrays that are only moved, one of each dtype is planned, and the others follow it.
     """
-    lesson = None if options.compiled or target.is_tracing() else lesson
     plain = get(HOST).fast_types if options == Options(options.device) else ()
     alike: dict[object, Plan] = {}
     for source in sources:
@@ -72,7 +71,7 @@ def _planned(
     source: Source, target: Backend, options: Options, lesson: Lesson | None
 ) -> tuple[Array, Plan | None]:
     """Plan a conversion, and run the steps up to the first joint one. Learn a plan without a joint step."""
-    state = state_of(source.backend, target)
+    state = state_of(source.backend, target, options)
     before = state() if state else None
     found = plan(source, target, options)
     y, rest = _alone(source.array, found)

@@ -34,8 +34,8 @@ def convert(
     With a `lesson`, the plan is learned for the next call.
     """
     source = import_for(source, target, options)
-    state = None if lesson is None or options.compiled else state_of(source.backend, target)
-    if lesson is None or state is None or target.is_tracing():
+    state = None if lesson is None else state_of(source.backend, target, options)
+    if lesson is None or state is None:
         return run(source.array, plan(source, target, options, leaving=leaving))
     before = state()
     found = plan(source, target, options, leaving=leaving)

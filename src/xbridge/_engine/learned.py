@@ -74,8 +74,13 @@ def converter(name: str, kind: type, options: Given) -> Convert:
         return _never
 
 
-def state_of(source: Backend, target: Backend) -> State | None:
-    """Return a function that reads the state which plans depend on; None if a backend does not tell."""
+def state_of(source: Backend, target: Backend, options: Options) -> State | None:
+    """Return a function that reads the state which plans depend on.
+
+    Return None if a plan is not to be learned: a backend does not tell its state, or a compiler traces.
+    """
+    if options.compiled or target.is_tracing():
+        return None
     states = [backend.plan_state for backend in (source, target) if backend.name != HOST]
     if None in states:
         return None

@@ -82,7 +82,7 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     options = options._replace(dtype=named or "default", copy=None)
-    if lesson and not options.compiled:
+    if lesson:
         lesson = lesson._replace(options=(options.device, options.dtype, None, options.grad))
         result = recall(target.name, host, lesson.options)
         if result is not None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._core.devices import SHARDED
+from xbridge._core.devices import SHARDED, Device
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
     from xbridge._engine.learned import Given
     from xbridge._engine.source import Source
@@ -45,8 +44,8 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
 
 
 def _given(*, device: object, dtype: object, copy: object, grad: object, **_: object) -> Given:
-    """Return the options that belong to the name of a learned call."""
-    return device, dtype, copy, grad
+    """Return the options in the key of a learned call. A string has a faster hash than a `Device`."""
+    return str(device) if type(device) is Device else device, dtype, copy, grad
 
 
 def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:

@@ -286,10 +286,10 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         flags = host.flags.num
         if flags not in _DENSE:
             return host if not flags & _OWNED and covers(x, host) else None
+        if not x.storage_offset():
+            return host if len(x.untyped_storage()) >= host.nbytes else None
         start = x.storage_offset() * host.itemsize
-        if start and x.data_ptr() <= start:
-            return None
-        return host if len(x.untyped_storage()) >= start + host.nbytes else None
+        return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):
