@@ -671,6 +671,13 @@ def test_a_move_is_not_learned(own_registry: None) -> None:
     assert moved == ["toy:0"] * 9
 
 
+def test_text_in_a_tree_stays_itself_after_text_was_copied() -> None:
+    text = np.array(["a", "b"])
+    for _ in range(2):
+        assert xbridge.to_backend(text, "numpy", copy=True) is not text
+        assert tree.to_backend([text], "numpy", copy=True)[0] is text
+
+
 def test_a_class_of_tensors_is_planned_past_its_own_code() -> None:
     class Counting(torch.Tensor):  # type: ignore[misc,name-defined] # torch is Any here
         calls = 0
