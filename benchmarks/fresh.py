@@ -1,4 +1,4 @@
-"""Measure what only a new interpreter can tell: what an import costs, and how high memory rises.
+"""Measure in new interpreters: the cost of an import, and the peak of memory.
 
 An import is timed as a whole process, in turns with one that does nothing. Memory is the peak of the
 resident set, which Linux keeps for every process and lets it reset: behind the setup, so that the

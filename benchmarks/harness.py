@@ -19,16 +19,16 @@ __all__ = ["MS", "NS", "SHARE", "SPEED", "TIME", "Figure", "Scale", "best", "fig
 
 
 class Scale(NamedTuple):
-    """What a figure says about two quantities, and on which side of a target it should lie."""
+    """The meaning of a figure of two quantities, and the side of the target on which it should be."""
 
     of: Callable[[float, float], float]
     """Makes the figure from ours and the reference's."""
     form: str
     at_most: bool = True
-    """Whether small figures are the good ones."""
+    """True if small figures are good."""
 
-    def met(self, value: float, target: float) -> bool:
-        """Say whether a figure reaches a target."""
+    def reaches(self, value: float, target: float) -> bool:
+        """Return True if a figure reaches a target."""
         return value <= target if self.at_most else value >= target
 
 

@@ -33,7 +33,7 @@ PAGE = """\
 
 **How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that
 what slows the machine slows all of them; the arrays are made anew a few times. A figure compares medians;
-behind it stands between which values the middle half of the rounds lies. Where a row has several
+behind it stands the range of the middle half of the rounds. Where a row has several
 references, the fastest counts.
 
 **How to read it.** The tables show our statement and the reference as they ran. The peers' figures have
@@ -115,20 +115,20 @@ def document(tables: Iterable[Table], *, quick: bool) -> str:
 
 
 def verdict(tables: Iterable[Table]) -> str:
-    """Return how many targets were met."""
-    met = [
-        table.scale.met(result.figure.value, result.target)
+    """Return how many targets were reached."""
+    reached = [
+        table.scale.reaches(result.figure.value, result.target)
         for table in tables
         for result in table.results
         if result.target is not None
     ]
-    return f"{sum(met)} of {len(met)} targets were met on the machine below."
+    return f"{sum(reached)} of {len(reached)} targets were reached on the machine below."
 
 
 def section(table: Table, notes: list[str]) -> str:
     """Return one table with its heading; add what its dashes need to the notes."""
     better = "Less is better" if table.scale.at_most else "More is better"
-    head = ["given", "call", "beside", "takes", "figure", "target", "met", *PEERS]
+    head = ["given", "call", "beside", "takes", "figure", "target", "reached", *PEERS]
     rows = [cells(result, table.scale, notes) for result in table.results]
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     body = grid([[row[i] for i in used] for row in [head, *rows]])
@@ -138,11 +138,11 @@ def section(table: Table, notes: list[str]) -> str:
 def cells(result: Result, scale: Scale, notes: list[str]) -> list[str]:
     """Return a row's cells."""
     value, low, high = (scale.form.format(x) for x in result.figure)
-    met = target = ""
+    reached = target = ""
     if result.target is not None:
         sign = "at most" if scale.at_most else "at least"
         target = f"{sign} {result.target:g}"
-        met = "yes" if scale.met(result.figure.value, result.target) else "**no**"
+        reached = "yes" if scale.reaches(result.figure.value, result.target) else "**no**"
     return [
         f"`{result.given}`" if result.given else "",
         f"`{result.call}`",
@@ -150,7 +150,7 @@ def cells(result: Result, scale: Scale, notes: list[str]) -> list[str]:
         duration(result.seconds),
         f"{value} ({low} to {high})" if low != high else value,
         target,
-        met,
+        reached,
         *(peer(found, scale, notes) for found in result.peers),
     ]
 

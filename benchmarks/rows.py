@@ -59,7 +59,7 @@ class Section(NamedTuple):
     n: int
     """Items of 8 bytes, or twice as many of 4."""
     trials: int
-    """How often the arrays are made anew: where they lie in memory changes what a call takes."""
+    """How often the arrays are made anew: their position in memory changes the time of a call."""
     rounds: int
     """How many turns each statement gets in a trial."""
     block: float
@@ -67,7 +67,7 @@ class Section(NamedTuple):
 
 
 def huge_pages() -> str:
-    """Return who gets huge pages: ``always`` all, ``madvise`` NumPy but not torch, ``never`` none."""
+    """Return the mode of huge pages: ``always``, ``madvise`` (NumPy but not torch), or ``never``."""
     try:
         modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
     except OSError:
@@ -202,7 +202,7 @@ ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *LOOKS, *BULK, STACK, IMPORT)
 
 def names() -> dict[str, Any]:
     """Return what the statements see: the libraries, and the peers' converters."""
-    os.environ["SCIPY_ARRAY_API"] = "1"  # scikit-learn dispatches only if SciPy was told so before
+    os.environ["SCIPY_ARRAY_API"] = "1"  # scikit-learn dispatches only if SciPy was set so before
     libraries: dict[str, Any] = {
         name: import_module(path)
         for name, path in {

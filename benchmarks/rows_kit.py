@@ -12,7 +12,7 @@ from rows import No, RecordRow, Section
 
 __all__ = ["DRAWS", "PLUGIN", "names_of_kit", "section_of_kit"]
 
-_PEERS = (No("is no test kit"),) * 3
+_PEERS = (No("is not a test kit"),) * 3
 
 
 def _draw(ours: str, theirs: str) -> RecordRow:

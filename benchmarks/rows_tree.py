@@ -14,7 +14,7 @@ from rows import No, RecordRow, Section
 
 __all__ = ["LISTS", "OPTIONS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
 
-_APART = (No("has a row of its own, or has no such call"),) * 3
+_ELSEWHERE = (No("has a row of its own, or has no such call"),) * 3
 _ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
 _TENSORS = "a = [torch.arange(1024.0) + i for i in range(n)]"
 _DICT = f"{_ARRAYS}; t = {{f'k{{i}}': x for i, x in enumerate(a)}}"
@@ -23,7 +23,7 @@ _SAMPLES = f"{_ARRAYS}; t = [{{'image': a[i], 'label': a[i + 1]}} for i in range
 _OURS = "xbridge.tree.to_backend(t, 'torch')"
 
 TREES = tuple(
-    RecordRow(setup, _OURS, ("[torch.from_numpy(x) for x in a]",), target, _APART)
+    RecordRow(setup, _OURS, ("[torch.from_numpy(x) for x in a]",), target, _ELSEWHERE)
     for setup, target in (
         (f"{_ARRAYS}; t = a", 1.15),
         (_DICT, 1.15),
@@ -37,33 +37,33 @@ _PAIR = "a = {'x': np.arange(100.0), 'y': np.arange(10)}"
 _SINGLE = f"{_OURS[:-1].replace('(t', '(a')}, dtype='float32')"
 
 OPTIONS = (
-    RecordRow(_HUNDREDS, _SINGLE, ("[torch.from_numpy(x).to(torch.float32) for x in a]",), 1.1, _APART),
+    RecordRow(_HUNDREDS, _SINGLE, ("[torch.from_numpy(x).to(torch.float32) for x in a]",), 1.1, _ELSEWHERE),
     RecordRow(
         _HUNDREDS,
         _SINGLE.replace("dtype='float32'", "copy=True"),
         ("[torch.from_numpy(x).clone() for x in a]",),
         1.4,
-        _APART,
+        _ELSEWHERE,
     ),
     RecordRow(
         f"{_HUNDREDS}; a = [torch.from_numpy(x) for x in a]",
         "xbridge.tree.to_numpy(a, copy=True)",
         ("[x.detach().cpu().numpy().copy() for x in a]",),
         None,
-        _APART,
+        _ELSEWHERE,
     ),
     RecordRow(
         _PAIR,
         _SINGLE,
         ("{k: torch.from_numpy(x).to(torch.float32) for k, x in a.items()}",),
         None,
-        _APART,
+        _ELSEWHERE,
     ),
 )
 """Trees with an option, beside a comprehension."""
 
 WALKS = tuple(
-    RecordRow(setup, ours, (other,), 3, _APART)
+    RecordRow(setup, ours, (other,), 3, _ELSEWHERE)
     for setup in (_NESTED, _SAMPLES)
     for ours, other in (
         ("xbridge.tree.map(id, t)", "pytree.tree_map(id, t)"),
@@ -78,10 +78,10 @@ LISTS = (
         "xbridge.asarray(a, backend='torch')",
         ("torch.tensor(a)",),
         20,
-        _APART,
+        _ELSEWHERE,
     ),
-    RecordRow(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _APART),
-    RecordRow(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _APART),
+    RecordRow(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _ELSEWHERE),
+    RecordRow(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _ELSEWHERE),
 )
 
 

@@ -1,6 +1,6 @@
 """Measure xbridge beside the idioms and its peers, print the tables, and write them to README.md.
 
-Nothing here fails when a target is missed, for a busy machine is no fault; the tables say it.
+A missed target is not a failure, because the machine may be busy. The tables show it.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def imports(*, quick: bool) -> Table:
 
 
 def plugin(*, quick: bool) -> Table:
-    """Measure what the pytest plugin adds to a run of somebody who does not use it."""
+    """Measure what the pytest plugin adds to a run that does not use it."""
     reading = "Time beyond that of the same run of pytest without the plugin."
     return Table("The pytest plugin, unused", reading, MS, [added(PLUGIN, 5 if quick else 31, 0)])
 

@@ -4,9 +4,9 @@
     python benchmarks/transfer_gpu.py --sweep    # which sizes of buffers pay, too
     python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the pretend accelerator
 
-Statements run in turns, as `harness.py` tells. Each ends when everything is done on the device. A rate counts
-the bytes that cross. What is meant by hidden: of the time that the transfers take alone, the share by which
-a loop with `prefetch` is not longer than the computation alone.
+Statements run in turns, as `harness.py` describes. Each ends when everything is done on the device. A rate
+counts the bytes that are moved. Hidden is the share of the time of the transfers alone by which a loop with
+`prefetch` is not longer than the computation alone.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from xbridge.backends.torch import _pinned, _transfer
 
 
 class RecordRow(NamedTuple):
-    """A statement, another one beside it, and what it should reach."""
+    """A statement, another one beside it, and its target."""
 
-    what: str
+    title: str
     ours: str
     plain: str
     target: str = ""
-    crossing: float = 1
-    """The share of the bytes of the arrays that crosses."""
+    moved: float = 1
+    """The share of the bytes of the arrays that is moved."""
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def arrays(kind: str, size: int, folder: Path) -> dict[str, Any]:
-    """What the statements see."""
+    """Return the names that the statements use."""
     api = getattr(torch, kind)
     a = np.random.default_rng(0).random(size // 8)
     a.tofile(folder / "numbers")
@@ -112,7 +112,7 @@ BULK = [
         "float64 becomes float32",
         "x = xbridge.to_backend(a, 'torch', device=kind, dtype='float32')",
         "x = torch.from_numpy(a).to(kind, torch.float32)",
-        crossing=0.5,
+        moved=0.5,
     ),
 ]
 TREE = [
@@ -152,14 +152,14 @@ def show(rows: list[RecordRow], names: dict[str, Any], nbytes: int, rounds: int)
     for row in rows:
         asked = [row.ours + SYNC, row.plain + SYNC]
         ours, plain = (median(times) for times in interleave(asked, names, rounds=rounds, block=0).values())
-        rate, ratio = f"{nbytes * row.crossing / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
-        cells = [row.what, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
+        rate, ratio = f"{nbytes * row.moved / ours / 1e9:.1f} GB/s", f"{plain / ours:.2f}"
+        cells = [row.title, f"`{row.ours}`", f"{ours * 1e3:.2f} ms", rate]
         table([*cells, f"`{row.plain}`", f"{plain * 1e3:.2f} ms", ratio, row.target], head=False)
     print()
 
 
 def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
-    """How much of the transfers `prefetch` hides behind a computation that takes as long."""
+    """Measure the share of the transfers that `prefetch` hides behind a computation that takes as long."""
     weight = torch.ones(2048 if names["kind"] == "cuda" else 4, device=names["kind"]).diag()
     names |= {"weight": weight, "n": batches, "move": move, "compute": compute, "times": 1}
     moving = f"move(xbridge, batch, kind, n){SYNC}"
@@ -177,13 +177,13 @@ def ahead(names: dict[str, Any], rounds: int, batches: int) -> None:
 
 
 def move(library: Any, batch: Any, kind: str, n: int) -> None:
-    """Nothing but the transfers."""
+    """Run only the transfers."""
     for _ in range(n):
         library.to_backend(batch, "torch", device=kind)
 
 
 def compute(batches: Iterable[Any], weight: torch.Tensor, times: int) -> None:
-    """Nothing but work for the device, in the time in which the batches come."""
+    """Run only work for the device, as often as there are batches."""
     for _ in batches:
         for _ in range(times):
             weight = weight @ weight
@@ -193,7 +193,7 @@ THERE, BACK = f"x = xbridge.to_backend(a, 'torch', device=kind){SYNC}", "x = xbr
 
 
 def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
-    """From which size on threads pay: `LEAST` is to lie there."""
+    """Measure from which size on threads pay, for `LEAST`."""
     table(["one array", "there, through the buffers", "plain", "back, through the buffers", "plain"])
     for size in sizes:
         part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
@@ -203,7 +203,7 @@ def thresholds(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def together(names: dict[str, Any], sizes: list[int]) -> None:
-    """Up to which size arrays pay that cross in one piece: `SMALL` is to lie there."""
+    """Measure up to which size it pays to move arrays in one piece, for `SMALL`."""
     table(["16 arrays", "there, in one piece", "each alone", "back, in one piece", "each alone"])
     for size in sizes:
         xs = [torch.ones(size // 4) for _ in range(16)]
@@ -218,7 +218,7 @@ def together(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def smallest(names: dict[str, Any], sizes: list[int]) -> None:
-    """How small pieces may be before to ask for each copy takes longer than the copy: `SMALLEST`."""
+    """Measure the size of pieces below which the call takes longer than the copy, for `SMALLEST`."""
     table(["pieces of at least", f"{_transfer.sizes().least >> 10} KiB there", "back"])
     size, real = _transfer.sizes().least, _pinned.SMALLEST
     part = names | {"a": names["a"][: size // 8], "t": names["t"][: size // 8]}
@@ -229,7 +229,7 @@ def smallest(names: dict[str, Any], sizes: list[int]) -> None:
 
 
 def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
-    """What a statement takes, with some of the sizes changed."""
+    """Return the time of a statement, with some of the sizes changed."""
     real = _transfer.sizes
     _transfer.__dict__["sizes"] = lambda: real()._replace(**sizes)
     seconds = median(interleave([statement], names, rounds=7, block=0.01)[statement])
@@ -238,7 +238,7 @@ def timed(statement: str, names: dict[str, Any], **sizes: int) -> str:
 
 
 def sweep(names: dict[str, Any], size: int) -> None:
-    """Which sizes and numbers of buffers pay."""
+    """Measure which sizes and numbers of buffers pay."""
     table(["chunk", "buffers", "host to device", "device to host"])
     for chosen in shapes():
         _transfer.__dict__["sizes"] = lambda chosen=chosen: chosen
@@ -249,7 +249,7 @@ def sweep(names: dict[str, Any], size: int) -> None:
 
 
 def shapes() -> Iterator[_pinned.Sizes]:
-    """What is tried."""
+    """Yield the sizes that are tried."""
     for buffers in (2, 4, 8, 12, 16):
         for chunk in (1 << 21, 1 << 22, 1 << 23, 1 << 24, 1 << 25):
             yield _pinned.Sizes(chunk, buffers, _pinned.LEAST)

@@ -1,11 +1,11 @@
-"""Run every example in the documents and follow their links: a page nobody runs drifts.
+"""Run every example in the documents and follow their links.
 
-Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. One with prompts is a
-doctest, one without is a script, and the blocks of a page share their names, from top to bottom. A
-block that opens with ``python file=name.py`` is a module, which the blocks below it can import; one
-that cannot run everywhere opens with ``python no-run``. A ``console run`` block is what a shell shows:
-what stands behind ``$`` is run in one, and what it prints is compared. Links are checked where they stay
-in the repository, anchors included; nothing is fetched.
+Examples are the ``python`` and ``pycon`` blocks of the Markdown pages. A block with
+prompts is a doctest, and a block without prompts is a script. The blocks of a page share their names, from
+top to bottom. A block that opens with ``python file=name.py`` is a module, which later blocks can import. A
+block that cannot run everywhere opens with ``python no-run``. In a ``console run`` block, the text behind
+``$`` is run in a shell, and its output is compared. Links within the repository are checked, anchors
+included. Nothing is fetched.
 """
 
 import doctest
@@ -33,7 +33,7 @@ HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block: what its fence says, its text, and the line the text starts on."""
+    """A fenced block: the words of its fence, its text, and the first line of the text."""
 
     info: list[str]
     text: str
@@ -41,18 +41,18 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether the block is an example that can run everywhere."""
+        """True if the block is an example that can run everywhere."""
         known = self.info[:1] in (["python"], ["pycon"]) and "no-run" not in self.info
         return known or self.info == ["console", "run"]
 
     @property
     def file(self) -> str:
-        """The name of the module that the block is; empty if it is none."""
+        """The name of the module in the block; empty if the block is not a module."""
         return "".join(word.removeprefix("file=") for word in self.info if word.startswith("file="))
 
 
 def main() -> int:
-    """Check every page, print what is wrong, and return the number of faults."""
+    """Check every page, print the faults, and return their number."""
     faults: list[str] = []
     examples = links = 0
     pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
@@ -92,7 +92,7 @@ def read(page: Path) -> tuple[list[Block], str]:
 
 
 def run(page: Path, blocks: list[Block]) -> list[str]:
-    """Run the `blocks` of a page in a directory of their own; return what went wrong."""
+    """Run the `blocks` of a page in a directory of their own, and return the faults."""
     name, home = str(page.relative_to(ROOT)), Path.cwd()
     faults: list[str] = []
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -114,7 +114,7 @@ def run(page: Path, blocks: list[Block]) -> list[str]:
 
 
 def run_doctest(page: str, block: Block, names: dict[str, Any]) -> list[str]:
-    """Run a block with prompts and compare what it prints."""
+    """Run a block with prompts and compare its output."""
     report: list[str] = []
     test = doctest.DocTestParser().get_doctest(block.text, names, page, page, block.line - 1)
     doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
@@ -123,17 +123,17 @@ def run_doctest(page: str, block: Block, names: dict[str, Any]) -> list[str]:
 
 
 def run_script(page: str, block: Block, names: dict[str, Any]) -> list[str]:
-    """Run a block without prompts; it is right when nothing is raised."""
+    """Run a block without prompts, which is correct if it does not raise."""
     try:
         code = compile("\n" * (block.line - 1) + block.text, page, "exec")
         exec(code, names)  # noqa: S102 - the documents are ours
-    except Exception:  # noqa: BLE001 - whatever it raises is the fault to report
+    except Exception:  # noqa: BLE001 - any exception is a fault to report
         return [f"{page}:{block.line}: this example raises\n{traceback.format_exc()}"]
     return []
 
 
-def run_shell(page: str, block: Block, names: dict[str, Any]) -> list[str]:  # noqa: ARG001 -- it has none
-    """Run the commands of a block, with the scripts of this environment, and compare what they print."""
+def run_shell(page: str, block: Block, names: dict[str, Any]) -> list[str]:  # noqa: ARG001 -- a shell has no names
+    """Run the commands of a block, with the scripts of this environment, and compare their output."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     faults = []
     for example in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
@@ -153,7 +153,7 @@ def run_shell(page: str, block: Block, names: dict[str, Any]) -> list[str]:  # n
 
 
 def follow(page: Path, targets: list[str]) -> Iterator[str]:
-    """Yield the links of `page` that stay in the repository and lead nowhere."""
+    """Yield the links of `page` within the repository that have no target."""
     for target in targets:
         path, _, anchor = unquote(target).partition("#")
         if re.match(r"[a-z][a-z+.-]*:", path):

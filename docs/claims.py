@@ -1,14 +1,14 @@
-"""What backends say of themselves, held against what was measured.
+"""Compare the declarations of backends with measurements.
 
-The tables of support.md, the rules of sharing and the expected failures of the test kit all follow from
-facts that a backend declares. Whoever declares what is not so would spoil all of them, so it is tried.
+The tables of support.md, the rules of sharing and the expected failures of the test kit follow from the
+declarations of backends. A wrong declaration would make all of them wrong, so each is measured.
 """
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from declared import ACCELERATORS, Declared, expected
-from measured import crossing, goes, measured, memory, sources
+from measured import conversion, goes, measured, memory, sources
 
 import xbridge
 from xbridge import _host
@@ -18,7 +18,7 @@ from xbridge.backends._registry import get
 
 
 def contradictions(backends: list[Declared]) -> Iterator[str]:
-    """Every claim of a backend that a measurement refutes."""
+    """Yield every declaration of a backend that a measurement refutes."""
     here = [backend for backend in backends if backend.is_measured]
     for backend in here:
         for promise, is_kept in PROBES.items():
@@ -40,22 +40,20 @@ def contradictions(backends: list[Declared]) -> Iterator[str]:
                 yield f"{row} to {target.name} is {should} by what they declare, and {found} when measured"
             kept = found if found.startswith(("shared", "itself")) else "refused: `CopyError`"
             if (
-                crossing(x, target.name, copy=False) != kept
-                or crossing(x, target.name, copy=True) != "copied"
+                conversion(x, target.name, copy=False) != kept
+                or conversion(x, target.name, copy=True) != "copied"
             ):
                 yield f"{row} to {target.name} is {found}, and not so with copy=False or copy=True"
 
 
 def _is_read_only(backend: Declared) -> bool:
-    host = _host.as_readonly(
-        _host.copy(np.zeros(1 << 16, "float32"), "C")
-    )  # it begins where everybody takes it
+    host = _host.as_readonly(_host.copy(np.zeros(1 << 16, "float32"), "C"))  # aligned for every library
     x = get(backend.name).from_numpy(host)
     layout = get(backend.name).memory_layout(x)
     return not layout.writable and (layout.is_unallocated() or xbridge.shares_memory(x, host))
 
 
-def _is_elsewhere(backend: Declared) -> bool:
+def _has_devices(backend: Declared) -> bool:
     return backend.name in ACCELERATORS or len(get(backend.name).devices()) > 1
 
 
@@ -74,7 +72,7 @@ def _has_namespace(backend: Declared) -> bool:
         return False
 
 
-def _looks_at_the_host(backend: Declared) -> bool:
+def _shares_host_memory(backend: Declared) -> bool:
     host = np.ones(4, "float32")
     return xbridge.shares_memory(host, xbridge.to_backend(host, backend.name))
 
@@ -87,10 +85,10 @@ def _keeps_the_order(backend: Declared) -> bool:
 
 PROBES: dict[str, Callable[[Declared], bool]] = {
     "readonly": _is_read_only,
-    "devices": _is_elsewhere,
+    "devices": _has_devices,
     "autograd": _has_autograd,
     "namespace": _has_namespace,
-    "sharing": _looks_at_the_host,
+    "sharing": _shares_host_memory,
     "axis_order": _keeps_the_order,
 }
-"""Whether a backend keeps what it may declare as a gap."""
+"""Functions that return True if a backend has a feature which it could declare as a gap."""

@@ -1,4 +1,4 @@
-"""What the backends declare of themselves, read from their source: a library need not be here for that."""
+"""Read the declarations of backends from their source, so that their libraries need not be installed."""
 
 import ast
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from xbridge._core.protocol import Gap
 from xbridge.backends import INDEX
 
 ACCELERATORS = {"torch": ("cuda", "mps", "xpu"), "jax": ("cuda", "tpu"), "cupy": ("cuda",)}
-"""Kinds of device that a library can have, and that are not here."""
+"""Kinds of device that a library can have, and that this machine lacks."""
 
 
 class Declared(NamedTuple):
-    """What a backend says of itself."""
+    """The declarations of a backend."""
 
     name: str
     gaps: dict[str, Gap]
@@ -22,27 +22,27 @@ class Declared(NamedTuple):
 
     @property
     def readonly(self) -> bool:
-        """Whether its arrays can be read-only."""
+        """True if its arrays can be read-only."""
         return "readonly" not in self.gaps
 
     @property
     def autograd(self) -> bool:
-        """Whether its arrays can require grad."""
+        """True if its arrays can require grad."""
         return "autograd" not in self.gaps
 
     @property
     def host_only(self) -> bool:
-        """Whether its arrays are in host memory only."""
+        """True if its arrays are in host memory only."""
         return "devices" in self.gaps
 
     @property
     def is_measured(self) -> bool:
-        """Whether it lives on the host, where everything can be tried."""
+        """True if its arrays can be in host memory, where everything can be measured."""
         return "host" not in self.gaps
 
 
 def declarations() -> list[Declared]:
-    """What each backend of the index declares."""
+    """Return the declarations of each backend of the index."""
     return [_declared_in(str(entry.module)) for entry in INDEX.values()]
 
 
@@ -62,7 +62,7 @@ def _declared_in(module: str) -> Declared:
 
 
 def _gaps_in(value: ast.expr) -> Iterator[tuple[str, Gap]]:
-    """The entries of a dictionary of `Gap(status, reason)`."""
+    """Yield the entries of a dictionary of `Gap(status, reason)`."""
     assert isinstance(value, ast.Dict)
     for key, call in zip(value.keys, value.values, strict=True):
         assert isinstance(key, ast.Constant)
@@ -71,20 +71,20 @@ def _gaps_in(value: ast.expr) -> Iterator[tuple[str, Gap]]:
 
 
 def expected(source: Declared, target: Declared, *, guarded: bool) -> str:
-    """What the contract makes of what two backends declare, for an array in one piece on one device."""
+    """Return the result that the contract gives two backends, for an array in one piece on one device."""
     if source.name == target.name:
         return "itself"
     if source.name == "dask":
         return "computed"
-    if not _meet(source, target) or (target.assumes_immutable and not source.assumes_immutable):
+    if not _have_common_device(source, target) or (target.assumes_immutable and not source.assumes_immutable):
         return "copied"
     if not (guarded or source.assumes_immutable):
         return "shared"
     return "shared, read-only" if target.readonly else "copied"
 
 
-def _meet(source: Declared, target: Declared) -> bool:
-    """Whether there is a place for arrays of both."""
+def _have_common_device(source: Declared, target: Declared) -> bool:
+    """Return True if a device can have arrays of both."""
     kinds = [
         {*ACCELERATORS.get(backend.name, ()), *(["cpu"] * backend.is_measured)}
         for backend in (source, target)

@@ -1,7 +1,7 @@
 """Write the generated parts of pages, from docstrings, conversions and imports.
 
-A page holds a part between `<!-- generated: NAME -->` and `<!-- end -->`, and this script writes it, unless a
-backend declares of itself (`declared.py`) what is measured otherwise (`measured.py`, `claims.py`). With
+A page has a part between `<!-- generated: NAME -->` and `<!-- end -->`, which this script writes. It fails if
+a declaration of a backend (`declared.py`) and a measurement (`measured.py`, `claims.py`) differ. With
 `--check` nothing is written, and a page that is stale is a failure.
 """
 
@@ -33,7 +33,7 @@ RAISED = ("Error", "Warning")
 
 
 def main() -> None:
-    """Fill in every page of a folder; with --check, fail at the first that is stale."""
+    """Fill in every page of a folder. With --check, fail at the first stale page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
@@ -48,10 +48,10 @@ def main() -> None:
 
 
 def parts() -> dict[str, str]:
-    """What the script writes, by the name of the part."""
+    """Return the texts that the script writes, by the name of the part."""
     backends = declarations()
     if wrong := [*contradictions(backends)]:
-        sys.exit("\n".join(["backends declare what was measured otherwise:", *wrong]))
+        sys.exit("\n".join(["these declarations of backends differ from measurements:", *wrong]))
     texts = {
         "verbs": reference(xbridge),
         "trees": reference(tree, "tree."),
@@ -65,15 +65,15 @@ def parts() -> dict[str, str]:
 
 
 def reference(module: ModuleType, prefix: str = "") -> str:
-    """Every public name of a module that is no error and no warning, a section each."""
+    """Return a section on each public name of a module, except for errors and warnings."""
     names = [name for name in module.__all__ if not name.endswith(RAISED)]
     return "\n\n".join(section(f"{prefix}{name}", getattr(module, name)) for name in names)
 
 
 def section(name: str, thing: Any, level: str = "##") -> str:
-    """A public name: its signature without types, which the docstring says in words, and its docstring.
+    """Return a section on a public name: its signature without types, and its docstring.
 
-    Of a class, the methods follow that have parameters, results or errors to tell of.
+    The docstring states the types. Of a class, the methods with parameters, results or errors follow.
     """
     signature = inspect.signature(thing)
     untyped = [
@@ -87,19 +87,19 @@ def section(name: str, thing: Any, level: str = "##") -> str:
         parts += [f"**{field}**", shown]
     if inspect.isclass(thing):
         methods = {word: part for word, part in vars(thing).items() if inspect.isfunction(part)}
-        told = {word: part for word, part in methods.items() if FIELD.search(inspect.getdoc(part) or "")}
-        parts += [section(f"{name}.{word}", part, f"{level}#") for word, part in told.items()]
+        described = {word: part for word, part in methods.items() if FIELD.search(inspect.getdoc(part) or "")}
+        parts += [section(f"{name}.{word}", part, f"{level}#") for word, part in described.items()]
     return "\n\n".join(parts)
 
 
 def entries(text: str) -> str:
-    """The entries `term : type` of a docstring, with their indented descriptions, as a list."""
+    """Return the entries `term : type` of a docstring, with their indented descriptions, as a list."""
     found = re.findall(r"^(\S.*?)( : .*)?$((?:\n .*)*)", text, re.MULTILINE)
     return "\n".join(f"- `{term}`{kind}. {' '.join(what.split())}" for term, kind, what in found)
 
 
 def errors() -> str:
-    """Every error and warning, what it also is, and when it is raised."""
+    """Return a table of the errors and warnings, with their built-in class and their condition."""
     kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith(RAISED)}
     rows = [
         [f"`{name}`", f"`{kind.__bases__[-1].__name__}`", FIELD.split(inspect.getdoc(kind) or "")[0]]
@@ -109,7 +109,7 @@ def errors() -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 

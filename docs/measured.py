@@ -1,8 +1,8 @@
-"""The tables of support.md: what becomes of arrays between all libraries, by converting them.
+"""The tables of support.md: the results of conversions between all libraries.
 
-A cell is a conversion. Whether it shared memory NumPy says, of the memory that the two libraries show by
-their own means. A library that does not live on the host is not measured: its cells are what the source of
-its backend declares, in italics.
+A cell is a conversion. NumPy compares the memory of both arrays, which the two libraries show by their own
+means. A library without arrays on the host is not measured. Its cells are the declarations of its backend, in
+italics.
 """
 
 from typing import Any, TypeAlias
@@ -25,13 +25,13 @@ from xbridge.backends._registry import get
 Table: TypeAlias = "list[list[str]]"
 Array: TypeAlias = Any
 
-FACTS = ("readonly", "assumes_immutable", "autograd", "host_only")
+PROPERTIES = ("readonly", "assumes_immutable", "autograd", "host_only")
 NAMELESS = ("longdouble", "object", "str", "datetime64[s]")
 
 
 def tables(backends: list[Declared]) -> dict[str, Table]:
-    """Every table by its name, the head first."""
-    info = [[backend.name, *(str(getattr(backend, fact)) for fact in FACTS)] for backend in backends]
+    """Return every table by its name, the head first."""
+    info = [[backend.name, *(str(getattr(backend, fact)) for fact in PROPERTIES)] for backend in backends]
     gaps = [
         [backend.name, feature, gap.status, gap.reason]
         for backend in backends
@@ -44,27 +44,27 @@ def tables(backends: list[Declared]) -> dict[str, Table]:
         "defaults": defaults(backends),
         "devices": devices(backends),
         "layouts": layouts(),
-        "facts": [["backend", *FACTS], *info],
+        "facts": [["backend", *PROPERTIES], *info],
         "gaps": [["backend", "feature", "status", "reason"], *gaps],
     }
 
 
-# -- where arrays lie ----------------------------------------------------------------------------
+# -- the memory of arrays ------------------------------------------------------------------------
 
 
 def memory(x: Array) -> Array:
-    """The memory of an array, by the means of its own library; of Dask's that of the only chunk."""
+    """Return the memory of an array by the means of its library; of a Dask array, that of its only chunk."""
     name = xbridge.backend_of(x)
     if name == "torch":
         return torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage()).numpy()
     if name == "dask":
         chunks = [getattr(value, "value", value) for value in x.dask.values()]
         return chunks[0] if len(chunks) == 1 and isinstance(chunks[0], np.ndarray) else np.empty(0)
-    return x._array if name == "array_api_strict" else np.asarray(x)  # noqa: SLF001 -- it shows no other
+    return x._array if name == "array_api_strict" else np.asarray(x)  # noqa: SLF001 -- its only way
 
 
-def crossing(x: Array, target: str, **options: Any) -> str:
-    """What one conversion did; nothing where there is no such array."""
+def conversion(x: Array, target: str, **options: Any) -> str:
+    """Return the result of one conversion in words; nothing if there is no such array."""
     if x is None:
         return ""
     try:
@@ -82,7 +82,7 @@ def crossing(x: Array, target: str, **options: Any) -> str:
 
 
 def sources(backends: list[Declared]) -> dict[str, Array]:
-    """A writable array in one piece of each library that has such, and of those that are guarded; or None."""
+    """Return an array in one piece of each library, and the read-only and tracked ones; None if not here."""
     host = np.arange(24, dtype="float32").reshape(4, 6)
     frozen = host.copy()
     frozen.flags.writeable = False
@@ -99,14 +99,14 @@ def sources(backends: list[Declared]) -> dict[str, Array]:
 
 
 def measured(x: Array, target: str) -> str:
-    """What became of an array on its second way to a library, when the way is known."""
+    """Return the result of a second conversion, which can take the fast path."""
     xbridge.to_backend(x, target)
-    found = crossing(x, target)
+    found = conversion(x, target)
     return "computed" if found == "copied" and xbridge.backend_of(x) == "dask" else found
 
 
 def pairs(backends: list[Declared]) -> Table:
-    """From every library to every other."""
+    """Return the table of conversions from every library to every other."""
     by_name = {backend.name: backend for backend in backends}
     rows = []
     for row, x in sources(backends).items():
@@ -122,7 +122,7 @@ def pairs(backends: list[Declared]) -> Table:
 
 
 def dtypes(backends: list[Declared]) -> Table:
-    """Which dtype a library has: what goes there comes back bit by bit."""
+    """Return the table of the dtypes that each library keeps bit by bit."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, *NAMELESS):
         alike.setdefault(tuple(has(backend, word) for backend in backends), []).append(f"`{word}`")
@@ -131,19 +131,19 @@ def dtypes(backends: list[Declared]) -> Table:
 
 
 def has(backend: Declared, word: str) -> str:
-    """Whether a library has a dtype, and on what condition."""
+    """Return if a library has a dtype, with the condition."""
     if not backend.is_measured:
         return "*not measured*"
     if goes(backend.name, word):
         return "yes"
     if backend.name == "jax":
-        with jax.enable_x64(True):  # noqa: FBT003 -- theirs
+        with jax.enable_x64(True):  # noqa: FBT003 -- JAX's signature
             return "with x64" if goes(backend.name, word) else "no"
     return "no"
 
 
 def goes(name: str, word: str) -> bool:
-    """Whether an array of NumPy's goes to a library and back with its dtype and its bits."""
+    """Return True if a NumPy array keeps its dtype and its bits in a library and back."""
     x = np.arange(6).astype(native_dtype(word) if word in DTYPES else word)
     try:
         y = xbridge.to_backend(x, name, copy=None if name == HOST else True)
@@ -156,7 +156,7 @@ def goes(name: str, word: str) -> bool:
 
 
 def nearest(backends: list[Declared]) -> Table:
-    """What `dtype="nearest"` makes of what some library lacks."""
+    """Return the table of the results of `dtype="nearest"` for dtypes that some library lacks."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for word in (*DTYPES, "longdouble", "clongdouble"):
         cells = tuple(
@@ -169,14 +169,14 @@ def nearest(backends: list[Declared]) -> Table:
 
 
 def becomes(backend: Declared, word: str) -> str:
-    """The nearest dtype that a library has, if it is another one."""
+    """Return the nearest dtype that a library has, if it is another one."""
     y = xbridge.to_backend(np.ones(2, native_dtype(word)), backend.name, dtype="nearest")
     found = xbridge.dtype_of(y)
     return "stays" if found == word else f"`{found}`"
 
 
 def defaults(backends: list[Declared]) -> Table:
-    """What `dtype="default"` narrows, wherever something is narrowed."""
+    """Return the table of the dtypes that `dtype="default"` narrows."""
     rows = []
     for word in ("int64", "uint64", "float64", "complex128"):
         x = np.ones(2, word)
@@ -190,18 +190,18 @@ def defaults(backends: list[Declared]) -> Table:
 
 
 def devices(backends: list[Declared]) -> Table:
-    """Where a library's arrays can be."""
+    """Return the table of the devices of each library."""
     kinds = dict.fromkeys(kind for backend in backends for kind in ACCELERATORS.get(backend.name, ()))
     strict = [device for device in get("array_api_strict").devices() if device != CPU]
     places = ["cpu", *kinds, *strict]
     return [
         ["backend", *places],
-        *([backend.name, *(lives(backend, place) for place in places)] for backend in backends),
+        *([backend.name, *(has_device(backend, place) for place in places)] for backend in backends),
     ]
 
 
-def lives(backend: Declared, place: str) -> str:
-    """Whether an array can be there, as it is declared of what is not here."""
+def has_device(backend: Declared, place: str) -> str:
+    """Return if a library has arrays on a device; its declaration, if this machine lacks the device."""
     if place in ACCELERATORS.get(backend.name, ()):
         return "*yes*"
     if not backend.is_measured:
@@ -215,7 +215,7 @@ def lives(backend: Declared, place: str) -> str:
 
 
 def layouts() -> Table:
-    """How an array may lie in memory."""
+    """Return the table of conversions of arrays by their memory layout."""
     host = np.arange(24, dtype="float32").reshape(4, 6)
     frozen = host[:]
     frozen.flags.writeable = False
@@ -239,7 +239,7 @@ def layouts() -> Table:
         "with a conjugate pending": (None, torch.ones(3, dtype=torch.complex64).conj()),
     }
     rows = [
-        [name, *map(crossing, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]
+        [name, *map(conversion, (array, array, tensor), ("torch", "array_api_strict", "numpy"))]
         for name, (array, tensor) in samples.items()
     ]
     return [["array", "NumPy to torch", "NumPy to array_api_strict", "torch to NumPy"], *rows]

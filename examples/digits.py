@@ -1,12 +1,12 @@
-"""Handwritten digits, from NumPy to torch and back: what happens at every crossing.
+"""Handwritten digits, from NumPy to torch and back, with the result of every conversion.
 
-Run it with `make demo`. It trains a small classifier on scikit-learn's bundled digits, hands the
-probabilities back to scikit-learn while they still require grad, and then gives the same images in
-five awkward forms. Nothing is taken on trust: what the table says was found out by NumPy's and torch's
-own means, and the script stops with an error as soon as a promise is not kept.
+Run it with `make demo`. It trains a small classifier on scikit-learn's bundled digits, passes
+the probabilities back to scikit-learn while they still require grad, and then converts the same images in
+five awkward forms. The table is made by NumPy's and torch's own means, and the script stops with an error as
+soon as a promise is not kept.
 
-With `--record PICTURE` it trains instead in a loop that converts in every step as many loops do, and then
-in one that does not. A record tells the two apart: it is printed as a table, and drawn into the picture.
+With `--record PICTURE` it trains instead in a loop that converts in every step, as many loops do, and then
+in a loop that converts once. A record of both is printed as a table, and drawn into the picture.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from xbridge.testing import emulated
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TRAINING = 1200
-"""How many of the 1797 images the classifier learns from; it is judged on the rest."""
+"""The number of images, of 1797, for the training. The others are for the test."""
 
 
-class Crossing(NamedTuple):
-    """What was seen when an array crossed."""
+class Conversion(NamedTuple):
+    """The observed properties of a conversion."""
 
-    what: str
+    title: str
     memory: str
     nbytes: int
     dtype: str
@@ -43,17 +43,17 @@ class Crossing(NamedTuple):
 
 
 def promise(text: str, *, kept: bool) -> None:
-    """Say what was promised, and stop if it is not so."""
+    """Print a promise, and stop if it is not kept."""
     print(f"  {'kept' if kept else 'BROKEN'}: {text}")
     if not kept:
         raise SystemExit(1)
 
 
-# -- looking at a crossing, without xbridge ------------------------------------------------------
+# -- the result of a conversion, without xbridge -------------------------------------------------
 
 
 def bare(x: Any) -> Array:
-    """The memory of an array, seen through its own library."""
+    """Return the memory of an array by the means of its own library."""
     if not isinstance(x, torch.Tensor):
         return np.asarray(x)
     plain = x.detach()
@@ -61,7 +61,7 @@ def bare(x: Any) -> Array:
 
 
 def can_be_written(x: Any) -> bool:
-    """Whether a write goes through: it is tried, and changes nothing."""
+    """Return True if a write succeeds. The write changes nothing."""
     try:
         x[:1] = x[:1]
     except (ValueError, RuntimeError):
@@ -69,23 +69,23 @@ def can_be_written(x: Any) -> bool:
     return True
 
 
-def look(what: str, source: Any, result: Any) -> Crossing:
-    """Find out what happened between a source and a result."""
+def look(title: str, source: Any, result: Any) -> Conversion:
+    """Compare a source with a result."""
     had, has = (getattr(x, "requires_grad", False) for x in (source, result))
-    return Crossing(
-        what=what,
+    return Conversion(
+        title=title,
         memory="shared" if np.shares_memory(bare(source), bare(result)) else "copied",
         nbytes=result.nbytes,
         dtype=str(result.dtype).removeprefix("torch."),
         writable="yes" if can_be_written(result) else "no",
-        graph="none" if not had else "kept" if has else "left behind",
+        graph="none" if not had else "kept" if has else "ends",
     )
 
 
-def table(crossings: list[Crossing]) -> Iterator[str]:
-    """The crossings as lines of text."""
-    rows = [("crossing", "memory", "bytes", "dtype", "writable", "graph")]
-    rows += [(c.what, c.memory, f"{c.nbytes:,}", c.dtype, c.writable, c.graph) for c in crossings]
+def table(conversions: list[Conversion]) -> Iterator[str]:
+    """Yield the conversions as lines of text."""
+    rows = [("conversion", "memory", "bytes", "dtype", "writable", "graph")]
+    rows += [(c.title, c.memory, f"{c.nbytes:,}", c.dtype, c.writable, c.graph) for c in conversions]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -98,7 +98,7 @@ def table(crossings: list[Crossing]) -> Iterator[str]:
 
 
 def train(images: torch.Tensor, labels: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Learn to tell the digits apart; the answer maps images to probabilities."""
+    """Train a classifier of digits, and return it as a function from images to probabilities."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 10))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -113,7 +113,7 @@ def train(images: torch.Tensor, labels: torch.Tensor) -> Callable[[torch.Tensor]
 
 
 def awkward(images: Array, folder: Path) -> Iterator[tuple[str, Array, str]]:
-    """The same images again: their form, the array, and what must become of its memory."""
+    """Yield the same images in other forms: the form, the array, and the promise about its memory."""
     yield "reversed", images[::-1], "copied"
 
     yield "big-endian", images.astype(">f4"), "copied"
@@ -134,7 +134,7 @@ def awkward(images: Array, folder: Path) -> Iterator[tuple[str, Array, str]]:
 
 
 def convert_in_every_step(pixels: Array, labels: Array, device: str) -> None:
-    """Train as many loops do: every batch is made ready when its turn comes, every loss is printed."""
+    """Train as many loops do: convert every batch in its turn, and every loss."""
     model = torch.nn.Linear(64, 10).to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -152,7 +152,7 @@ def convert_in_every_step(pixels: Array, labels: Array, device: str) -> None:
 
 
 def convert_once(pixels: Array, labels: Array, device: str) -> None:
-    """The same, but what crosses does so before the loop and after it."""
+    """Train the same, but convert before the loop and after it."""
     model = torch.nn.Linear(64, 10).to(device)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     images = to_backend(pixels, "torch", dtype="float32", device=device)
@@ -186,11 +186,11 @@ def watch(picture: Path, device: str) -> None:
     print(f"The same in a picture: {picture}")
 
 
-# -- the story -----------------------------------------------------------------------------------
+# -- the program ---------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Tell the story, or record two training loops."""
+    """Show the conversions, or record two training loops."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--record", type=Path, metavar="PICTURE", help="record two training loops instead")
     parser.add_argument("--device", default="cpu", help="where they train: cuda, or emu, which is pretended")
@@ -198,16 +198,16 @@ def main() -> None:
     if asked.record:
         watch(asked.record, asked.device)
     else:
-        tell()
+        show()
 
 
-def tell() -> None:
-    """From the first image to the refusal."""
+def show() -> None:
+    """Show every conversion, from the first image to the error."""
     digits = load_digits()
     pixels, labels = np.asarray(digits.data / 16, "float32"), np.asarray(digits.target)
-    seen: list[Crossing] = []
+    seen: list[Conversion] = []
 
-    print(f"\n1. {len(pixels)} images of handwritten digits cross from NumPy to torch.")
+    print(f"\n1. {len(pixels)} images of handwritten digits go from NumPy to torch.")
     images, targets = to_backend(pixels, "torch"), to_backend(labels, "torch")
     seen += [look("images to torch", pixels, images), look("labels to torch", labels, targets)]
     promise("both libraries name the same address", kept=images.data_ptr() == pixels.ctypes.data)
@@ -221,7 +221,7 @@ def tell() -> None:
     probabilities = classify(images[TRAINING:])
     promise("its probabilities still require grad", kept=probabilities.requires_grad)
 
-    print("\n3. The probabilities cross back to NumPy, for scikit-learn's metrics.")
+    print("\n3. The probabilities go back to NumPy, for scikit-learn's metrics.")
     scores = to_numpy(probabilities)
     seen.append(look("probabilities to NumPy", probabilities, scores))
     promise("not a byte was copied", kept=scores.ctypes.data == probabilities.data_ptr())
@@ -249,7 +249,7 @@ def tell() -> None:
             again = again[::-1] if form == "reversed" else again
             promise(f"{form}: every answer is the same", kept=np.array_equal(again[TRAINING:], answers))
 
-    print("\n5. What happened at each crossing:\n")
+    print("\n5. The result of each conversion:\n")
     print("\n".join(table(seen)))
 
     print("\n6. One array is refused. Its blank pixels are masked, and torch has no masks:\n")

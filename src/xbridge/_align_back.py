@@ -1,7 +1,7 @@
 """Align arrays, and convert results back to the library and device of an argument.
 
-An explicit backend or device decides the common library and device, else `like`, else the first array.
-Numbers and lists do not decide, and neither does the order of the other arrays.
+The common library and device are those that the caller names, else those of `like`, else those of the first
+array. Numbers, lists and the order of the other arrays have no influence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Restore:
-    """Converts results back to the library and device of an argument of `align_back`. It holds no arrays."""
+    """A function that converts results back to the library and device of an argument. It keeps no arrays."""
 
     __slots__ = ("_first", "_homes")
 
@@ -41,12 +41,12 @@ class Restore:
         Parameters
         ----------
         result : array or tree
-            What was computed. Numbers and other leaves stay as they are. Containers are those of
+            The result. Numbers and other leaves stay unchanged. Containers are those of
             `xbridge.tree.to_backend`.
         to : int, optional
-            Which argument of `align_back` to go back to; the array that decided if not given.
+            The index of an argument of `align_back`. By default the array that decided.
         dtype : bool or dtype, optional
-            True gives the result that argument's dtype too; any other as for `to_backend`.
+            True for the dtype of that argument. Any other value as for `to_backend`.
 
         Returns
         -------
@@ -80,7 +80,7 @@ class Restore:
         if home and home[1] == SHARDED:
             raise DeviceError.build(
                 f"restore a result to argument {place}",
-                "it lies on several devices",
+                "it is on several devices",
                 "align_back of its parts",
             )
         if home is None:
@@ -115,9 +115,9 @@ def align_back(
     arrays : tuple
         As from `align`.
     restore : callable
-        ``restore(result, to=None, *, dtype=None)`` takes a result, an array or a tree of arrays, to the
-        library and the device of the array that decided, or of argument number `to`; with ``dtype=True``
-        to its dtype too, or to any `dtype` as for `to_backend`.
+        ``restore(result, to=None, *, dtype=None)`` converts a result, an array or a tree of arrays, to
+        the library and the device of the array that decided, or of argument number `to`. With
+        ``dtype=True`` it gets the dtype of that argument too, or any `dtype` as for `to_backend`.
 
     Raises
     ------
@@ -162,13 +162,13 @@ def aligned(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> Any:
-    """Let a function take arrays of any libraries, compute in one, and return arrays of the first one.
+    """Decorate a function to take arrays of any libraries, compute in one, and return arrays of the first.
 
     Parameters
     ----------
     fn : callable
         The function. Only its arguments that are arrays are converted, positional or by keyword, in the
-        order of the call; lists, numbers and everything else reach it as they are.
+        order of the call; lists, numbers and all other arguments are passed unchanged.
     like, backend, device, dtype, copy, grad
         As for `align`. With neither `like` nor `backend`, the first array decides. ``dtype="nearest"`` and
         ``"default"`` hold for results as well, with the library that they go back to as the target.
@@ -176,10 +176,10 @@ def aligned(
     Returns
     -------
     callable
-        With the signature of `fn`. Arrays in what it returns, in containers as for `align_back` too, go
-        back to the library and the device of the first array it was called with, as with `to_backend`. An
-        argument that is not an array and that it returns stays as it is, with all that it holds. Called
-        without arrays, it is `fn`.
+        With the signature of `fn`. Arrays in the result, in containers as for `align_back` too, go back to
+        the library and the device of the first array argument, as with `to_backend`. An argument that is
+        not an array and is returned stays unchanged, with all its items. A call without arrays is a call
+        of `fn`.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _named(fn: Callable[..., object]) -> str:
         kind = type(fn).__name__
         later = isinstance(fn, (classmethod, staticmethod))
         hint = f"@{kind} above @aligned" if later else "@aligned(backend='torch')"
-        raise OptionError.build(f"align a {kind}", "it is no function", hint)
+        raise OptionError.build(f"align a {kind}", "it is not a function", hint)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise _late(name)

@@ -1,7 +1,7 @@
 """The conversion functions that users call, and the fast path.
 
-A plain array takes a look-up by name and type, the few flag reads that the contract needs, and the library's
-own zero-copy call. In doubt or with an option the conversion is planned, and only then is more imported.
+A plain array needs a look-up by name and type, the few flag reads that the contract requires, and the
+library's own zero-copy call. Any other conversion is planned, and only then more modules are imported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def to_backend(
     device : str, int or device object, optional
         ``"cpu"``, ``"cuda:1"``, ``"gpu"`` for the target's accelerator, a number for its accelerator of that
         index, or any library's device object.
-        None keeps the array where it is, or takes it to the host for a library that is only there.
+        None keeps the device of the array, or moves it to the host for a library with host memory only.
         Transfers from and to the host are complete on return.
     dtype : str or dtype object, optional
         A canonical name such as ``"float32"`` or ``"bfloat16"``, any library's dtype object or its ``str``,
@@ -58,8 +58,8 @@ def to_backend(
         None shares memory if that is safe, and copies once if it is not. True never shares. False
         shares or raises.
     grad : {None, "keep", "detach"}
-        None keeps history within a library; outside it ends, and a shared result is read-only. "keep"
-        keeps it or raises. "detach" gives a result without history.
+        None keeps the graph within a library. Outside of the library the graph ends, and a shared result is
+        read-only. "keep" keeps the graph or raises. "detach" gives a result without a graph.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def to_backend(
     CopyError
         ``copy=False``, and memory cannot be shared.
     GradientError
-        ``grad="keep"``, and history would end.
+        ``grad="keep"``, and the graph would end.
 
     Examples
     --------
@@ -122,19 +122,19 @@ def to_numpy(
     copy: bool | None = None,
     grad: Grad = None,
 ) -> HostArray:
-    """Convert an array to NumPy, whatever its library, device or graph.
+    """Convert an array of any library and device, with or without a graph, to NumPy.
 
     Parameters
     ----------
     x, dtype, copy, grad
-        As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with history.
+        As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
 
     Returns
     -------
     numpy.ndarray
         It shares the memory of `x` if `x` is in host memory and nothing is to change, and is
         read-only then if `x` is read-only, immutable, repeats memory or is tracked by autograd.
-        Otherwise it is the caller's own and writable. A memmap or matrix stays what it is.
+        Otherwise it is new and writable. A memmap or matrix keeps its class.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def asarray(
     grad: Grad = None,
     requires_grad: bool | None = None,
 ) -> Array:
-    """Make an array of anything that is one: arrays, exporters, numbers, nested lists of all these.
+    """Make an array of arrays, exporters, numbers, or nested lists of these.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def asarray(
     ValueLossError
         An integer in a list would be rounded, or fits no integer dtype.
     GradientError
-        ``requires_grad=True`` with a target or dtype without gradients, or with an undetached history.
+        ``requires_grad=True`` with a target or dtype without gradients, or with a graph that is kept.
     XBridgeError
         As for `to_backend`.
 

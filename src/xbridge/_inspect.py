@@ -84,7 +84,7 @@ def dtype_of(x: Array, /) -> str:
     Returns
     -------
     str
-        The canonical name, whatever the byte order; the library's own word if there is none. No memory is
+        The canonical name, for any byte order, or the library's own name if there is none. No memory is
         read.
 
     Raises

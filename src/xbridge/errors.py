@@ -70,7 +70,7 @@ class XBridgeError(Exception):
     reason : str
         Why the operation is not possible.
     hint : str
-        What to type instead.
+        The call to type instead.
     """
 
     action: str = ""
@@ -107,7 +107,7 @@ class MissingLibraryError(XBridgeError, ImportError):
 
 
 class UnsupportedArrayError(XBridgeError, TypeError):
-    """The input is not an array, or its memory cannot be read without losing what it means."""
+    """The input is not an array, or its memory cannot be read without a loss of meaning."""
 
 
 class DTypeError(XBridgeError, TypeError):
@@ -149,7 +149,7 @@ class GradientError(XBridgeError, RuntimeError):
 
 
 class PolicyError(XBridgeError, RuntimeError):
-    """A conversion would do what a policy forbids."""
+    """A conversion has an operation that a policy forbids."""
 
 
 class CrossingWarning(UserWarning):  # vocabulary: crossing -- a public name

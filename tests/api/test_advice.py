@@ -340,7 +340,8 @@ def _used(made: object) -> None:
 @pytest.mark.filterwarnings("ignore:(torch.quantize|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning")
 @pytest.mark.parametrize("call", CALLS)
 def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
-    hint, names = hint_of(call), names_for(call)
+    hint = hint_of(call)
+    names = names_for(f"{call} {hint}")
     pieces = advice.alternatives(hint)
     assert pieces, hint
     for piece in pieces:

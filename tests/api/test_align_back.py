@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from exporters import array_only
 from fresh import run
 from names import stable_id
 from toylib import Toy, make_backend
@@ -84,7 +85,7 @@ def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
     assert described[id(like)] <= 1
 
 
-def test_a_result_gets_the_dtype_back_only_where_somebody_says_so() -> None:
+def test_a_result_gets_the_original_dtype_only_if_the_caller_asks() -> None:
     (_, _), restore = xbridge.align_back(A, Toy(A.astype("f8")))
     assert restore(np.ones(2, "f8")).dtype == "f8"
     assert restore(np.ones(2, "f8"), dtype=True).dtype == "f4"
@@ -166,7 +167,16 @@ def test_an_error_says_which_argument_it_is_of() -> None:
         loss(Toy(A), 1)
 
 
-def test_what_is_no_array_comes_back_as_it_is() -> None:
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
+def test_an_error_names_the_argument_whose_device_decides_too(backend: str, position: int) -> None:
+    xs: list[object] = [3, 4]
+    xs.insert(position, array_only(np.array(["a"])))
+    with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read a Exporter: "):
+        xbridge.align(*xs, backend=backend)
+
+
+def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:
     _, restore = xbridge.align_back(Toy(A), A)
     for x in (None, 3, 2.5, True, 1j, "text", b"bytes", np.str_("text"), object()):
         assert restore(x) is x
@@ -174,9 +184,7 @@ def test_what_is_no_array_comes_back_as_it_is() -> None:
 
 def test_nothing_goes_back_to_several_devices() -> None:
     restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
-    with pytest.raises(
-        xbridge.DeviceError, match=r"to argument 0: it lies on several devices; try align_back"
-    ):
+    with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()
 
@@ -326,8 +334,8 @@ def test_an_object_that_returns_itself_is_itself() -> None:
 @pytest.mark.parametrize(
     "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
 )
-def test_what_is_no_function_is_not_aligned(fn: Any) -> None:
-    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is no function; try "):
+def test_an_object_that_is_not_a_function_cannot_be_decorated(fn: Any) -> None:
+    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is not a function; try "):
         xbridge.aligned(fn)
 
 

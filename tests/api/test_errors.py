@@ -102,7 +102,7 @@ class Kind(enum.Enum):
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_what_to_type_instead_of_what_is_no_array_is_what_its_class_can_do(x: object, hint: str) -> None:
+def test_the_hint_for_an_object_that_is_not_an_array_fits_its_class(x: object, hint: str) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError) as caught:
         xbridge.to_numpy(x)
     assert caught.value.hint == hint

@@ -106,7 +106,7 @@ def history_is_as_told(plan: Plan, call: Conversion, result: Any) -> None:
 
 @settings(max_examples=75)
 @given(conversions())
-def test_the_steps_of_a_plan_make_the_memory_that_they_tell(call: Conversion) -> None:
+def test_the_steps_of_a_plan_make_the_memory_that_they_report(call: Conversion) -> None:
     plan = explain(call.array, call.target, **call.options)
     x: Any = call.array
     for step in plan.steps:
@@ -126,7 +126,7 @@ def test_every_operation_of_a_step_is_a_function_of_backends_or_of_host_memory(o
 
 @settings(max_examples=75)
 @given(conversions())
-def test_the_plan_that_is_told_is_the_plan_that_runs(call: Conversion) -> None:
+def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
     ran = []
     told = explain(call.array, call.target, **call.options)
 
@@ -164,7 +164,7 @@ def test_bytes_in_foreign_order_are_put_right_once() -> None:
 # -- nothing is read -----------------------------------------------------------------------------
 
 
-def test_memory_that_nobody_may_read_is_explained() -> None:
+def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
     code = """
         import ctypes, mmap
         import numpy as np, xbridge
@@ -244,7 +244,7 @@ def test_an_exporter_is_explained_by_what_it_shows() -> None:
 
 def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
     exporter = Exporter(np.ones(3), copies=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="explain what becomes of a Exporter"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter"):
         explain(exporter, "numpy")
     assert exporter.copied == 0
 
@@ -281,7 +281,7 @@ def test_a_question_that_makes_no_sense_is_an_error_and_no_plan() -> None:
 # -- options of asarray --------------------------------------------------------------------------
 
 
-def test_a_new_leaf_is_told_and_so_is_the_history_it_leaves() -> None:
+def test_a_plan_shows_a_new_leaf_and_the_graph_that_ends() -> None:
     torch = pytest.importorskip("torch")
     plan = explain(np.ones(3), "torch", requires_grad=True)
     assert plan.target is not None
@@ -303,7 +303,7 @@ def test_where_no_history_is_recorded_a_copy_cuts_the_graph() -> None:
     assert explain(x, "torch", dtype="int64").cuts_graph
 
 
-def test_a_check_that_may_raise_is_told() -> None:
+def test_a_plan_shows_a_check_that_may_raise() -> None:
     jax = pytest.importorskip("jax")
     with jax.enable_x64(False):
         plan = explain(np.arange(3), "jax", dtype="default")
@@ -359,7 +359,7 @@ def test_a_refusal_prints_with_the_error_that_would_be_raised() -> None:
     assert repr(plan).startswith("<Plan: numpy int64 (3,) on cpu to numpy: CopyError: cannot convert")
 
 
-def test_a_tracked_array_is_told_from_others() -> None:
+def test_a_plan_shows_that_autograd_tracks_an_array() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     assert repr(explain(x, "numpy")).endswith("shares memory, read-only; the graph ends here>")
@@ -427,7 +427,7 @@ def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
     assert not any(word in lines[0] for word in ("_explain", "_plan", "_policy", "_record"))
 
 
-def test_a_dtype_without_zero_holds_not_every_value_and_of_an_unknown_dtype_nobody_knows() -> None:
+def test_a_dtype_without_zero_or_an_unknown_dtype_does_not_hold_every_value() -> None:
     pytest.importorskip("ml_dtypes")
     ones = np.ones(2, "float32")
     assert not explain(ones, "numpy", dtype="float8_e8m0fnu").exact

@@ -70,7 +70,7 @@ def test_a_dtype_that_has_a_name_by_another_word_is_answered_with_it(dtype: obje
 
 
 @pytest.mark.parametrize("dtype", [3, [], list, object(), "f16", "O", "int128", "float8", "zzz"])
-def test_anything_else_is_no_dtype_and_no_dtype_is_guessed(dtype: object) -> None:
+def test_any_other_object_is_refused_as_a_dtype_and_no_dtype_is_guessed(dtype: object) -> None:
     with pytest.raises(xbridge.DTypeError, match=r"; try one of bool, int8, .*, complex128$"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
@@ -82,7 +82,7 @@ def test_a_device_is_a_kind_or_a_kind_and_an_index(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", [True, 0.0, object(), np.ones(2)])
-def test_anything_else_is_no_device(device: object) -> None:
+def test_any_other_object_is_refused_as_a_device(device: object) -> None:
     with pytest.raises(xbridge.DeviceError, match="no library knows it as a device"):
         xbridge.to_backend(np.ones(2), "numpy", device=device)
 
@@ -335,12 +335,12 @@ class Angle(np.floating):
 
 @pytest.mark.filterwarnings("ignore:Converting .np.inexact. or .np.floating.:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [np.floating, np.integer, np.generic, np.number, Metre, Angle])
-def test_a_class_of_numbers_that_is_abstract_or_somebodys_own_is_no_dtype(dtype: type) -> None:
-    with pytest.raises(xbridge.DTypeError, match="no library's native dtype"):
+def test_an_abstract_or_custom_class_of_numbers_is_not_a_dtype(dtype: type) -> None:
+    with pytest.raises(xbridge.DTypeError, match="or a library's native dtype"):
         xbridge.to_numpy(np.ones(2), dtype=dtype)
 
 
-def test_a_name_that_is_no_string_is_no_name() -> None:
+def test_a_name_of_a_backend_must_be_a_string() -> None:
     assert xbridge.is_available("numpy")
     assert xbridge.is_available("numpy")
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
@@ -361,12 +361,12 @@ def test_integers_among_floats_are_exact_or_refused() -> None:
         xbridge.asarray([10**400, 0.5], dtype="float64")
 
 
-def test_what_lies_on_several_devices_is_gathered_where_somebody_says_and_not_compared_as_a_whole() -> None:
+def test_a_sharded_array_is_gathered_only_if_a_device_is_named_and_is_not_compared() -> None:
     spread = make_backend(array_info=lambda x: backend.array_info(x.data)._replace(device=SHARDED))
     xbridge.register_backend("toylib", spread)
     x = Toy(np.ones(2))
     with pytest.raises(xbridge.DeviceError, match=r"try to_backend\(x, 'numpy', device='cpu'\)"):
         xbridge.to_numpy(x)
     assert xbridge.asarray(x) is x
-    with pytest.raises(xbridge.UnsupportedArrayError, match="lies on several devices; try its parts"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="is on several devices; try its parts"):
         xbridge.shares_memory(x, np.ones(2))

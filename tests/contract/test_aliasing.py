@@ -177,7 +177,7 @@ def test_no_result_writes_read_only_memory(array: Host, target: str, asked: Aske
 
 
 @given(host_arrays(writable=False), st.sampled_from([None, True, False]))
-def test_no_leaf_lies_over_read_only_memory(array: Host, copy: bool | None) -> None:
+def test_no_leaf_shares_read_only_memory(array: Host, copy: bool | None) -> None:
     try:
         leaf = xbridge.asarray(array, backend="torch", copy=copy, requires_grad=True)
     except (xbridge.CopyError, xbridge.GradientError):
@@ -261,7 +261,7 @@ def test_shares_memory_agrees_with_the_bytes_and_with_numpy(views: tuple[Any, An
 
 
 @given(any_arrays(), TARGETS, st.sampled_from([None, True]))
-def test_shares_memory_tells_whether_a_conversion_shared(source: Any, target: str, copy: bool | None) -> None:
+def test_shares_memory_shows_if_a_conversion_shared(source: Any, target: str, copy: bool | None) -> None:
     result = xbridge.to_backend(source, target, copy=copy)
     assert xbridge.shares_memory(source, result) == overlaps(source, result)
     assert xbridge.shares_memory(result, source) == overlaps(source, result)

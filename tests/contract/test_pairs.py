@@ -116,7 +116,7 @@ def usual(source: str, target: str) -> Iterator[Asked]:
 
 
 @pytest.mark.parametrize(("source", "target", "wide"), TRIED)
-def test_every_dtype_and_every_way_to_lie_crosses(source: str, target: str, wide: bool) -> None:
+def test_every_dtype_and_every_layout_is_converted(source: str, target: str, wide: bool) -> None:
     with with_bits(wide):
         for asked in usual(source, target):
             check(asked)

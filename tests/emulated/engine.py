@@ -9,7 +9,6 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge.backends import torch as backend
 from xbridge.backends._registry import get
 from xbridge.backends.torch import _pinned, _threads, _transfer
 
@@ -35,8 +34,7 @@ def use_small_buffers(
     ring = changed(_pinned, staging, instead).PinnedPool if staging else _pinned.PinnedPool
     engine = changed(_transfer, crossing, instead if crossing else "")
     engine.__dict__.update(PinnedPool=ring, sizes=lambda: SIZES)
-    monkeypatch.setattr(backend, "_transfer", engine)
-    for verb in ("to_device_many", "stream_to_device", "streams_to_device"):
+    for verb in ("to_device", "to_device_many", "stream_to_device", "streams_to_device"):
         monkeypatch.setattr(get("torch"), verb, getattr(engine, verb))
     threads = changed(_threads, threaded, instead if threaded else "")
     monkeypatch.setattr(get("torch"), "threaded", threads.threaded)

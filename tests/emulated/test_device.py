@@ -144,7 +144,7 @@ def test_a_view_is_of_the_same_memory(look: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_a_view_waits_for_nobody(look: Callable[..., Any]) -> None:
+def test_a_view_does_not_wait(look: Callable[..., Any]) -> None:
     pinned = torch.zeros(3, 4).pin_memory()
     x = torch.empty(3, 4, device="emu").copy_(pinned, non_blocking=True)
 
@@ -171,7 +171,7 @@ def test_fresh_pinned_memory_has_all_bits_set(name: str) -> None:
     assert (bits(x) == 0xFF).all()
 
 
-def test_fresh_memory_is_no_value_that_a_program_computes() -> None:
+def test_new_memory_holds_values_that_no_program_computes() -> None:
     assert torch.empty(2, device="emu").isnan().all()
     assert torch.empty(2, dtype=torch.bfloat16, device="emu").isnan().all()
     no_bool = torch.empty(2, dtype=torch.bool, device="emu").clone().cpu()

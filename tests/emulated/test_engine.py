@@ -72,7 +72,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @at_every_pace
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_crosses_bit_by_bit(dtype: torch.dtype) -> None:
+def test_every_dtype_is_moved_bit_by_bit(dtype: torch.dtype) -> None:
     x = numbered(dtype, 3, 7, 9)
 
     there = xbridge.to_backend(x, "torch", device=KIND)
@@ -85,7 +85,7 @@ def test_every_dtype_crosses_bit_by_bit(dtype: torch.dtype) -> None:
 
 @at_every_pace
 @pytest.mark.parametrize("lay", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout_crosses_as_torch_would_lay_it(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_every_layout_arrives_as_torch_would_lay_it_out(lay: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = lay(numbered(torch.float32, 3, 7, 9))
     y = lay(numbered(torch.float32, 3, 7, 9).to(KIND))
 
@@ -98,7 +98,7 @@ def test_every_layout_crosses_as_torch_would_lay_it(lay: Callable[[torch.Tensor]
 
 
 @at_every_pace
-def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
+def test_a_tensor_that_was_made_in_inference_mode_is_moved_as_well() -> None:
     with torch.inference_mode():
         x = numbered(torch.int32, 50)
         there = xbridge.to_backend(x, "torch", device=KIND) + 1
@@ -108,7 +108,7 @@ def test_a_tensor_that_was_made_in_inference_mode_crosses_as_well() -> None:
     assert (back == x + 1).all()
 
 
-def test_what_arrives_is_no_view_and_may_be_tracked() -> None:
+def test_a_transferred_tensor_is_not_a_view_and_can_be_tracked() -> None:
     there = xbridge.to_backend(numbered(torch.int32, 50), "torch", device=KIND)
     packed = _transfer.to_device_many([torch.ones(3), torch.ones(4)], xbridge.Device(DEVICE))
 
@@ -284,7 +284,7 @@ def test_a_failure_in_a_thread_is_raised_and_gives_the_buffers_back(monkeypatch:
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_who_asks_for_too_much_memory_may_try_with_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_for_lack_of_memory_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     error = torch.OutOfMemoryError("out of memory")
 
     def fail(*_: object) -> None:
@@ -369,7 +369,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
     assert len({y.untyped_storage().data_ptr() for y in there[:4]}) == 1
 
 
-def test_a_pack_crosses_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
     engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
@@ -403,7 +403,7 @@ def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType
         back[0].resize_(100)
 
 
-def test_what_a_buffer_cannot_hold_crosses_alone(engine: ModuleType) -> None:
+def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> None:
     xs = [torch.arange(n) + n for n in (3, 100, 8, 9)]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -475,7 +475,7 @@ def test_sources_of_a_pack_may_be_written_when_it_is_there() -> None:
     assert [x.tolist() for x in there] == [[i] * 5 for i in range(20)]
 
 
-def test_a_pack_that_fails_crosses_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_fails_is_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(xs: list[torch.Tensor], device: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -562,7 +562,7 @@ def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
 
 
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])
-def test_a_setting_that_is_no_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
+def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
     with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
         setting(said)
 

@@ -150,10 +150,6 @@ STAGING = {
     "a piece too few": ("            start = stop\n", "            start = stop - 1\n"),
 }
 CROSSING = {
-    "a pack is read before it is there": (
-        "        pinned.stream.synchronize()  # the copy into the buffer\n",
-        "",
-    ),
     "a pack in which all begin at the same place": (
         "start, done = start + pitch * len(part), done",
         "done = done",

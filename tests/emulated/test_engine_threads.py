@@ -124,7 +124,7 @@ class Foreign:
         self.values = values
 
 
-def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
+def test_the_target_has_its_own_stream_on_the_device_of_another_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, backend = [], get("torch")
@@ -152,7 +152,7 @@ def test_the_target_has_a_stream_of_its_own_where_arrays_of_another_library_lie(
     assert found == [(Theirs, DEVICE), (backend, DEVICE), (Theirs, "cpu")]
 
 
-def test_a_transfer_from_the_host_waits_for_nobody_elses_computation() -> None:
+def test_a_transfer_from_the_host_does_not_wait_for_other_computations() -> None:
     if KIND == "cuda":
         pytest.skip("a computation that goes on until it may end is the pretend one's")
     computed = threading.Event()
@@ -189,7 +189,7 @@ def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pyte
             call()  # type: ignore[no-untyped-call] # of several kinds
 
 
-def test_while_a_graph_is_captured_what_crosses_goes_the_plain_way(
+def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(
     engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured(monkeypatch)

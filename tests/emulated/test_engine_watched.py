@@ -41,14 +41,14 @@ def test_every_array_of_a_pack_is_counted_with_its_bytes() -> None:
     }
 
 
-def test_what_is_counted_is_what_was_foretold() -> None:
+def test_a_record_counts_the_bytes_of_the_plan() -> None:
     foretold = [explain(x, "torch", device=KIND) for x in BATCH]
     with record() as seen:
         xbridge.transfer(BATCH, "torch", device=KIND).result()
     assert sum(row.moved for row in seen.rows) == sum(step.nbytes or 0 for p in foretold for step in p.steps)
 
 
-def test_arrays_cross_together_whether_or_not_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_moved_together_with_and_without_an_observer(monkeypatch: pytest.MonkeyPatch) -> None:
     packs = watch_packs(monkeypatch)
     xbridge.transfer(BATCH, "torch", device=KIND).result()
     with record():

@@ -146,7 +146,7 @@ def test_memory_that_another_stream_still_uses_is_given_away_unless_it_is_record
         assert later.isnan().any().item() is not recorded
 
 
-def test_a_host_scalar_that_comes_first_makes_nobody_wait() -> None:
+def test_a_host_scalar_that_comes_first_causes_no_wait() -> None:
     pinned = torch.ones(3).pin_memory()
     x = torch.tensor(2.0) * pinned.to("emu", non_blocking=True)
 

@@ -44,7 +44,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_copy_is_done_when_somebody_has_waited_for(ones: torch.Tensor, wait: Callable[..., Any]) -> None:
+def test_a_copy_is_done_after_a_wait(ones: torch.Tensor, wait: Callable[..., Any]) -> None:
     host = sent(ones)
     event = api.Event()
     event.record()
@@ -90,7 +90,7 @@ def test_an_event_that_is_recorded_again_means_the_later_work(ones: torch.Tensor
     assert arrived(host)
 
 
-def test_who_waits_for_an_event_waits_for_what_it_meant_then(ones: torch.Tensor) -> None:
+def test_a_wait_for_an_event_covers_the_work_that_it_meant_at_the_call(ones: torch.Tensor) -> None:
     producer, consumer = api.Stream(), api.Stream()
     event = producer.record_event()
     consumer.wait_event(event)
@@ -105,7 +105,7 @@ def test_who_waits_for_an_event_waits_for_what_it_meant_then(ones: torch.Tensor)
 
 
 @pytest.mark.parametrize("question", ["stream", "event"])
-def test_whoever_asks_until_it_is_done_gets_there(ones: torch.Tensor, question: str) -> None:
+def test_a_second_query_completes_the_work(ones: torch.Tensor, question: str) -> None:
     host = sent(ones)
     stream = api.current_stream()
     event = stream.record_event()
@@ -117,7 +117,7 @@ def test_whoever_asks_until_it_is_done_gets_there(ones: torch.Tensor, question: 
 
 
 @pytest.mark.parametrize("question", ["stream", "event"])
-def test_whoever_asks_once_has_not_waited(ones: torch.Tensor, question: str) -> None:
+def test_a_first_query_runs_no_work(ones: torch.Tensor, question: str) -> None:
     stream, event = api.Stream(), api.Event()
     asked = stream.query if question == "stream" else event.query
     with stream:
@@ -146,7 +146,7 @@ def test_a_stream_does_not_wait_for_another_one(ones: torch.Tensor) -> None:
     assert arrived(host)
 
 
-def test_a_stream_waits_for_another_one_when_it_is_told(ones: torch.Tensor) -> None:
+def test_a_stream_waits_for_another_one_if_wait_stream_is_called(ones: torch.Tensor) -> None:
     side = api.Stream()
     with api.stream(side):
         host = sent(ones)
@@ -214,7 +214,7 @@ def test_many_threads_may_wait_for_the_same_work(ones: torch.Tensor) -> None:
     assert x.tolist() == [300]
 
 
-def test_an_error_in_the_work_reaches_whoever_waits_and_is_then_over() -> None:
+def test_an_error_in_the_work_is_raised_once_by_a_wait() -> None:
     x = torch.ones(3, device="emu")[torch.tensor([9], device="emu")]
 
     with pytest.raises(IndexError):
@@ -259,7 +259,7 @@ def test_with_a_delay_a_copy_is_done_by_itself_in_the_end(ones: torch.Tensor) ->
             pass
 
 
-def test_with_a_delay_whoever_waits_waits_for_no_clock(ones: torch.Tensor) -> None:
+def test_with_a_delay_a_wait_runs_the_copy_at_once(ones: torch.Tensor) -> None:
     with emulated.delay(3600):
         assert ones.cpu().tolist() == [1, 1, 1]
 

@@ -155,7 +155,7 @@ def test_memory_on_the_device_is_shared_with_its_views_alone() -> None:
     assert not xbridge.shares_memory(x, x.cpu())
 
 
-def test_arrays_meet_on_the_device_of_the_first_one() -> None:
+def test_arrays_are_aligned_to_the_device_of_the_first_one() -> None:
     on_device, on_host, weak = xbridge.align(torch.ones(3, device=KIND), np.full(3, 2.0), 5)
     there, here = xbridge.align(np.ones(3), torch.full((3,), 2.0, device=KIND), device="cpu")
 

@@ -123,7 +123,7 @@ def test_the_fewest_bytes_leave_the_device_within_torch(given: str, wanted: str)
 
 
 @given(host_arrays(dtypes=st.sampled_from(NAMES)), st.sampled_from(NAMES))
-def test_the_fewest_bytes_cross_however_the_memory_lies(array: Host, wanted: str) -> None:
+def test_the_fewest_bytes_are_moved_for_any_layout(array: Host, wanted: str) -> None:
     given = array.dtype.name
     assume((given, wanted) in PAIRS and not numpy_alone(given, wanted))
     before = bits(array)
@@ -240,7 +240,7 @@ TABLE = np.arange(77.0).reshape(7, 11)
 @all_large
 @given(st.sampled_from(SENT), st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_large_array_is_cast_on_its_way_however_its_memory_lies(
+def test_a_large_array_of_any_layout_is_cast_during_its_transfer(
     pair: tuple[str, str], data: st.DataObject
 ) -> None:
     given, wanted = pair

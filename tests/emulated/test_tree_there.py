@@ -32,7 +32,7 @@ def test_a_list_is_recorded_as_stacked_where_it_was_stacked() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "torch"}, {"backend": "numpy"}], ids=str)
-def test_a_scalar_of_numpys_lies_where_the_arrays_of_its_list_are(options: dict[str, Any]) -> None:
+def test_a_numpy_scalar_goes_to_the_device_of_the_arrays_in_its_list(options: dict[str, Any]) -> None:
     x = torch.full((), 2.0, device=KIND)
 
     for xs, values in (([np.float32(1), x], [1, 2]), ([x, np.float32(1), 3], [2, 1, 3])):

@@ -626,7 +626,7 @@ def test_options_of_unknown_classes_are_not_learned() -> None:
     assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
 
 
-def test_a_backend_that_does_not_tell_its_state_is_planned(own_registry: None) -> None:
+def test_a_backend_that_does_not_report_its_state_is_planned(own_registry: None) -> None:
     xbridge.register_backend("toylib", make_backend())
     for _ in range(2):
         assert isinstance(xbridge.to_backend(np.ones(2), "toylib", copy=True), Toy)

@@ -60,7 +60,9 @@ NUMBERS: list[tuple[object, str, object]] = [
 
 
 @pytest.mark.parametrize(("x", "dtype", "expected"), NUMBERS, ids=lambda x: repr(x)[:30])
-def test_numbers_become_the_array_that_everybody_expects(x: object, dtype: str, expected: object) -> None:
+def test_numbers_become_arrays_of_the_expected_dtype_and_values(
+    x: object, dtype: str, expected: object
+) -> None:
     made = xbridge.asarray(x)
     assert type(made) is np.ndarray
     assert (made.dtype, repr(made.tolist())) == (np.dtype(dtype), repr(expected))

@@ -75,7 +75,7 @@ def toy(own_registry: None) -> type[Toy]:
         np.frombuffer(b"-" + A.tobytes(), np.uint8)[1:].view(A.dtype).reshape(A.shape),
     ],
 )
-def test_the_same_values_are_the_same_however_they_lie(other: Host) -> None:
+def test_the_same_values_are_the_same_in_any_layout(other: Host) -> None:
     assert assert_same(A, other) is None  # type: ignore[func-returns-value] # that is the promise
     assert_same(other, A)
 
@@ -92,7 +92,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("other", "what"), DIFFERENT.values(), ids=DIFFERENT)
-def test_a_difference_is_told_first(other: Host, what: str) -> None:
+def test_a_difference_is_shown_first(other: Host, what: str) -> None:
     with pytest.raises(AssertionError) as failure:
         assert_same(A, other)
     assert said(failure)[0] == f"the arrays differ in {what}:"
@@ -124,7 +124,7 @@ def test_equal_numbers_of_different_bits_differ(one: Host, other: Host, hint: st
     assert_same(one, other, check_dtype=False)
 
 
-def test_values_that_print_the_same_are_told_exactly() -> None:
+def test_values_that_print_the_same_are_shown_exactly() -> None:
     with pytest.raises(AssertionError, match=r"exactly 0\.10000000149011612 and 0\.1"):
         assert_same(np.array([0.1], "f4"), np.array([0.1]))
 
@@ -234,7 +234,7 @@ def test_scalars_and_empty_arrays_are_arrays() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], 1.0, None, "abc"])
-def test_what_is_no_array_is_refused_with_the_way_out(wrong: object) -> None:
+def test_an_object_that_is_not_an_array_is_refused_with_a_hint(wrong: object) -> None:
     for check in (assert_same, assert_close, assert_shares_memory, assert_independent):
         with pytest.raises(xbridge.UnsupportedArrayError, match=r"no backend owns .* try xbridge\.asarray"):
             check(A, wrong)
@@ -365,7 +365,7 @@ def test_whole_numbers_are_close_when_equal(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
-def test_large_integers_are_told_apart(dtype: str) -> None:
+def test_large_integers_are_distinguished(dtype: str) -> None:
     for base in (2**53, 2**62, 2**63 - 2):
         one, other = np.array([base], dtype), np.array([base + 1], dtype)
         with pytest.raises(AssertionError, match=r"largest absolute error: 1\.0"):
@@ -414,7 +414,7 @@ def test_close_arrays_have_one_shape_dtype_library_and_device(toy: type[Toy]) ->
         assert_close(toy(A), A, check_backend=False, check_device=True)
 
 
-def test_the_largest_errors_are_told() -> None:
+def test_the_largest_errors_are_shown() -> None:
     with pytest.raises(AssertionError) as failure:
         assert_close(np.array([1.5, 100.0, 0.0, np.nan]), np.array([1.0, 101.0, 0.0, np.nan]), atol=0.1)
     assert said(failure)[3:] == [

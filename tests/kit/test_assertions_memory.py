@@ -143,7 +143,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("fault", "way", "what"), WAYS.values(), ids=WAYS)
-def test_a_lossy_library_is_told_with_the_way(
+def test_a_lossy_library_is_reported_with_the_direction(
     own_registry: None, fault: dict[str, Any], way: str, what: str
 ) -> None:
     xbridge.register_backend("toylib", make_backend(**fault))
@@ -179,13 +179,13 @@ def test_a_host_library_may_have_an_array_of_a_device_for_a_while(own_registry: 
     assert_roundtrip(A, "toylib", device=ELSEWHERE)
 
 
-def test_a_device_lost_on_the_way_back_is_told(own_registry: None) -> None:
+def test_a_device_lost_on_the_way_back_is_reported(own_registry: None) -> None:
     toy = placed(to_device=lambda x, device: Toy(x.data.copy()))
     with pytest.raises(AssertionError, match=r"^on the way back from numpy:\nthe arrays differ in device:"):
         assert_roundtrip(toy, "numpy")
 
 
-def test_a_device_lost_on_the_way_there_is_told(own_registry: None) -> None:
+def test_a_device_lost_on_the_way_there_is_reported(own_registry: None) -> None:
     xbridge.register_backend(
         "toylib",
         make_backend(
@@ -243,7 +243,7 @@ def changes(a: Host, change: Callable[[Host], None], error: Exception) -> None:
 
 
 @pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
-def test_a_change_is_told(change: Callable[[Host], None], what: str) -> None:
+def test_a_change_is_reported(change: Callable[[Host], None], what: str) -> None:
     array = A.copy()
     with pytest.raises(AssertionError, match=rf"^array 1 was changed:\n.*{what}"), assert_unchanged(A, array):
         change(array)
@@ -257,7 +257,7 @@ def test_a_value_that_comes_back_was_never_gone() -> None:
     assert nothing is None
 
 
-def test_every_array_that_was_changed_is_told() -> None:
+def test_every_array_that_was_changed_is_reported() -> None:
     arrays = [A.copy(), A.copy(), A.copy()]
     with pytest.raises(AssertionError) as failure, assert_unchanged(*arrays):
         arrays[0][...] = arrays[2][...] = 0

@@ -51,7 +51,7 @@ def test_a_tensor_is_the_same_as_its_values(tensor: Tensor, values: np.ndarray) 
         assert_same(tensor, -values, check_backend=False)
 
 
-def test_only_who_asks_for_history_is_told_of_it() -> None:
+def test_requires_grad_is_compared_only_if_the_caller_asks() -> None:
     leaf, plain = torch.ones(3, requires_grad=True), torch.ones(3)
     assert_same(leaf, plain)
     assert_same(leaf, leaf * 1, check_grad=True)
@@ -59,7 +59,7 @@ def test_only_who_asks_for_history_is_told_of_it() -> None:
         assert_same(leaf, plain, check_grad=True)
 
 
-def test_coarse_values_are_compared_bit_by_bit_and_told() -> None:
+def test_coarse_values_are_compared_bit_by_bit_and_shown() -> None:
     one, other = torch.tensor([1.0, 0.0]).bfloat16(), torch.tensor([1.0, -0.0]).bfloat16()
     with pytest.raises(AssertionError, match=r"\(1,\)  0 +-0 +different zeros: 0x0000 and 0x8000"):
         assert_same(one, other)
@@ -125,7 +125,7 @@ def test_torch_brings_everything_back() -> None:
         assert_roundtrip(np.arange(3)[::-1], "torch", copy=False)
 
 
-def test_what_torch_does_on_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_of_torch_on_the_way_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get("torch"), "from_numpy", lambda host: torch.from_numpy(np.nan_to_num(host)))
     with pytest.raises(AssertionError, match=r"^on the way to torch:\n.*1 of 1 values:\n.*\n.*\n.*\n.* nan"):
         assert_roundtrip(np.array([np.nan]), "torch", copy=True)
@@ -151,7 +151,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "what"), CHANGES.values(), ids=CHANGES)
-def test_a_change_of_a_tensor_is_told(change: Callable[[Tensor], object], what: str) -> None:
+def test_a_change_of_a_tensor_is_reported(change: Callable[[Tensor], object], what: str) -> None:
     tensor = torch.ones(3)
     with (
         pytest.raises(AssertionError, match=rf"(?s)^array 0 was changed:\n.*{what}"),

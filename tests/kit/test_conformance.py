@@ -63,13 +63,13 @@ def test_every_promise_that_may_be_broken_has_a_test() -> None:
     assert len(tests) == len(set(conformance.__all__))
 
 
-def test_a_promise_that_nobody_knows_cannot_be_marked() -> None:
+def test_an_unknown_promise_cannot_be_marked() -> None:
     with pytest.raises(KeyError, match="speed"):
         promise("speed")
 
 
 @pytest.mark.parametrize("importer", ["the package", "one line in a test file"])
-def test_a_stranger_runs_it_in_a_place_of_their_own(importer: str, tmp_path: Path) -> None:
+def test_another_project_runs_it_in_its_own_folder(importer: str, tmp_path: Path) -> None:
     where = ["--pyargs", "xbridge.testing.conformance"]
     if importer == "one line in a test file":
         (tmp_path / "test_mine.py").write_text("from xbridge.testing.conformance import *\n")

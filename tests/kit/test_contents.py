@@ -76,13 +76,13 @@ def test_two_bytes_take_patterns_from_everywhere(word: str) -> None:
     assert {code >> 8 for code in patterns(word)} == set(range(256))
 
 
-def test_contents_do_not_repeat_what_position_should_tell() -> None:
+def test_contents_do_not_repeat_so_that_each_position_shows() -> None:
     some = drawn(host_arrays(dtypes="int64", shapes=(3, 4), layouts="C"), 200)
     assert sum(np.unique(x).size > 10 for x in some) > 20
 
 
 @given(st.data())
-def test_every_element_lies_between_the_bounds(data: st.DataObject) -> None:
+def test_every_element_is_between_the_bounds(data: st.DataObject) -> None:
     word = data.draw(dtypes("numpy"))
     low, high = data.draw(st.sampled_from([(0, 1), (1, 4), (0, 0), (-8, 8), (0.5, 2), (-128, 127)]))
     try:
@@ -225,7 +225,7 @@ def test_what_needs_several_numbers_gets_readable_ones() -> None:
     assert (x * 8 == np.rint(x * 8)).all()
 
 
-def test_a_failure_tells_how_its_array_lies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_shows_the_layout_of_its_array(capsys: pytest.CaptureFixture[str]) -> None:
     @settings(max_examples=200, database=None, derandomize=True, verbosity=Verbosity.normal)
     @given(x=arrays("numpy", dtypes="int16", layouts="reversed", writable=False))
     def fails(x: Host) -> None:

@@ -181,7 +181,7 @@ def test_the_device_follows_a_project_s_own_backend(run: Run) -> None:
     run(test, "--xbridge=numpy,numpy:cpu").assert_outcomes(passed=1)
 
 
-def test_a_test_that_asks_too_late_is_told_what_to_do(run: Run) -> None:
+def test_a_test_that_asks_too_late_gets_a_hint(run: Run) -> None:
     result = run("def test_x(request): request.getfixturevalue('backend')")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*try naming backend among the arguments of a test function"])
@@ -209,7 +209,7 @@ def test_the_header_says_what_all_could_not_find(run: Run) -> None:
     result.stdout.fnmatch_lines(["xbridge*: numpy *, missing: *nolib (pip install nolib)*"])
 
 
-def test_who_does_not_ask_gets_no_header(run: Run) -> None:
+def test_a_run_without_the_fixture_has_no_header(run: Run) -> None:
     run("def test_x(backend): pass").stdout.no_fnmatch_line("xbridge*:*")
 
 
@@ -234,7 +234,7 @@ def loaded_by(test: str, pytester: pytest.Pytester, loading: Loading, *options: 
     return set(pytester.path.joinpath("loaded.txt").read_text(encoding="utf-8").split())
 
 
-def test_who_does_not_use_it_imports_nothing(pytester: pytest.Pytester, loading: Loading) -> None:
+def test_a_run_without_the_fixture_imports_nothing(pytester: pytest.Pytester, loading: Loading) -> None:
     loaded = loaded_by("def test_x(): pass", pytester, loading)
     assert "_xbridge_pytest" in loaded
     assert loaded & HEAVY == set()
@@ -266,7 +266,7 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_sham")
-def test_a_pretended_device_is_installed_before_anybody_looks(ids: Ids) -> None:
+def test_a_pretended_device_is_installed_before_devices_are_listed(ids: Ids) -> None:
     for asked in ("toylib:sham", "toylib:sham:0", "toylib:sham:0,toylib", "toylib:cpu,toylib:sham"):
         places = [f"test_x[{word}]" for word in asked.split(",")]
         assert ids("def test_x(backend): pass", f"--xbridge={asked}") == places
@@ -274,7 +274,7 @@ def test_a_pretended_device_is_installed_before_anybody_looks(ids: Ids) -> None:
 
 @pytest.mark.usefixtures("_sham")
 @pytest.mark.parametrize("asked", ["toylib,toylib:sham", "toylib:sham,toylib"])
-def test_a_pretended_device_is_everybody_s_in_whatever_order_it_is_asked_for(run: Run, asked: str) -> None:
+def test_a_pretended_device_is_present_for_all_in_any_order(run: Run, asked: str) -> None:
     run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 

@@ -73,7 +73,7 @@ def test_a_test_that_is_left_with_no_place_says_so(run: Run) -> None:
     """
     result = run(test, "--xbridge=numpy,toylib")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*: its mark xbridge admits none of numpy, toylib"])
+    result.stdout.fnmatch_lines(["SKIPPED*: its mark xbridge excludes all of numpy, toylib"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
         ("'numpy'", "*does not take 'numpy'; try only=, skip= or needs="),
     ],
 )
-def test_a_mark_that_nobody_understands_is_an_error(run: Run, mark: str, message: str) -> None:
+def test_a_mark_with_unknown_words_is_an_error(run: Run, mark: str, message: str) -> None:
     test = f"""
         import pytest
 
@@ -150,7 +150,7 @@ def test_a_mark_that_would_do_nothing_is_an_error(run: Run, arguments: str) -> N
     )
 
 
-def test_a_mark_of_a_module_or_a_class_may_meet_tests_that_it_is_not_for(ids: Ids) -> None:
+def test_a_mark_of_a_module_or_a_class_is_accepted_with_tests_that_need_none(ids: Ids) -> None:
     test = """
         import pytest
 

@@ -59,7 +59,7 @@ def test_the_summary_of_a_recorded_run_is_printed_at_its_end(run: Run) -> None:
     )
 
 
-def test_what_the_processes_of_a_run_have_converted_is_told_together() -> None:
+def test_the_conversions_of_all_processes_of_a_run_are_reported_together() -> None:
     """As pytest-xdist calls it: a process has an output, and a node that was killed has handed in none."""
     seen = record()
     told: dict[str, Any] = {}

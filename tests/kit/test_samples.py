@@ -251,7 +251,7 @@ def test_an_immutable_library_can_not_be_written_and_another_one_can() -> None:
             kit.write(frozen)
 
 
-def test_an_array_of_any_library_is_read_out_of_its_graph_when_settled_and_from_afar() -> None:
+def test_an_array_is_read_without_its_graph_after_it_is_materialized_and_from_its_device() -> None:
     calls: list[str] = []
     numpy = get("numpy")
 

@@ -122,20 +122,20 @@ def test_every_layout_has_the_property_that_its_name_says() -> None:
     assert not one("view of a leaf").is_leaf
 
 
-def test_the_view_of_a_grad_lies_in_the_grad_of_a_living_leaf() -> None:
+def test_the_view_of_a_grad_shares_memory_with_the_grad_of_a_living_leaf() -> None:
     view = one("view of a grad")
     assert np.array_equal(touched(view), touched(view.leaf.grad))
     known.write(view)
     assert same_bits(view, view.leaf.grad)
 
 
-def test_graphs_begin_where_nobody_records() -> None:
+def test_samples_have_graphs_even_if_gradients_are_off() -> None:
     with torch.no_grad():
         assert not one("non-leaf").is_leaf
         assert one("view of a leaf").requires_grad
 
 
-def test_whether_a_gradient_reaches_is_told_by_the_graph() -> None:
+def test_the_graph_shows_if_a_gradient_reaches_the_source() -> None:
     leaf, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     middle = leaf * 2
     result = (middle + other) * middle
@@ -236,7 +236,7 @@ for there in (
 """
 
 
-def test_tensors_on_a_device_lie_there_in_as_many_ways() -> None:
+def test_tensors_on_a_device_have_as_many_layouts() -> None:
     if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python")
     run = subprocess.run([sys.executable, "-c", AWAY], cwd=TESTS, capture_output=True, text=True, check=False)

@@ -158,7 +158,7 @@ def test_a_mutant_ends_as_its_tests_say(whole: dict[str, str], name: str, state:
     assert whole[name] == state
 
 
-def test_a_test_that_fails_alone_without_a_mutant_is_no_witness(toy: Path, whole: dict[str, str]) -> None:
+def test_a_test_that_fails_alone_without_a_mutant_does_not_count(toy: Path, whole: dict[str, str]) -> None:
     lines = map(json.loads, (toy / ".mutation/results.jsonl").read_text().splitlines())
     assert not [one for one in lines if "by_itself" in (one["by"] or "")]
 

@@ -79,7 +79,7 @@ def test_to_copy_an_empty_array_copies_nothing() -> None:
 
 
 def test_to_stack_a_list_of_arrays_is_a_copy() -> None:
-    with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list lie apart"):
+    with policy(copies="raise"), pytest.raises(PolicyError, match="arrays of a list are in separate memory"):
         xbridge.asarray([np.ones(2), np.ones(2)])
 
 
@@ -102,7 +102,7 @@ def test_the_end_of_a_history_without_a_detach_is_one() -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3, requires_grad=True)
     with policy(detaches="raise"):
-        with pytest.raises(PolicyError, match="its history ends there"):
+        with pytest.raises(PolicyError, match="its graph ends there"):
             xbridge.to_backend(x, "torch", dtype="int64")
         with torch.no_grad(), pytest.raises(PolicyError):
             xbridge.to_backend(x, "torch", copy=True)
@@ -246,11 +246,11 @@ def test_an_object_that_is_called_like_an_async_function_is_held_to_it() -> None
         asyncio.run(policy(copies="raise")(Step())())
 
 
-def test_what_is_no_function_cannot_be_held_to_it() -> None:
+def test_an_object_that_is_not_a_function_cannot_be_decorated_with_a_policy() -> None:
     things: list[Any] = [Toy, classmethod(lambda cls: copy_one()), 3]
     for each in things:
         with pytest.raises(
-            xbridge.OptionError, match="it is no function; try its methods, below @classmethod"
+            xbridge.OptionError, match="it is not a function; try its methods, below @classmethod"
         ):
             policy(copies="raise")(each)
 
@@ -263,7 +263,7 @@ def test_a_generator_cannot_be_held_to_it() -> None:
         yield 1
 
     for each in (numbers, more, partial(numbers)):
-        with pytest.raises(xbridge.OptionError, match="runs in whoever consumes it; try a with block"):
+        with pytest.raises(xbridge.OptionError, match="runs in its consumer; try a with block"):
             policy(copies="raise")(each)
 
 
@@ -277,7 +277,7 @@ def test_it_reads_as_it_was_written() -> None:
     assert repr(policy(casts="warn", copies="raise")) == "policy(copies='raise', casts='warn')"
 
 
-def test_a_plan_tells_what_a_policy_would_raise_and_warns_of_nothing() -> None:
+def test_a_plan_shows_the_error_of_a_policy_and_does_not_warn() -> None:
     with policy(copies="raise", casts="warn"):
         plan = xbridge.explain(REVERSED, "numpy", copy=True)
         with pytest.raises(PolicyError) as caught:

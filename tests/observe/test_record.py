@@ -65,7 +65,7 @@ def test_what_shares_is_counted_and_costs_no_bytes() -> None:
     ]
 
 
-def test_bytes_between_devices_are_told_from_copies() -> None:
+def test_bytes_between_devices_are_distinguished_from_copies() -> None:
     strict = pytest.importorskip("array_api_strict")
     far = strict.asarray(HOST, device=strict.Device("device1"))
     with record() as seen:
@@ -347,3 +347,8 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(xbridge.MissingLibraryError, match=r"try pip install 'xbridge-array\[plot\]'"):
         record().plot(tmp_path / "crossings.png")
+
+
+def test_a_record_has_only_the_documented_names() -> None:
+    public = {name for name in dir(record()) if not name.startswith("_")}
+    assert public == {"plot", "queues", "rows", "summary", "to_json"}

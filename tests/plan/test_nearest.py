@@ -197,7 +197,7 @@ def test_nothing_changes_where_the_dtype_is_there() -> None:
         xbridge.to_backend(np.array(["1e4000"], "longdouble"), "torch", dtype="nearest")
 
 
-def test_what_is_no_number_is_refused_as_ever(jax: Any) -> None:
+def test_arrays_that_are_not_numeric_have_no_nearest_dtype(jax: Any) -> None:
     for x in (np.array(["a"]), np.array(["2030-01-01"], "M8[D]"), jax.numpy.ones(2, "int4")):
         for target in {"numpy", "jax"} - {xbridge.backend_of(x)}:
             with pytest.raises(xbridge.DTypeError):

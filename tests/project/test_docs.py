@@ -117,7 +117,7 @@ def test_a_backend_that_declares_what_is_not_so_stops_the_page(
     assert [*scripts.claims.contradictions(backends)] == []
     wrong = [backend._replace(**planted) if backend.name == name else backend for backend in backends]
     monkeypatch.setattr(scripts.generate, "declarations", lambda: wrong)
-    with pytest.raises(SystemExit, match="declare what was measured otherwise") as stopped:
+    with pytest.raises(SystemExit, match="declarations of backends differ from measurements") as stopped:
         scripts.generate.parts()
     assert told in str(stopped.value)
 

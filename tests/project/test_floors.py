@@ -99,7 +99,7 @@ def test_every_bfloat16_in_the_other_byte_order_arrives_with_its_bits(convert: s
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_what_lies_between_two_powers_of_two_becomes_the_nearer_and_else_the_larger(kind: str) -> None:
+def test_a_number_between_two_powers_of_two_becomes_the_nearer_and_else_the_larger(kind: str) -> None:
     pytest.importorskip("ml_dtypes")
     numbers = xbridge.asarray([1, 2, 3, 5, 6, 7, 11, 12, 13, 24, 48, 96], dtype=kind)
     bits = xbridge.to_numpy(numbers, dtype="float8_e8m0fnu").view("u1")

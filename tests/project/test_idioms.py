@@ -244,7 +244,7 @@ def test_the_idiom_and_its_call_leave_the_same_source_behind(name: str) -> None:
 
 
 @every_row
-def test_the_idiom_and_its_call_lie_in_the_memory_that_the_page_says(name: str) -> None:
+def test_the_idiom_and_its_call_share_memory_as_the_page_says(name: str) -> None:
     shared = PAGE_ROWS[name].memory.startswith("shared")
 
     assert overlap(*run_idiom(name)) is shared

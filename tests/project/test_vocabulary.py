@@ -115,5 +115,5 @@ def test_the_command_fails_and_counts_the_faults(tmp_path: Path) -> None:
     assert done.stderr.endswith("2 faults; the table of words is in CONTRIBUTING.md\n")
 
 
-def test_every_file_that_is_read_later_is_there() -> None:
-    assert [name for name in vocabulary.LATER if not (vocabulary.ROOT / name).exists()] == []
+def test_every_path_that_is_read_by_default_exists() -> None:
+    assert [name for name in vocabulary.PATHS if not (vocabulary.ROOT / name).exists()] == []

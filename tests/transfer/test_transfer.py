@@ -198,7 +198,7 @@ def test_an_iterable_that_writes_its_memory_again_may_where_batches_are_copied()
     assert [set(batch["x"]) for batch in batches] == [{i} for i in range(8)]
 
 
-def test_what_else_is_no_container_has_to_be_an_array() -> None:
+def test_any_other_leaf_alone_must_be_an_array() -> None:
     with pytest.raises(xbridge.UnsupportedArrayError):
         xbridge.transfer(object(), "numpy").result()
     assert xbridge.transfer(array("d", [1, 2]), "numpy").result().tolist() == [1, 2]
@@ -439,7 +439,7 @@ def test_no_thread_is_left_when_the_loop_was(leave: Callable[[Any], None]) -> No
     next(source)  # nobody is in it any more
 
 
-def test_a_loop_that_is_dropped_in_another_thread_waits_for_nobody() -> None:
+def test_a_loop_that_is_deleted_in_another_thread_does_not_wait() -> None:
     slow = Gate()
     ahead = [xbridge.prefetch(iter([np.ones(1), slow]), "numpy", depth=1)]
     next(ahead[0])
@@ -478,7 +478,7 @@ def test_what_was_not_begun_when_the_loop_was_left_never_begins() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_a_program_that_is_told_to_end_waits_for_no_iterable(
+def test_a_program_that_is_interrupted_does_not_wait_for_the_iterable(
     kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
@@ -564,7 +564,9 @@ def test_a_device_that_is_not_there_is_refused_at_the_call(device: str) -> None:
             call([np.ones(1)], "torch", device=device)
 
 
-def test_what_is_no_memory_is_converted_at_once_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_without_memory_is_converted_at_once_in_the_callers_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
 

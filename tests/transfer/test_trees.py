@@ -150,12 +150,12 @@ class Silent:
 
 
 @both
-def test_what_cannot_tell_its_dtype_is_an_array_that_cannot_be_read(carried: Callable[[Any], Any]) -> None:
+def test_an_array_that_cannot_report_its_dtype_cannot_be_read(carried: Callable[[Any], Any]) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match="ZeroDivisionError"):
         carried(Silent())
 
 
-def test_what_fails_only_together_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     from xbridge._engine import verbs
 
     convert = verbs.to_backend_all

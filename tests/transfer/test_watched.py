@@ -152,7 +152,7 @@ def test_a_warning_names_the_line_that_began_it() -> None:
 # -- the queue -------------------------------------------------------------------------------------
 
 
-def test_a_record_tells_how_full_the_queue_was() -> None:
+def test_a_record_shows_how_full_the_queue_was() -> None:
     slow = Gate()
 
     def batches() -> Iterator[object]:
@@ -168,7 +168,7 @@ def test_a_record_tells_how_full_the_queue_was() -> None:
         assert len(next(loop)) == 2
         assert len(list(loop)) == 1
     (queue,) = seen.queues
-    assert (queue.file, queue.function) == (__file__, "test_a_record_tells_how_full_the_queue_was")
+    assert (queue.file, queue.function) == (__file__, "test_a_record_shows_how_full_the_queue_was")
     assert (queue.depth, queue.batches) == (2, 3)
     assert queue.waited > 0
 

@@ -283,7 +283,7 @@ def test_what_c_returns_is_made_as_its_class_makes_it() -> None:
     made = tree.map(lambda n: n + 1, given, scalars=True)
     assert type(made) is time.struct_time
     assert made.tm_year == 1971
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"cannot put a version_info together") as caught:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"cannot build a version_info") as caught:
         tree.to_backend(sys.version_info, "toylib", scalars=True)
     assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(ZeroDivisionError) as raised:
@@ -484,7 +484,7 @@ def test_an_error_names_the_attribute_that_stores_a_field() -> None:
 def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str, Any]) -> None:
     x = a_dataclass(Outside())(A, A[:1])
     vars(x).update(more)
-    expected = r"^cannot take a Record apart: the class keeps field 'x' behind a Outside, .*; try (\{.*\})$"
+    expected = r"^cannot flatten a Record: the class keeps field 'x' behind a Outside, .*; try (\{.*\})$"
     for call in (there, lambda x: tree.map(id, x), lambda x: xbridge.transfer(x, "toylib").result()):
         with pytest.raises(xbridge.UnsupportedArrayError, match=expected) as caught:
             call(x)
@@ -563,7 +563,7 @@ def test_a_field_that_is_computed_once_is_computed_again_and_not_before_it_is_as
     assert (given.kind, made.kind, there(given).kind) == (np.ndarray, Toy, Toy)
 
 
-def test_what_is_no_field_stays_as_it_is() -> None:
+def test_an_attribute_that_is_not_a_field_stays_unchanged() -> None:
     @dataclass(slots=True, weakref_slot=True)
     class Given:
         x: Any

@@ -24,7 +24,7 @@ class State:
     name: Any
 
 
-def test_what_jax_was_told_of_a_class_holds() -> None:
+def test_a_class_is_flattened_as_it_is_registered_with_jax() -> None:
     jax.tree_util.register_dataclass(State, ["x"], ["name"])
     names = np.array([None])  # which no library but NumPy could hold
     made = tree.to_backend({"state": State([np.ones(2, "f4"), None], names)}, "jax")["state"]
@@ -37,7 +37,7 @@ def test_what_jax_was_told_of_a_class_holds() -> None:
     assert type(back.x[0]) is np.ndarray
 
 
-def test_an_older_jax_cannot_tell_of_a_class_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_jax_cannot_look_up_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(jax.tree_util, "is_tree_node", raising=False)
     given = {"x": np.ones(2, "f4"), "leaves": [object(), {1}, "text"], "p": jax.tree_util.Partial(max, None)}  # type: ignore[no-untyped-call] # theirs
     made = tree.to_backend(given, "jax")
@@ -67,7 +67,7 @@ class Nameless(Model):
     """The same, without names."""
 
 
-def test_an_error_names_the_way_as_jax_was_told_it() -> None:
+def test_an_error_names_the_path_as_it_is_registered_with_jax() -> None:
     key = jax.tree_util.GetAttrKey
     jax.tree_util.register_pytree_with_keys(
         Model, lambda x: (((key("a"), x.a), (key("b"), x.b)), None), lambda _, parts: Model(*parts)

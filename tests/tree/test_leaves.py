@@ -45,7 +45,7 @@ def test_text_stays_the_object_that_it_is(text: Any, options: dict[str, Any], ow
     assert xbridge.transfer([text, A], "toylib", **options).result()[0] is text
 
 
-def test_text_does_not_decide_where_arrays_meet(own_registry: None) -> None:
+def test_text_does_not_decide_the_target_of_align(own_registry: None) -> None:
     xbridge.register_backend("toylib", make_backend())
     name = np.array(["a"])
     made = tree.align({"name": name, "x": Toy(A), "y": A})[0]
@@ -53,7 +53,7 @@ def test_text_does_not_decide_where_arrays_meet(own_registry: None) -> None:
     assert isinstance(made["y"], Toy)
 
 
-def test_objects_are_no_text(own_registry: None) -> None:
+def test_objects_are_not_text(own_registry: None) -> None:
     xbridge.register_backend("toylib", make_backend())
     with pytest.raises(xbridge.DTypeError, match=r"^at tree\[0\]: "):
         tree.to_backend([np.array(["cat", None], dtype=object)], "toylib")
@@ -225,7 +225,7 @@ def test_a_tree_that_a_function_changes_or_reorders_is_refused(
         tree.map(fn, batch)
 
 
-def test_a_function_may_change_what_is_no_container_of_the_tree() -> None:
+def test_a_function_may_change_objects_outside_of_the_tree() -> None:
     batch: dict[str, Any] = {"a": A.copy(), "set": {1}, "b": Sample(A, [1])}
 
     def fn(x: Any) -> Any:
@@ -244,7 +244,9 @@ def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
         tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
 
 
-def test_what_is_no_function_is_not_mapped() -> None:
+def test_an_object_that_is_not_a_function_is_not_mapped() -> None:
     for swapped in ([A], "x", None):
-        with pytest.raises(xbridge.OptionError, match=r"map a \w+: it is no function; try map\(fn, tree\)"):
+        with pytest.raises(
+            xbridge.OptionError, match=r"map a \w+: it is not a function; try map\(fn, tree\)"
+        ):
             tree.map(swapped, abs)  # type: ignore[arg-type] # the mistake

@@ -205,7 +205,7 @@ def told() -> Iterator[Any]:
         _pytree.SUPPORTED_NODES.pop(cls)
 
 
-def test_what_torch_was_told_of_a_class_holds(told: Any) -> None:
+def test_a_class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
     assert isinstance(tree.to_backend(Told(A, "n"), "torch").array, np.ndarray)
     told(Told, lambda x: ([x.array], x.name), lambda parts, name: Told(next(iter(parts)), name))
     made = tree.to_backend({"x": Told([A], "n")}, "torch")["x"]
@@ -215,7 +215,7 @@ def test_what_torch_was_told_of_a_class_holds(told: Any) -> None:
     assert tree.to_backend(Point([A]), "torch")[1] == 1
 
 
-def test_an_error_names_the_way_as_torch_was_told_it(told: Any) -> None:
+def test_an_error_names_the_path_as_it_is_registered_with_torch(told: Any) -> None:
     class Named(Point):
         pass
 

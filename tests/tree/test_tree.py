@@ -151,7 +151,7 @@ def test_views_of_one_memory_share_it_still_and_copies_do_not() -> None:
     assert not np.shares_memory(copied["whole"], base)
 
 
-def test_numbers_become_arrays_only_where_somebody_says_so() -> None:
+def test_numbers_become_arrays_only_if_the_caller_asks() -> None:
     given = {"n": 3, "f": 2.5, "b": True, "c": 1j, "again": 3, "s": "3"}
     assert tree.to_numpy(given) == given
     made = tree.to_numpy(given, scalars=True)
@@ -253,7 +253,7 @@ def test_a_tree_deeper_than_the_stack_is_refused() -> None:
         tree.to_numpy([deep, deep])
 
 
-def test_a_container_that_comes_apart_or_together_without_end_is_refused(told: Any) -> None:
+def test_a_container_that_flattens_or_builds_without_end_is_refused(told: Any) -> None:
     def forever(*args: Any) -> Any:
         return forever(*args)
 
@@ -313,7 +313,7 @@ def test_attributes_of_a_dict_stay() -> None:
     assert vars(made)["_metadata"] == {"version": 1}
 
 
-def test_what_optree_was_told_of_a_class_holds(told: Any) -> None:
+def test_a_class_is_flattened_as_it_is_registered_with_optree(told: Any) -> None:
     told(lambda x: ((x.array,), x.name), lambda name, parts: Registered(next(iter(parts)), name))
     made = tree.to_backend({"x": Registered([A], "n")}, "toylib")["x"]
     assert (type(made), made.name) == (Registered, "n")
@@ -330,7 +330,7 @@ def test_what_optree_was_told_of_a_class_holds(told: Any) -> None:
         ((3,), {}, r"tree\[0\]\[<flat index 1>\]\['x'\]"),
     ],
 )
-def test_an_error_names_what_a_class_made_when_it_came_apart(
+def test_an_error_names_the_path_that_the_flattened_class_gave(
     told: Any, names: Any, entry: Any, way: str
 ) -> None:
     told(lambda x: ([x.name, {"x": x.array.copy()}], None, *names), lambda _, parts: parts, **entry)
@@ -338,7 +338,7 @@ def test_an_error_names_what_a_class_made_when_it_came_apart(
         tree.to_backend([Registered(BAD, "n")], "toylib")
 
 
-def test_what_nobody_was_told_of_is_a_leaf() -> None:
+def test_an_object_of_an_unregistered_class_is_a_leaf() -> None:
     x = Registered(A, "n")
     assert tree.to_backend([x], "toylib")[0] is x
 
@@ -355,12 +355,12 @@ def refuse(*_: object) -> Any:
     raise xbridge.OptionError("never")
 
 
-@pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "take"), (take, fail, "put")])
+@pytest.mark.parametrize(("flatten", "unflatten", "asked"), [(fail, fail, "flatten"), (take, fail, "build")])
 def test_what_the_code_of_a_container_raises_is_chained(
     told: Any, flatten: Any, unflatten: Any, asked: str
 ) -> None:
     told(flatten, unflatten)
-    message = rf"cannot {asked} a Registered (apart|together): its class failed with KeyError"
+    message = rf"cannot {asked} a Registered: its class failed with KeyError"
     with pytest.raises(xbridge.UnsupportedArrayError, match=message) as caught:
         tree.to_numpy([Registered(A, "n")])
     assert isinstance(caught.value.__cause__, KeyError)
@@ -382,13 +382,13 @@ def test_whatever_a_class_raises_is_chained(told: Any, error: Exception) -> None
     def fail(*_: object) -> Any:
         raise error
 
-    way_out = r"a Registered {}: its class failed with .*no.*; try its parts one by one"
+    way_out = r"{} a Registered: its class failed with .*no.*; try its parts one by one"
     told(lambda x: ((x.array,), None), fail)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("together")) as caught:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("build")) as caught:
         tree.to_numpy(Registered(A, "n"))
     assert caught.value.__cause__ is error
     told(fail, fail)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("apart")) as caught:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=way_out.format("flatten")) as caught:
         tree.to_numpy(Registered(A, "n"))
     assert caught.value.__cause__ is error
 

@@ -59,7 +59,7 @@ def line_of(call: Callable[[], Any]) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("call", COPYING.values(), ids=COPYING)
-def test_a_copy_is_told_of_the_callers_line(call: Callable[[], Any]) -> None:
+def test_a_copy_is_reported_with_the_callers_line(call: Callable[[], Any]) -> None:
     with policy(copies="warn"), record() as seen, pytest.warns(xbridge.CopyWarning) as caught:
         call()
     assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}
@@ -68,7 +68,7 @@ def test_a_copy_is_told_of_the_callers_line(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("call", MOVING.values(), ids=MOVING)
-def test_a_transfer_is_told_of_the_callers_line(call: Callable[[], Any]) -> None:
+def test_a_transfer_is_reported_with_the_callers_line(call: Callable[[], Any]) -> None:
     with policy(transfers="warn"), record() as seen, pytest.warns(xbridge.TransferWarning) as caught:
         call()
     assert {(one.filename, one.lineno) for one in caught} == {line_of(call)}

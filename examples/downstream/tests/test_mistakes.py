@@ -1,8 +1,8 @@
-"""The mistakes that nobody sees on a machine without a GPU, made on purpose: here they are seen.
+"""Mistakes that are usually hidden on a machine without a GPU, made on purpose: these tests see them.
 
-Each function is one of `spectra` with a mistake in it that NumPy, and torch on the CPU, put up with. The
-strict companions among the libraries do not: `array_api_strict` has devices that are not the CPU, and
-`numpy_readonly` cannot be written. Elsewhere it takes an assertion to tell.
+Each function is one of `spectra` with a mistake that NumPy, and torch on the CPU, accept. The strict
+companions among the libraries do not: `array_api_strict` has devices other than the CPU, and arrays of
+`numpy_readonly` cannot be written. With the other libraries, an assertion is needed to see the mistake.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def test_a_write_in_place_fails_on_a_read_only_library(
 
 
 @pytest.mark.xbridge(skip="numpy_readonly")
-def test_a_write_in_place_is_told_on_every_other(backend: str, device: Device) -> None:
+def test_a_write_in_place_is_reported_on_every_other(backend: str, device: Device) -> None:
     x = asarray([1.0, 2.0], backend=backend, device=device)
     with pytest.raises(AssertionError, match="array 0 was changed"), assert_unchanged(x):
         hasty_softmax(x)
 
 
 @pytest.mark.xbridge(needs="float64")
-def test_a_loss_of_precision_is_told(backend: str, device: Device) -> None:
+def test_a_loss_of_precision_is_reported(backend: str, device: Device) -> None:
     x = asarray([0.1, 0.7], backend=backend, device=device, dtype="float64")
     with pytest.raises(AssertionError, match="the arrays differ in 2 of 2 values"):
         assert_close(rough_softmax(x), softmax(x), rtol=1e-9, atol=0)

@@ -29,29 +29,25 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
         reason = getattr(error, "strerror", "") or str(error)  # the name is too long, or invalid
         return RefusedError.build(f"write {target}", reason, "another name")
 
-    with Chained(ours):
-        return _resolved(target, source, force=force)
-
-
-def _resolved(target: Path, source: Path, *, force: bool) -> Path:
-    os.fsencode(target)  # otherwise the system would refuse the name after all is written
-    real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
     reason, hint = "", "another name"
-    if "\0" in str(target):
-        reason = "its name has a null character"
-    elif target.is_dir():
-        reason, hint = "it is a directory", f"{target / source.name} with the suffix of the format"
-    elif target.is_symlink() and not target.exists():
-        reason = "it is a link to a missing file"
-    elif real.exists() and not real.is_file():
-        reason = "it is not a regular file"
-    elif not real.parent.is_dir():
-        reason = f"there is no directory {real.parent}"
-        hint = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
-    elif real.exists() and real.samefile(source):
-        reason = f"it is the same file as {source}"
-    elif real.exists() and not force:
-        reason, hint = "it exists", "--force to replace it"
+    with Chained(ours):
+        os.fsencode(target)  # otherwise the system would refuse the name after all is written
+        real = target.resolve(strict=True) if target.is_symlink() and target.exists() else target
+        if "\0" in str(target):
+            reason = "its name has a null character"
+        elif target.is_dir():
+            reason, hint = "it is a directory", f"{target / source.name} with the suffix of the format"
+        elif target.is_symlink() and not target.exists():
+            reason = "it is a link to a missing file"
+        elif real.exists() and not real.is_file():
+            reason = "it is not a regular file"
+        elif not real.parent.is_dir():
+            reason = f"there is no directory {real.parent}"
+            hint = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
+        elif real.exists() and real.samefile(source):
+            reason = f"it is the same file as {source}"
+        elif real.exists() and not force:
+            reason, hint = "it exists", "--force to replace it"
     if reason:
         raise RefusedError.build(f"write {target}", reason, hint)
     return real

@@ -39,8 +39,9 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
     if text and not to.metadata and not allowed.drop_metadata and set(text) != {"format"}:
         keys = ", ".join(map(repr, text))
         raise _cannot(target, f"its format cannot hold the metadata {keys}", "--drop-metadata")
-    arrays = [_renamed(x, to) for x in _chosen(content, to, allowed, target)]
-    fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in arrays]
+    chosen = _chosen(content, to, allowed, target)
+    named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
+    fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in named]
     return Content(fit, text if to.metadata else {})
 
 
@@ -59,13 +60,6 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
         reason = f"it holds one array without a name, and there are {_listed(names)}"
         raise _cannot(target, reason, f"--array {one!r}, or a suffix with names")
     return arrays
-
-
-def _renamed(x: Stored, to: Format) -> Stored:
-    """Give an array a name if it has none and the format needs one."""
-    if x.name is None and not to.unnamed:
-        return replace(x, name=UNNAMED)
-    return x
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:

@@ -24,14 +24,15 @@ def unreadable(path: Path, reason: object, hint: str = "another copy of the file
     return RefusedError.build(f"read {path}", sentence, hint)
 
 
+def reading(path: Path, member: str = "") -> Chained:
+    """Return a context in which an error of a library becomes one about a file, or about its member."""
+    return Chained(lambda error: unreadable(path, f"{member!r}: {error}" if member else error))
+
+
 def check_source(path: Path) -> None:
     """Raise if a path is not a file that can be read several times from its start."""
-
-    def ours(error: Exception) -> RefusedError:
-        return unreadable(path, getattr(error, "strerror", "") or error, "the name of an array file")
-
-    reason = ""
-    with Chained(ours):
+    reason, hint = "", "the name of an array file"
+    with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
         elif not path.is_file():
@@ -41,11 +42,11 @@ def check_source(path: Path) -> None:
         else:
             path.open("rb").close()
     if reason:
-        raise unreadable(path, reason, "the name of an array file")
+        raise unreadable(path, reason, hint)
 
 
-def one_line(error: BaseException) -> str:
-    """Format an error as one line of printable characters."""
+def one_line(error: BaseException | str) -> str:
+    """Format an error, or a part of its message, as one line of printable characters."""
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import RefusedError, check_source, printable, unreadable
+from xbridge._cli.errors import RefusedError, check_source, printable, reading
 from xbridge._cli.formats import UNNAMED, format_of
 from xbridge._cli.output import print_json
-from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -44,7 +42,7 @@ def run(asked: Namespace) -> int:
     with ExitStack() as stack:
         arrays = format_of(asked.file).read(asked.file, stack, checksums=False).arrays
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
-        with Chained(partial(unreadable, asked.file)):  # a header may describe impossible arrays
+        with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
         plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
     if not plans and asked.array is not None:

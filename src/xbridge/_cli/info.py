@@ -60,10 +60,10 @@ def _described(name: str) -> dict[str, object]:
     except UnknownBackendError:
         raise
     except XBridgeError as error:
-        reason, _, hint = one_line(error).partition(": ")[2].rpartition("; try ")
-        return {"name": name, "available": False, "why": reason, "try": hint}
+        why, hint = one_line(error.reason), one_line(error.hint)
+        return {"name": name, "available": False, "why": why, "try": hint}
     root = INDEX[name].roots[0] if name in INDEX else name
-    switches, memory = _PROBES.get(name, (dict, _unknown))
+    switches, memory = _PROBES.get(name, (dict, lambda _: None))
     return {
         "name": name,
         "available": True,
@@ -94,10 +94,6 @@ def _host_memory() -> int | None:
     if "SC_PHYS_PAGES" not in names:
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _unknown(device: Device) -> None:
-    """Return None: the library does not report the memory of a device."""
 
 
 def _torch_switches() -> dict[str, object]:

@@ -116,6 +116,6 @@ def _make(name: str) -> str:
 
 CPU = device_named("cpu")
 GPU = device_named("gpu")
-"""The target's accelerator, whatever its kind. No array reports this device."""
+"""The target's accelerator of any kind. No array reports this device."""
 SHARDED = device_named("sharded")
 """The device of an array that is stored on several devices."""

@@ -120,7 +120,7 @@ class MemoryLayout(NamedTuple):
 
 
 class Unsupported(NamedTuple):
-    """Why an array cannot be read, and what to type instead."""
+    """The reason why an array cannot be read, and the call to type instead."""
 
     error: type[XBridgeError]
     reason: str
@@ -156,7 +156,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 
 
 class Backend(Protocol):
-    """A completed backend: what the module writes, and a default for everything else."""
+    """A completed backend: the names of its module, and defaults for all others."""
 
     # -- always: every backend writes these four names ----------------------------------------------
     @property
@@ -171,7 +171,7 @@ class Backend(Protocol):
         """Return a view of an array in host memory: no copy. The array has no graph."""
 
     def from_numpy(self, host: HostArray, /) -> Array:
-        """Return an array over the same memory, whether or not that is writable.
+        """Return an array over the same memory, which may be read-only.
 
         If `sharing` is a gap and the library is not `assumes_immutable`: an array of the same values in new
         memory. A library without arrays in host memory (gap `host`) uses NumPy's arrays on the host: this and

@@ -31,7 +31,7 @@ _MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_devic
 def convert_all(
     sources: Iterable[Source], target: Backend, options: Options, *, lesson: Lesson | None = None
 ) -> list[Array]:
-    """Convert each input as `convert` would, and do the steps together that backends do for many arrays."""
+    """Convert each input as `convert` would. Run the steps together that backends run for many arrays."""
     ready = (import_for(source, target, options) for source in sources)
     if not is_observed(target):
         return _together(index_errors(_begun(ready, target, options, lesson)))
@@ -119,9 +119,11 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
         for step, chosen in waiting.items():
             plans = [rests.pop(i) for i in chosen]
             try:
-                done = _jointly(step, [arrays[i] for i in chosen], plans)[::-1]  # each let go when it goes on
-                behind = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
-                for i, (x, rest) in zip(chosen, behind, strict=True):
+                done = _jointly(step, [arrays[i] for i in chosen], plans)[
+                    ::-1
+                ]  # each is released when it is continued
+                continued = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
+                for i, (x, rest) in zip(chosen, continued, strict=True):
                     arrays[i] = x
                     if rest:
                         rests[i] = rest

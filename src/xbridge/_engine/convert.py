@@ -29,7 +29,7 @@ def convert(
     leaving: bool = False,
     lesson: Lesson | None = None,
 ) -> Array:
-    """Convert an input to the target. With `leaving`, refuse what may not leave its library in any case.
+    """Convert an input to the target. With `leaving`, check it as if it left its library.
 
     With a `lesson`, the plan is learned for the next call.
     """
@@ -85,7 +85,7 @@ def foresee(source: Source, target: Backend, options: Options) -> Plan:
             observer.forbid(found)
     except XBridgeError as error:
         conversion = Conversion(backend, target, info, options, info.dtype, info.device)
-        found = Plan(conversion, (), error=error.with_traceback(None))  # which would hold on to the array
+        found = Plan(conversion, (), error=error.with_traceback(None))  # a traceback holds the array
     if backend.unsupported(given.array, leaving=True):
         return found
     layout = backend.memory_layout(given.array)
@@ -99,8 +99,8 @@ def _viewed(source: Source, target: Backend) -> Source:
         return import_source(source, target, must_share=source.foreign)
     except CopyError as error:
         raise UnsupportedArrayError.build(
-            f"explain what becomes of a {type(source.array).__name__}",
-            "it would have to copy or compute to show itself",
+            f"explain a conversion of a {type(source.array).__name__}",
+            "its memory cannot be shown without a copy or a computation",
             "reading it first: asarray(x)",
         ) from error
 

@@ -1,9 +1,9 @@
 """Import device arrays from unregistered libraries via DLPack or `__cuda_array_interface__`.
 
 The target imports them, or else a backend with the flag `imports_dlpack`. Importers do not check an export,
-so it is checked before they read it. A capsule is checked while it is exported, because only then the stream
-that has to wait is known. A CUDA array interface is read once, and checked as it was read. Read-only memory
-is copied on import, because importers may lack read-only arrays.
+so each export is checked before the importer reads it. A capsule is checked while it is exported, because
+only then the waiting stream is known. A CUDA array interface is read once, and checked as it was read.
+Read-only memory is copied on import, because importers may lack read-only arrays.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def import_device_array(
 def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _Shown]:
     """Import the memory once, and compare the array with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
-    assert importer.from_dlpack is not None  # noqa: S101 -- or it would be no importer
+    assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
     with Chained(partial(_failed, x)):
-        array = importer.from_dlpack(shown)  # type: ignore[arg-type] # by either protocol
+        array = importer.from_dlpack(shown)  # type: ignore[arg-type] # through either protocol
         found = importer.array_info(array)
         check_export(x, found.dtype, found.shape)
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
@@ -79,7 +79,7 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
 def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Backend]:
     """List the backends that can import memory of the device: the target, then those with the flag.
 
-    A backend that assumes immutable memory reads it later than the call, so it is not the target here.
+    A target that assumes immutable memory is left out, because it reads memory after the call.
     """
     if refused.device is None:
         return
@@ -91,7 +91,7 @@ def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Back
 
 
 def _names() -> Iterator[str]:
-    """Name the backends to ask: those of the index in its order, then all that others have registered."""
+    """Yield the names of the backends to try: those of the index in order, then all registered ones."""
     yield from INDEXED
     yield from (name for name in known_backends() if name not in INDEX)
 
@@ -102,26 +102,26 @@ def _is_at(refused: NotOnHostError, device: Device) -> bool:
 
 
 class _Shown:
-    """An export of device memory, which is checked against what the importer supports."""
+    """An export of device memory, which is checked before the importer reads it."""
 
     dtype: str
     layout: MemoryLayout
     copied = False
-    """Whether the memory is a new copy."""
+    """True if the memory is a new copy."""
 
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         self._x, self._refused, self._importer = x, refused, importer
 
-    def _hold(self, dtype: str, layout: MemoryLayout) -> None:
-        """Keep the facts, or raise if the importer cannot use such an array."""
+    def _check(self, dtype: str, layout: MemoryLayout) -> None:
+        """Store the dtype and the layout, or raise if the importer cannot use such an array."""
         device = self._refused.device
-        assert device is not None  # noqa: S101 -- or no importer would have been found
+        assert device is not None  # noqa: S101 -- otherwise no importer was found
         lacks = self._importer.unsupported_dtype(dtype, device)
         if lacks:
             raise lacks.error.build(f"read a {type(self._x).__name__}", lacks.reason, f"casting it {_FIRST}")
         low, high = layout.span()
         if not layout.is_unallocated() and not 0 < layout.address + low < layout.address + high <= _TOP:
-            raise _refused(self._x, "its memory would lie outside of any device's")
+            raise _refused(self._x, "its memory would be outside of any device's")
         if not layout.is_unallocated() and not self._importer.accepts_layout(
             ArrayInfo(dtype, device, layout.shape), layout
         ):
@@ -136,7 +136,7 @@ class _Capsule(_Shown):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device of the first answer."""
-        assert self._refused.code is not None  # noqa: S101 -- or it would be no capsule
+        assert self._refused.code is not None  # noqa: S101 -- only an exporter of capsules has a code
         return self._refused.code
 
     def __dlpack__(self, *, stream: int | None = None, max_version: object = None, **_: object) -> object:
@@ -149,7 +149,7 @@ class _Capsule(_Shown):
             tensor, flags = read(self._x, capsule)
             if (tensor.device_type, tensor.device_id) != self._refused.code:
                 raise _refused(self._x, f"its capsule is on another device than {self._refused.device}")
-            self._hold(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
+            self._check(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
             self.copied = bool(flags & IS_COPIED)
         except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
             self._error = error
@@ -163,7 +163,7 @@ class _Interface(_Shown):
     def __init__(self, x: Any, refused: NotOnHostError, importer: Backend) -> None:
         super().__init__(x, refused, importer)
         self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
-        self._hold(dtype, layout)
+        self._check(dtype, layout)
 
 
 def _failed(x: object, error: Exception) -> UnsupportedArrayError:

@@ -2,7 +2,8 @@
 
 An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
 one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
-plan. A conversion in another thread counts as called by the line that began it.
+plan. The caller of a conversion in another thread is the line
+that began it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FAILURES: dict[Op, type[XBridgeError]] = {
 
 
 class Observer(Protocol):
-    """An observer of conversions. While there is one, every conversion is planned."""
+    """An observer of conversions. While an observer is registered, every conversion is planned."""
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the conversion may not run."""
@@ -71,7 +72,7 @@ _changing = lock()
 
 
 def add_observer(observer: Observer) -> None:
-    """Notify an observer from now on. One that is added twice is notified twice."""
+    """Notify an observer from now on. An observer that is added twice is notified twice."""
     global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
     with _changing:
         _observers = (*_observers, observer)
@@ -131,7 +132,7 @@ def is_observed(target: Backend) -> bool:
 
 def perform(x: Array, plan: Plan) -> Array:
     """Execute the steps of a plan."""
-    with Chained(lambda error: _failed(step, plan, error)):  # the step that was last begun
+    with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
         try:
             for step in plan.steps:
                 x = getattr(step.module, step.op)(x, *step.args)

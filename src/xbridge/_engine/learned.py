@@ -77,7 +77,7 @@ def converter(name: str, kind: type, options: Given) -> Convert:
 def state_of(source: Backend, target: Backend, options: Options) -> State | None:
     """Return a function that reads the state which plans depend on.
 
-    Return None if a plan is not to be learned: a backend does not tell its state, or a compiler traces.
+    Return None if a plan is not to be learned: a backend does not report its state, or a compiler traces.
     """
     if options.compiled or target.is_tracing():
         return None

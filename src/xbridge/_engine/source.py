@@ -27,27 +27,27 @@ class Source:
         self.array = array
         self.backend = backend
         self.is_array = is_array
-        """Whether `array` is one of the backend's: not a scalar, an exporter, a number or a list."""
+        """True if `array` is an array of the backend: not a scalar, an exporter, a number or a list."""
         self.foreign = foreign
-        """Whether no backend owns the input, so that every conversion takes it out of its library."""
+        """True if no backend owns the input, so that every conversion takes the input out of its library."""
         self._info: ArrayInfo | None = None
 
     def info(self) -> ArrayInfo:
-        """Describe the array, as its backend does when it is first asked."""
+        """Return the backend's description of the array, which is computed once."""
         if self._info is None:
             self._info = self.backend.array_info(self.array)
         return self._info
 
     def is_literal(self) -> bool:
-        """Return True if it is a Python number or a sequence, which has no backend."""
+        """Return True if the input is a Python number or a sequence, which has no backend."""
         return self.foreign and not self.is_array and _host.is_literal(self.array)
 
     def is_number(self) -> bool:
-        """Return True if it is a Python number, which has no backend."""
+        """Return True if the input is a Python number, which has no backend."""
         return self.is_literal() and isinstance(self.array, (bool, int, float, complex))
 
     def is_scalar(self) -> bool:
-        """Return True if it is a scalar of its backend, such as one of NumPy's."""
+        """Return True if the input is a scalar of its backend, such as one of NumPy's."""
         return not self.is_array and not self.foreign
 
     def is_lazy(self) -> bool:
@@ -59,7 +59,7 @@ class Source:
 
 
 def resolve_source(x: object) -> Source:
-    """Find the backend of an input. Reads nothing, so it can be traced."""
+    """Find the backend of an input. No element is read, so a compiler can trace the call."""
     backend = backend_for(type(x))
     if backend is None:
         return Source(x, get(HOST), is_array=False, foreign=True)
@@ -80,10 +80,10 @@ def resolve_like(like: object) -> Source:
 def import_source(
     source: Source, target: Backend | None = None, *, must_share: bool = False, fetch: bool = False
 ) -> Source:
-    """Import a scalar or an exporter; an array stays as it is.
+    """Import a scalar or an exporter. An array stays as it is.
 
-    An exporter on the host becomes a host array. With `fetch`, one on a device is asked to move to the host.
-    Without it, the target imports the memory where it is, or another backend that can.
+    An exporter on the host becomes a host array. With `fetch`, an exporter on a device must move to the host.
+    Without `fetch`, the target or another backend imports the memory on its device.
     """
     if source.is_array:
         return source
@@ -110,7 +110,7 @@ def device_for(source: Source, target: Backend, options: Options) -> Device:
 
 
 def leading_index(sources: list[Source]) -> int | None:
-    """Return the index of the input that decides for all: the first array, else the first scalar."""
+    """Return the index of the input that decides the target: the first array, else the first scalar."""
     arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
     # No `next` with a default: the compiler of an older torch cannot follow it.
     proper = [i for i in arrays if not sources[i].is_scalar()]

@@ -1,7 +1,7 @@
 """Convert numbers, and nested lists of numbers and arrays.
 
-The target stacks the arrays of a list if one of them is its own. Else the library of lazy arrays stacks them,
-so that they are computed together; else the host, from views of all. Every element is read once.
+The target stacks the arrays of a list if one of them is its own. Otherwise the library of lazy arrays stacks
+them, so that they are computed together. Otherwise the host stacks views of all. Every element is read once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Element(NamedTuple):
     info: ArrayInfo
     weak: bool
     scalar: bool
-    """Whether it is a NumPy scalar, which goes to the device of the arrays."""
+    """True if it is a NumPy scalar, which goes to the device of the arrays."""
 
     def must_stay_exact(self, dtype: str) -> bool:
-        """Return True if only a named dtype may round it: a number, or an integer that can be read."""
+        """Return True if only a named dtype may round the element: a number, or a readable integer."""
         if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
             return self.weak
         backend = self.source.backend
@@ -100,7 +100,7 @@ def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
 
 
 def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
-    """Stack arrays after their facts are read, and after a conversion of those that need one."""
+    """Stack arrays after each is described, and converted if the stacker needs it."""
     elements = _elements(nest, target, options)
     _refuse_ragged(elements)
     shape = (*nest.shape, *elements[0].info.shape)
@@ -111,7 +111,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     dtype = _common_dtype(elements, target, options)
 
     stacker = _stacker(elements, target, options)
-    if stacker.host_only:  # it gathers a sharded array, if any device was named
+    if stacker.host_only:  # a sharded array is gathered if any device was named
         spot = None if options.device is None else CPU
     else:
         spot = destination(stacker, options.device, place)
@@ -122,7 +122,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
         narrow = False
     elif narrow:
         dtype = chosen(options.dtype, dtype, stacker, where)
-    if dtype in DTYPES:  # or it would be computed to be refused
+    if dtype in DTYPES:  # otherwise the stack would be computed before an error
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     part = Options(spot, dtype, options.copy and None, options.grad)
     checked = part._replace(check_loss=not named)
@@ -132,9 +132,13 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     ]
 
     tracked = any(element.info.requires_grad for element in elements)
-    history = tracked and any(stacker.array_info(one).requires_grad for one in parts)
-    info = _strong(elements)[0].info._replace(dtype=dtype, device=where, shape=shape, requires_grad=history)
-    stack = Step(stacker, "stack", (nest.shape,), reason("stack", "the arrays of a list lie apart in memory"))
+    requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
+    info = _strong(elements)[0].info._replace(
+        dtype=dtype, device=where, shape=shape, requires_grad=requires_grad
+    )
+    stack = Step(
+        stacker, "stack", (nest.shape,), reason("stack", "the arrays of a list are in separate memory")
+    )
     plan = Plan(Conversion(stacker, stacker, info, part, dtype, where), (stack,))
     return Source(run(parts, plan), stacker)
 
@@ -154,7 +158,7 @@ def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
 
 
 def _compute_unknown(sources: list[Source], target: Backend) -> None:
-    """Compute the arrays of a library on the host, if they leave it and the shape of one is not known."""
+    """Compute arrays on the host, if they leave their library and one of them has an unknown shape."""
     backends = {source.backend for source in sources if not is_known(source.info().shape)} - {target}
     for backend in backends:
         places = [i for i, source in enumerate(sources) if source.backend is backend]
@@ -165,7 +169,7 @@ def _compute_unknown(sources: list[Source], target: Backend) -> None:
 
 
 def _strong(elements: list[_Element]) -> list[_Element]:
-    """Return the elements that decide the dtype and the device. There is one at least."""
+    """Return the elements that decide the dtype and the device, at least one."""
     return [element for element in elements if not element.weak]
 
 
@@ -225,9 +229,9 @@ def _part(element: _Element, stacker: Backend, options: Options) -> Array:
 
 
 def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
-    """Stack plain arrays of one type, dtype and shape without reading the facts of each; None in doubt.
+    """Stack plain arrays of one type, dtype and shape without a description of each; None in doubt.
 
-    Their own library stacks them, if it can tell whether they are alike; else the host, from its views.
+    Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     """
     kinds = set(map(type, nest.leaves))
     direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
@@ -302,7 +306,7 @@ def _one_place(elements: list[_Element], options: Options) -> Device:
     places = _distinct(element.info.device for element in _placed(elements))
     if options.device is None and len(places) > 1:
         raise DeviceError.build(
-            "stack the arrays of this list", f"they live on {', '.join(places)}", "align(*arrays) first"
+            "stack the arrays of this list", f"they are on {', '.join(places)}", "align(*arrays) first"
         )
     return places[0]
 
@@ -312,7 +316,7 @@ def _refuse_to_cut(elements: list[_Element], target: Backend, options: Options) 
     if options.grad == "keep" and tracked and not target.is_grad_enabled():
         raise GradientError.build(
             "stack the arrays of this list with grad='keep'",
-            f"{target.name} records no history now",
+            f"{target.name} records no graph now",
             "grad=None",
         )
 
@@ -341,6 +345,6 @@ def _refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:
     if options.copy is False and 0 not in shape:
         raise CopyError.build(
             "make an array of this list with copy=False",
-            "its elements lie apart in memory",
+            "its elements are in separate memory",
             "copy=None",
         )

@@ -1,7 +1,7 @@
-"""Begin a verb off the fast path: resolve its input and read its options, once.
+"""Run a verb that the fast path leaves: resolve its input and read its options, once.
 
-A conversion between libraries runs `outside` of what these libraries do at the moment, such as tracing a
-program. A conversion within one library is part of that.
+A conversion between libraries runs `outside` of their contexts, such as the tracing of a program. A
+conversion within one library is part of its context.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _given(*, device: object, dtype: object, copy: object, grad: object, **_: ob
 
 
 def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:
-    """Convert each of many inputs as `to_backend` would, small ones together."""
+    """Convert each of many inputs as `to_backend` would. Small inputs are converted together."""
     begun = generation()
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
@@ -110,12 +110,17 @@ def align_sources(
     **keywords: object,
 ) -> tuple[Array, ...]:
     """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error."""
-    target, options = choose_target(sources, like, name, **keywords)
+    try:
+        target, options = choose_target(sources, like, name, **keywords)
+    except XBridgeError as error:
+        if error.index is None:
+            raise
+        raise error.at(place(error.index)) from error
     words = _given(**{**keywords, "device": options.device})
     made: list[Array] = []
     try:
         for source in sources:
-            if source.is_number():  # it adapts to any array
+            if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
             result = recall(target.name, source.array, words)
@@ -145,7 +150,11 @@ def choose_target(
     if options.device is None and leading and not target.host_only:
         own = [source for source in (leading, *sources) if source.backend is target]
         near = own[0] if own else leading
-        device = outside(device_for, near, [near.backend], target, options)
+        try:
+            device = outside(device_for, near, [near.backend], target, options)
+        except XBridgeError as error:
+            error.index = sources.index(near)  # `like` is imported already, so it does not raise
+            raise
         options = options._replace(device=destination(target, None, device))
     return target, options
 
@@ -187,7 +196,7 @@ def shares_memory(a: object, b: object) -> bool:
     one, other = (source.info().device for source in sources)
     if SHARDED in (one, other):
         raise UnsupportedArrayError.build(
-            "compare the memory of these arrays", "one of them lies on several devices", "its parts"
+            "compare the memory of these arrays", "one of them is on several devices", "its parts"
         )
     if one != other:
         return False

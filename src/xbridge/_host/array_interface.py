@@ -13,7 +13,7 @@ import numpy as np
 
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
-from xbridge._host.memory import layout_of
+from xbridge._host.memory import Window, layout_of
 from xbridge.errors import Chained, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -21,36 +21,43 @@ if TYPE_CHECKING:
     from xbridge.errors import XBridgeError
 
 
-class _Window:
-    """An interface as it was read, with the owner of the memory."""
+def refused(
+    x: object,
+    reason: str,
+    hint: str = "converting it in its own library first",
+    error: type[XBridgeError] = UnsupportedArrayError,
+) -> XBridgeError:
+    """Return the error for an object that cannot be read."""
+    return error.build(f"read a {type(x).__name__}", reason, hint)
 
-    def __init__(self, owner: object, interface: dict[str, Any]) -> None:
-        self.owner = owner
-        self.__array_interface__ = interface
+
+def exporting(x: object) -> Chained:
+    """Return a context in which an error of an exporter becomes ours."""
+    return Chained(lambda error: refused(x, f"its export failed with {error!r}"))
 
 
 def from_interface(x: object, interface: Any) -> HostArray:
     """Return a view of the memory that the interface of `x` describes, writable if the interface is."""
-    with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
+    with exporting(x):
         interface = {**interface}
         data = interface.get("data")
         buffer = None if isinstance(data, tuple) else memoryview(x if data is None else data)  # type: ignore[arg-type] # it may not be a buffer
         if buffer is not None:
             interface["data"] = buffer
-        host: HostArray = np.asarray(_Window(x, interface))
+        host: HostArray = np.asarray(Window(interface, x))
     if interface.get("mask") is not None:
-        raise _refused(x, "its mask would be lost", "filling it in its own library first")
+        raise refused(x, "its mask would be lost", "filling it in its own library first")
     if buffer is not None and host.size:
         low, high = layout_of(host).span()
         start = interface.get("offset") or 0
         if start + low < 0 or start + high > buffer.nbytes:
-            raise _refused(x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes")
+            raise refused(x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes")
     return host
 
 
 def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryLayout]:
     """Read a CUDA array interface once: return it checked, with the name of its dtype and its layout."""
-    with Chained(lambda error: _refused(x, f"its export failed with {error!r}")):
+    with exporting(x):
         fields: dict[str, Any] = {**interface}
         dtype = np.dtype(fields["typestr"])
         shape, strides = tuple(fields["shape"]), fields.get("strides")
@@ -58,29 +65,20 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         steps = c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
-        raise _refused(x, "its interface is not of the form that it announces")
+        raise refused(x, "its interface is not of the form that it announces")
     if min(shape, default=1) < 0 or not (address > 0 or 0 in shape):
-        raise _refused(x, "its interface names no memory")
+        raise refused(x, "its interface names no memory")
     if fields.get("mask") is not None:
-        raise _refused(x, "its mask would be lost", "filling it in its own library first")
+        raise refused(x, "its mask would be lost", "filling it in its own library first")
     stream = fields.get("stream")
     if stream is not None and (type(stream) is not int or stream < 1):
-        raise _refused(x, f"its stream {stream!r} is not valid")
+        raise refused(x, f"its stream {stream!r} is not valid")
     if dtype.name not in DTYPES:
         reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
-        raise _refused(x, reason, hint, DTypeError)
+        raise refused(x, reason, hint, DTypeError)
     if not dtype.isnative:
-        raise _refused(x, "its bytes are in foreign order")
+        raise refused(x, "its bytes are in foreign order")
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse read-only memory, or warn about it. The memory is only read here.
     return {**fields, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
-
-
-def _refused(
-    x: object,
-    reason: str,
-    hint: str = "converting it in its own library first",
-    error: type[XBridgeError] = UnsupportedArrayError,
-) -> XBridgeError:
-    return error.build(f"read a {type(x).__name__}", reason, hint)

@@ -18,7 +18,7 @@ import numpy as np
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
 from xbridge._core.literals import LITERALS, is_kind
-from xbridge._host.array_interface import from_interface
+from xbridge._host.array_interface import exporting, from_interface, refused
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
@@ -89,7 +89,7 @@ def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
             host, shares = _read_otherwise(x, must_share=must_share), True
     else:
         host, shares = _read_otherwise(x, must_share=must_share), True
-    with Chained(lambda error: _failed(x, error)):
+    with exporting(x):
         _compare(x, host)
     return host, shares
 
@@ -111,41 +111,38 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
 
 def _attribute(x: Any, protocol: str) -> Any:
     """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
-    with Chained(lambda error: _failed(x, error)):
+    with exporting(x):
         return getattr(x, protocol, None)
 
 
 def _compare(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
-        raise DTypeError.build(
-            f"read a {type(x).__name__}",
-            f"it exports {host.dtype}, which is not a numeric dtype",
-            f"casting it {_ELSEWHERE}",
-        )
+        reason = f"it exports {host.dtype}, which is not a numeric dtype"
+        raise refused(x, reason, f"casting it {_ELSEWHERE}", DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
-        raise _contradicts(x, "its memory would be outside of this machine's")
+        raise refused(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
     missing = sum(_missing(part) for part in (x, *_parts(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
-        raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, "float64"))
+        raise refused(x, reason, _cast(x, "float64"), DTypeError)
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
     if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
-        raise _contradicts(x, f"its shape is None, and it exports {exported}")
+        raise refused(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
-        raise _contradicts(x, f"its shape is {shape}, and it exports {exported}")
+        raise refused(x, f"its shape is {shape}, and it exports {exported}")
     for label, announced, fits in _announced(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise DTypeError.build(f"read a {type(x).__name__}", reason, _cast(x, dtype))
+            raise refused(x, reason, _cast(x, dtype), DTypeError)
 
 
 def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
@@ -241,10 +238,10 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
         with Chained(lambda error: _not_shared(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
-        with Chained(lambda error: _failed(x, error)):
+        with exporting(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise _contradicts(x, f"its __array__ returned a {type(host).__name__}")
+        raise refused(x, f"its __array__ returned a {type(host).__name__}")
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
@@ -255,15 +252,12 @@ def _from_buffer(x: object) -> HostArray:
             "numbers and lists are not arrays",
             f"asarray(x), or {_IN_A_TREE}",
         )
-    with Chained(lambda error: _failed(x, error)):
+    with exporting(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
-            raise UnsupportedArrayError.build(
-                f"read a {type(x).__name__}",
-                f"its export failed with {error!r}",
-                "a buffer that is still there",
-            ) from error
+            reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
+            raise refused(x, reason, hint) from error
         except TypeError as error:
             raise UnsupportedArrayError.build(
                 f"convert a {type(x).__name__}",
@@ -274,7 +268,7 @@ def _from_buffer(x: object) -> HostArray:
         raise UnsupportedArrayError.build(
             f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
         )
-    with Chained(lambda error: _failed(x, error)):
+    with exporting(x):
         host: HostArray = np.asarray(view)
     return host
 
@@ -285,14 +279,6 @@ def _way_out(cls: type) -> str:
         return _IN_A_TREE
     words = {word for base in cls.__mro__ for word in vars(base)}
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
-
-
-def _failed(x: object, error: Exception) -> UnsupportedArrayError:
-    return _contradicts(x, f"its export failed with {error!r}")
-
-
-def _contradicts(x: object, reason: str) -> UnsupportedArrayError:
-    return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, f"converting it {_ELSEWHERE}")
 
 
 def _not_shared(x: object, reason: str) -> CopyError:

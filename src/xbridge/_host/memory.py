@@ -134,7 +134,7 @@ _SINGLES = {"d": "float32", "D": "complex64"} if _reports_overflow() else {}
 """NumPy's codes of dtypes, and the dtypes to which a cast is checked and done in one pass."""
 
 
-def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
+def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
     """Cast `host` into new memory, in one pass: dense, in the same axis order.
 
     With order C, the result is in C order and aligned to be shared. The axis order of an array that repeats
@@ -260,23 +260,23 @@ def _moving(layout: MemoryLayout) -> MemoryLayout:
     return layout._replace(shape=tuple(n for n, _ in axes), strides=tuple(s for _, s in axes))
 
 
-class _Range:
-    """An address range that NumPy can view. The view keeps the owner of the memory alive."""
+class Window:
+    """An array interface that NumPy can view. The view keeps the owner of the memory alive."""
 
-    def __init__(self, layout: MemoryLayout, owner: object) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{layout.itemsize}",
-            "data": (layout.address, not layout.writable),
-            "shape": layout.shape,
-            "strides": layout.strides,
-        }
+    def __init__(self, interface: dict[str, Any], owner: object) -> None:
+        self.__array_interface__, self.owner = interface, owner
 
 
 def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
     """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
-    return np.asarray(_Range(layout, owner))
+    interface = {
+        "version": 3,
+        "typestr": f"|V{layout.itemsize}",
+        "data": (layout.address, not layout.writable),
+        "shape": layout.shape,
+        "strides": layout.strides,
+    }
+    return np.asarray(Window(interface, owner))
 
 
 def layout_of(host: HostArray) -> MemoryLayout:

@@ -3,8 +3,9 @@
 A policy never changes the result of a conversion. The code under it gets the same result or an error. Only
 `unsafe_share` shares memory that the contract would copy.
 
-The rules of a block hold in that block, for its thread or task. The rules of the process are set by
-`XBRIDGE_POLICY` or on pytest's command line. They hold outside of blocks, and for what a block leaves open.
+The rules of a block apply in that block, for its thread or task. The rules of the process are set by
+`XBRIDGE_POLICY` or on pytest's command line. They apply outside of blocks, and to operations for
+which a block has no rule.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _RULES = ("allow", "warn", "raise")
 
 
 class Rules(NamedTuple):
-    """What conversions may do; each is `"allow"`, `"warn"` or `"raise"`."""
+    """The rules for conversions. Each is `"allow"`, `"warn"` or `"raise"`."""
 
     copies: Rule = "allow"
     """New memory on the same device, of the same dtype."""
     transfers: Rule = "allow"
-    """Bytes on their way from one device to another."""
+    """Bytes that move from one device to another."""
     detaches: Rule = "allow"
     """The end of the source's autograd graph."""
     casts: Rule = "allow"
@@ -66,8 +67,8 @@ class _Block:
         self.runs = True
 
     def forbid(self, plan: Plan) -> None:
-        """Raise an error if the plan does what the policy forbids."""
-        for word, reason in self._crossings(plan, "raise"):
+        """Raise an error if the plan has an operation that the policy forbids."""
+        for word, reason in self._found(plan, "raise"):
             raise PolicyError.build(
                 plan.conversion.asked(),
                 f"{reason}, and policy({word}='raise') forbids {word}",
@@ -75,8 +76,8 @@ class _Block:
             )
 
     def before(self, plan: Plan, caller: Caller) -> None:
-        """Warn of what the plan does, at the line that called for it."""
-        for word, reason in self._crossings(plan, "warn"):
+        """Warn of operations of the plan, at the calling line."""
+        for word, reason in self._found(plan, "warn"):
             warn_explicit(
                 f"{plan.conversion.asked().removeprefix('convert ')}: {reason}",
                 _CATEGORIES[word],
@@ -87,17 +88,17 @@ class _Block:
             )
 
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Do nothing; a policy does not count."""
+        """Do nothing, because a policy does not count."""
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Do nothing; a wait converts nothing."""
+        """Do nothing, because a wait converts nothing."""
 
-    def _crossings(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
+    def _found(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
         """Yield the word and the reason of each operation under a rule, but not copies of empty arrays."""
         if _in_force() is not self:
             return
         rules = self.rules._asdict()
-        found = {"detaches": "its history ends there"} if plan.cuts_graph else {}
+        found = {"detaches": "its graph ends there"} if plan.cuts_graph else {}
         for step in plan.steps:
             for word in _words(step):
                 if step.copy_reason and (word != "copies" or step.nbytes != 0):
@@ -111,27 +112,27 @@ _changing = lock()
 
 
 def _in_force() -> _Block:
-    """Return the innermost block that runs here, or that of the process."""
+    """Return the innermost block that runs here, or the block of the process."""
     return next((block for block in reversed(_here.get()) if block.runs), _everywhere)
 
 
 class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
-    """Say what conversions may do, in a `with` block or in a decorated function.
+    """Allow, warn of or forbid conversions, in a `with` block or in a decorated function.
 
     Parameters
     ----------
     copies, transfers, detaches, casts : {None, "allow", "warn", "raise"}
-        What happens where a conversion would make new memory of the same dtype on the same device, move
-        bytes between devices, end a history, or change a dtype, whether that was asked for or not. None
-        leaves it as it is around the block; around everything, all is allowed.
+        The rule for conversions that would make new memory of the same dtype on the same device, move bytes
+        between devices, end a graph, or change a dtype, requested or not. None keeps the rule around the
+        block. Outside of all blocks, everything is allowed.
 
     Raises
     ------
     OptionError
-        Another word is given, or what is decorated is no function, or is a generator, whose body runs in
-        its consumer.
+        Another word is given. Or the decorated object is not a function, or is a generator, whose body
+        runs in its consumer.
     PolicyError
-        By a conversion in the block, before it does anything that is forbidden.
+        By a conversion in the block, before any step of it runs.
 
     Warns
     -----
@@ -196,9 +197,9 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         """Return a function that runs each call in a block of this policy."""
         reason, hint = "", "a with block around the loop that does"
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            reason = "the body of a generator runs in whoever consumes it"
+            reason = "the body of a generator runs in its consumer"
         elif isinstance(fn, type) or not callable(fn):
-            reason, hint = "it is no function", "its methods, below @classmethod and @staticmethod"
+            reason, hint = "it is not a function", "its methods, below @classmethod and @staticmethod"
         if reason:
             raise OptionError.build(
                 f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", reason, hint
@@ -234,7 +235,7 @@ def rules_in(words: str) -> Rules:
 
 
 def everywhere(rules: Rules) -> Rules:
-    """Set the rules of the process, which hold outside of blocks, and return the previous ones."""
+    """Set the rules of the process, which apply outside of blocks, and return the previous ones."""
     global _everywhere
     block = _Block(rules)
     with _changing:

@@ -41,7 +41,7 @@ _IF_SAME = " (if it stays the same)"
 """A result that is made once for many conversions does not show later writes to the source."""
 
 _ASKED = "nothing: copy=True asks for new memory"
-"""The advice for a snapshot. Its source will change, so one conversion for all would not be enough."""
+"""The advice for a snapshot. The source will change, so one conversion for all would not be enough."""
 
 
 class RecordRow(NamedTuple):
@@ -88,7 +88,7 @@ class RecordRow(NamedTuple):
 
 
 class QueueStats(NamedTuple):
-    """How full the queue of a `prefetch` was when the program took batches from it."""
+    """The state of the queue of a `prefetch` when the program took batches."""
 
     file: str
     line: int
@@ -96,7 +96,7 @@ class QueueStats(NamedTuple):
     depth: int
     batches: int
     ready: int
-    """The sum over all batches of how many were ready when the program asked for one."""
+    """The number of ready batches when the program asked for one, summed over all batches."""
     waited: float
     """Seconds in which the program waited for a batch that was not ready."""
 
@@ -107,12 +107,62 @@ class QueueStats(NamedTuple):
         return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
-class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
-    """Collect what is converted in a `with` block, in all threads of the process.
+class _Counter:
+    """The rows and queues of one record, as an observer of conversions."""
 
-    `rows` has one row for each line of code and route; `summary()` is a table of them, `to_json()` a list,
-    and `plot(path)` a picture. `queues` has one entry for each line with a `prefetch` from which batches
-    were taken.
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
+        self._queues: dict[tuple[str, int, int], QueueStats] = {}
+        self._lock = lock()
+
+    def rows(self) -> list[RecordRow]:
+        """Return the rows, in the order of their first conversion."""
+        with self._lock:
+            return list(self._rows.values())
+
+    def queues(self) -> list[QueueStats]:
+        """Return the queues, in the order of their first batch."""
+        with self._lock:
+            return list(self._queues.values())
+
+    def forbid(self, plan: Plan) -> None:
+        """Do nothing, because a record forbids nothing."""
+
+    def before(self, plan: Plan, caller: Caller) -> None:
+        """Do nothing, because a record counts conversions that have run."""
+
+    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
+        """Count a conversion that has run."""
+        self.add(RecordRow.of(plan, caller, seconds))
+
+    def add(self, row: RecordRow) -> None:
+        """Add a row to that of its line, source and target, or to a common one if there are too many."""
+        key = (row.file, row.line, row.source, row.target, row.avoid)
+        with self._lock:
+            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
+                row = row._replace(**_ELSEWHERE)
+                key = (row.file, row.line, row.source, row.target, row.avoid)
+            known = self._rows.get(key)
+            self._rows[key] = row if known is None else known.plus(row)
+
+    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
+        """Count a batch, the number of batches that were ready then, and the wait."""
+        key = (caller.f_code.co_filename, caller.f_lineno, depth)
+        with self._lock:
+            if key in self._queues or len(self._queues) < _MOST_ROWS:
+                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
+                old = self._queues.get(key, fresh)
+                self._queues[key] = QueueStats(
+                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
+                )
+
+
+class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
+    """Collect the conversions in a `with` block, in all threads of the process.
+
+    `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
+    `to_json()` as a list, and `plot(path)` draws them. `queues` has one entry for each line with a
+    `prefetch` from which batches were taken.
 
     Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
     conversions that a compiler has traced within its library.
@@ -129,42 +179,26 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, int, str, str, str], RecordRow] = {}
-        self._queues: dict[tuple[str, int, int], QueueStats] = {}
-        self._lock = lock()
+        self._counter = _Counter()
 
     def __enter__(self) -> Self:
         """Start to collect conversions."""
-        add_observer(self)
+        add_observer(self._counter)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop to collect conversions. The rows stay."""
-        remove_observer(self)
-
-    def forbid(self, plan: Plan) -> None:
-        """Do nothing; a record forbids nothing."""
-
-    def before(self, plan: Plan, caller: Caller) -> None:
-        """Do nothing; a record counts what has run."""
-
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Count a conversion that has run."""
-        self._add(RecordRow.of(plan, caller, seconds))
+        remove_observer(self._counter)
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
         """Return the rows by line, source and target, the longest time first."""
-        with self._lock:
-            rows = list(self._rows.values())
-        return tuple(sorted(rows, key=lambda row: row.seconds, reverse=True))
+        return tuple(sorted(self._counter.rows(), key=lambda row: row.seconds, reverse=True))
 
     @property
     def queues(self) -> tuple[QueueStats, ...]:
         """Return the queue of each `prefetch`, the longest wait first."""
-        with self._lock:
-            queues = list(self._queues.values())
-        return tuple(sorted(queues, key=lambda queue: queue.waited, reverse=True))
+        return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
 
     def summary(self, most: int = 20) -> str:
         """Return the record as a table.
@@ -172,13 +206,13 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Parameters
         ----------
         most : int
-            How many lines of code to show; the last line of the table counts all.
+            The number of rows to show. The last line of the table counts all rows.
 
         Returns
         -------
         str
-            Calls, bytes copied, bytes moved between devices, time, and what would avoid it; then the
-            queues, a line for each.
+            Calls, bytes copied, bytes moved between devices, time, and how to avoid them; then one line
+            for each queue.
 
         Examples
         --------
@@ -198,7 +232,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         -------
         str
             The keys are `file`, `line`, `function`, `source`, `target`, `calls`, `copied`, `moved`,
-            `seconds` and `avoid`: what would spare these bytes, or the option that asks for them.
+            `seconds` and `avoid`: how to avoid these bytes, or the option that asks for them.
 
         Examples
         --------
@@ -213,9 +247,9 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         Parameters
         ----------
         path : path
-            Where to write it; its ending says in which format, such as ``.png`` or ``.svg``.
+            The file to write. Its suffix decides the format, such as ``.png`` or ``.svg``.
         most : int
-            How many rows to draw, the longest time first.
+            The number of rows to draw, the longest time first.
 
         Raises
         ------
@@ -224,7 +258,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
 
         Examples
         --------
-        >>> record().plot("crossings.png")  # doctest: +SKIP
+        >>> record().plot("conversions.png")  # doctest: +SKIP
         """
         try:
             from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
@@ -253,32 +287,11 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         figure.legend(loc="outside upper right", ncols=2, frameon=False)
         figure.savefig(path)
 
-    def _add(self, row: RecordRow) -> None:
-        """Add a row to that of its line, source and target, or to a common one if there are too many."""
-        key = (row.file, row.line, row.source, row.target, row.avoid)
-        with self._lock:
-            if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                row = row._replace(**_ELSEWHERE)
-                key = (row.file, row.line, row.source, row.target, row.avoid)
-            known = self._rows.get(key)
-            self._rows[key] = row if known is None else known.plus(row)
-
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Count a batch, how many were ready when the program asked for it, and the wait."""
-        key = (caller.f_code.co_filename, caller.f_lineno, depth)
-        with self._lock:
-            if key in self._queues or len(self._queues) < _MOST_ROWS:
-                fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
-                old = self._queues.get(key, fresh)
-                self._queues[key] = QueueStats(
-                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
-                )
-
 
 def merge(seen: record, rows: str) -> None:
     """Add the rows of another process, from the JSON of its record."""
     for row in json.loads(rows):
-        seen._add(RecordRow(**row))  # noqa: SLF001 -- within this module
+        seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
 def table(rows: Sequence[RecordRow], most: int) -> list[str]:
@@ -307,7 +320,7 @@ def _place(row: RecordRow | QueueStats) -> str:
 
 
 def _to_avoid(plan: Plan) -> str:
-    """Return what would spare the steps that make new memory, unless the caller asked for new memory."""
+    """Return how to avoid the steps that make new memory, unless the caller asked for new memory."""
     reasons = [step.copy_reason for step in plan.steps if step.copy_reason and step.nbytes != 0]
     if reasons and plan.conversion.options.copy:
         return _ASKED

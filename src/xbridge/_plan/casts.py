@@ -1,9 +1,9 @@
 """The place of a cast: fewest bytes move between devices, among the places that give the same numbers.
 
-The target casts. If the target lacks the dtype to cast from, the source casts; if both lack one, the host.
-Another place is chosen if it gives the same numbers: the source, if fewer bytes leave its device then; the
-host, which is faster, if no bytes go to a device or fewer go there then. If the target can stream, the host
-casts a large array piece by piece during the transfer, without a whole copy.
+The target casts. If the target lacks the dtype to cast from, the source casts. If both lack a dtype, the host
+casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
+device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
+target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Conversion
 
 
-def choose_caster(conversion: Conversion) -> Backend | ModuleType:
+def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, before, after = (
         conversion.source,
@@ -92,7 +92,7 @@ def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 
 
 def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
-    """Return the step that changes the dtype; or the byte order, if a dtype was named."""
+    """Return the step that changes the dtype, or the byte order if a dtype was named."""
     info, dtype = conversion.info, conversion.dtype
     args = (dtype, *order(conversion.target)) if backend is _host else (dtype,)
     if dtype != info.dtype:

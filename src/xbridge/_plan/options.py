@@ -1,4 +1,4 @@
-"""Read options: any library's dtype and device objects become names, everything else is checked."""
+"""Read options: the dtype and device objects of any library become names, and all else is checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_options(
     grad: object,
     requires_grad: object = None,
 ) -> Options:
-    """Check the options of a call; `backends` are asked first what a dtype or device object means."""
+    """Check the options of a call. `backends` are the first to read a dtype or device object."""
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
@@ -95,7 +95,9 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
         return None
     found: str | None
     if isinstance(dtype, str):
-        word = dtype if type(dtype) is str else str.__str__(dtype)  # or an enumeration adds its name
+        word = (
+            dtype if type(dtype) is str else str.__str__(dtype)
+        )  # `str` of an enumeration's member has the class in it
         found = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         try:
@@ -138,12 +140,12 @@ def _unknown(dtype: object) -> XBridgeError:
     coded = _host.dtype_of_code(word)
     native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
     if native in DTYPES:
-        reason = "what comes out is in the byte order of this machine"
+        reason = "a result is in the byte order of this machine"
         return _refused("dtype", dtype, reason, f"dtype={native!r}")
     word = word.casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
     near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike, n=1)
-    reason = "it is no canonical name and no library's native dtype"
+    reason = "it is not a canonical name or a library's native dtype"
     hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
     return _refused("dtype", dtype, reason, hint)
 

@@ -62,7 +62,7 @@ _ADVICE: dict[Kind, str] = {
 
 
 def reason(kind: Kind, message: str) -> CopyReason:
-    """Return a reason of a kind with its advice; without any, the message itself says what to change."""
+    """Return a reason of a kind with its advice; without any, the message is the advice."""
     return CopyReason(kind, message, (_ADVICE.get(kind, message),))
 
 

@@ -38,8 +38,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     """Return the plan in types that JSON has."""
     error = plan.error
     return {
-        "source": _facts(plan.source),
-        "target": plan.target and _facts(plan.target),
+        "source": _info(plan.source),
+        "target": plan.target and _info(plan.target),
         "backend": plan.conversion.target.name,
         "steps": [
             {
@@ -104,6 +104,6 @@ def _state(end: ArrayEndpoint) -> str:
     return f"{writable}, requires grad" if end.requires_grad else writable
 
 
-def _facts(end: ArrayEndpoint) -> dict[str, Any]:
+def _info(end: ArrayEndpoint) -> dict[str, Any]:
     known = [n if isinstance(n, int) else None for n in end.shape]  # a lazy array may have an unknown shape
     return {**end._asdict(), "shape": known, "device": str(end.device)}

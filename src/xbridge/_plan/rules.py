@@ -47,7 +47,7 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         raise GradientError.build(
             conversion.asked(),
-            "grad='keep' was asked where gradients are off",
+            "grad='keep' was asked while gradients are off",
             "grad=None, or turning them on",
         )
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
@@ -63,7 +63,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     if info.requires_grad and options.grad == "keep":
         raise GradientError.build(
             conversion.asked(),
-            "grad='keep' was asked, and a graph ends where its library ends",
+            "grad='keep' was asked, and a graph cannot leave its library",
             "grad=None",
         )
     layout = source.memory_layout(x)
@@ -100,8 +100,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
     """Return the steps that pass device memory from source to target. The source makes any copy.
 
-    The stream of the source orders the copy before later writes. The stream of the target would not, and to
-    wait for it would block the host.
+    The stream of the source orders the copy before later writes. The stream of the target would not, and a
+    wait for that stream would block the host.
     """
     source, target, info = conversion.source, conversion.target, conversion.info
     before, casts = check(conversion, source), cast(conversion, target)
@@ -147,7 +147,7 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
     if info.device == SHARDED and options.device is None and source is not target:
         raise DeviceError.build(
             in_words(source, info, target),
-            "it lies on several devices, and is gathered only where somebody says so",
+            "it is on several devices, and is gathered only if a device is named",
             f"to_backend(x, {target.name!r}, device='cpu')",
         )
     device = destination(target, options.device, info.device)
@@ -184,9 +184,9 @@ def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
         near = chosen("nearest", conversion.info.dtype, conversion.target, conversion.device)
         there = conversion.target.unsupported_dtype(near, conversion.device) is None
         hint = f"dtype='nearest', or {lacks.hint}" if there else lacks.hint
-        if there and conversion.options.copy is False:  # and any cast is a copy
+        if there and conversion.options.copy is False:  # any cast is a copy
             hint = "dtype='nearest', copy=None"
-        if there and conversion.options.unsafe:  # which takes no options
+        if there and conversion.options.unsafe:  # `unsafe_share` takes no options
             hint = f"to_backend(x, {conversion.target.name!r}, dtype='nearest')"
         raise lacks.error.build(conversion.asked(), lacks.reason, hint)
 
@@ -219,14 +219,14 @@ def _track(conversion: Conversion) -> list[Step]:
     elif not is_inexact(conversion.dtype):
         why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
     elif info.requires_grad and conversion.options.grad != "detach":
-        why, hint = "a new leaf would cut the history that it has", "grad='detach' to cut it"
+        why, hint = "a new leaf would cut the graph that it has", "grad='detach' to cut it"
     if why:
         raise GradientError.build(f"{conversion.asked()} with requires_grad=True", why, hint)
     return [Step(target, "require_grad")]
 
 
 def _is_leaf(backend: Backend, x: Array) -> bool:
-    """Return True if the graph begins with the array, so that it is what a new leaf would be."""
+    """Return True if the graph begins with the array, so that the array is a leaf already."""
     return backend.is_leaf is not None and backend.is_leaf(x)
 
 
@@ -245,7 +245,7 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
 def _no_sharing(target: Backend) -> CopyReason | None:
     """Return why `from_numpy` of the target copies; None if it shares.
 
-    A target that assumes immutable memory shares it: it is only given memory that does not change.
+    A target that assumes immutable memory shares it, because it gets only memory that does not change.
     """
     shares = target.assumes_immutable or "sharing" not in target.gaps
     return None if shares else reason("no_sharing", target.gaps["sharing"].reason)
@@ -287,7 +287,7 @@ def _has_no_readonly(backend: Backend) -> str:
 
 
 def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
-    """Check `copy=False` against the steps. An empty array has no memory to share, and is cast like any."""
+    """Check `copy=False` against the steps. An empty array has no memory to share."""
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape
         copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)

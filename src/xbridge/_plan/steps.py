@@ -1,8 +1,7 @@
 """The plan of a conversion: the options, the steps and the result.
 
 Each step is one function of one backend: the source's, the target's or the host's. The plan that `explain`
-shows is the plan that runs. A run needs the steps alone. For readers, the sizes and the result are derived
-from the same facts.
+shows is the plan that runs. A run needs only the steps. The sizes and the result are derived for readers.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Options(NamedTuple):
     grad: str | None = None
     requires_grad: bool = False
     check_loss: bool = False
-    """Whether a lost value is an error, though the dtype was named."""
+    """True if a lost value is an error although the dtype was named."""
     compiled: bool = False
-    """Whether a compiler will handle the result, which makes read-only arrays writable."""
+    """True if a compiler will handle the result. Compilers make read-only arrays writable."""
     unsafe: bool = False
-    """Whether to share memory that the contract would copy."""
+    """True to share memory that the contract would copy."""
 
 
 class Step(NamedTuple):
@@ -68,9 +67,9 @@ class Step(NamedTuple):
     op: Op
     args: tuple[object, ...] = ()
     copy_reason: CopyReason | None = None
-    """Why it makes new memory; None if it does not."""
+    """Why the step makes new memory; None if it does not."""
     nbytes: int | None = None
-    """Bytes of new memory; None if they are not computed, or the library alone knows them."""
+    """Bytes of new memory; None if they are not computed, or only the library knows them."""
 
     @property
     def backend(self) -> str:
@@ -89,15 +88,15 @@ class Step(NamedTuple):
 
 
 _PURPOSES: dict[Op, str] = {
-    "detach": "its history stays behind",
+    "detach": "its graph stays behind",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
     "from_numpy": "an array over that memory",
     "to_dlpack": "its memory is shown where it is",
     "from_dlpack": "an array over that memory",
-    "as_readonly": "nobody may write to the source through it",
-    "as_writable": "the new memory is nobody else's",
-    "require_grad": "a new history begins",
+    "as_readonly": "the source cannot be written through it",
+    "as_writable": "no other array uses the new memory",
+    "require_grad": "a new graph begins",
 }
 
 
@@ -109,11 +108,11 @@ class ArrayEndpoint(NamedTuple):
     device: Device
     shape: tuple[int, ...]
     nbytes: int | None
-    """Bytes of its elements; None if the library alone knows them."""
+    """Bytes of the elements; None if only the library knows them."""
     writable: bool | None
-    """Whether it may be written; None if it has no memory yet."""
+    """True if the array may be written; None if it has no memory yet."""
     requires_grad: bool
-    """Whether autograd tracks it."""
+    """True if autograd tracks the array."""
 
 
 class Conversion(NamedTuple):
@@ -145,8 +144,8 @@ class Plan(NamedTuple):
         The steps in order: `backend`, `op`, `args`, `nbytes`, `reason`. Without a step, the result is the
         source itself.
     shares_memory, exact, cuts_graph : bool
-        Whether the result shares the source's memory, whether every value of such a source is kept, and
-        whether the source's graph ends.
+        True if the result shares the source's memory, if every value is kept, and if the source's graph
+        ends.
     checks : tuple of Step
         The steps that read values, and may still raise.
     error : XBridgeError or None
@@ -164,9 +163,9 @@ class Plan(NamedTuple):
     conversion: Conversion
     steps: tuple[Step, ...]
     layout: MemoryLayout | None = None
-    """The memory of the source; None if it has none, or if it is not computed."""
+    """The memory of the source; None if the source has none, or if it is not computed."""
     grad_enabled: bool = True
-    """Whether the target's operations recorded a graph when the sizes were computed."""
+    """True if the target's operations recorded a graph when the sizes were computed."""
     error: XBridgeError | None = None
 
     @property
@@ -190,18 +189,18 @@ class Plan(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether a step makes new memory."""
+        """True if a step makes new memory."""
         return any(step.copy_reason for step in self.steps)
 
     @property
     def shares_memory(self) -> bool:
-        """Whether both use the same bytes. Empty arrays and lazy arrays have none."""
+        """True if both use the same bytes. Empty arrays and lazy arrays have none."""
         unallocated = self.layout is not None and self.layout.is_unallocated()
         return not (self.error or self.copies or unallocated)
 
     @property
     def writable(self) -> bool | None:
-        """Whether the result may be written, if its library writes arrays."""
+        """True if the result may be written, and its library writes arrays."""
         backend = self.conversion.target
         if self.error or backend.assumes_immutable or "as_readonly" in self._ops():
             return False
@@ -209,20 +208,20 @@ class Plan(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether every value is kept, or else the conversion raises."""
+        """True if every value is kept, or else the conversion raises."""
         before, after = self.conversion.info.dtype, self.conversion.dtype
         checked = bool(self.checks) and category(before) == "int"
         return not self.error and (checked or holds_every(before, after))
 
     @property
     def requires_grad(self) -> bool:
-        """Whether autograd tracks the result."""
-        return not self.error and ("require_grad" in self._ops() or self._keeps_history())
+        """True if autograd tracks the result."""
+        return not self.error and ("require_grad" in self._ops() or self._keeps_graph())
 
     @property
     def cuts_graph(self) -> bool:
-        """Whether the source has a graph that ends."""
-        return self.conversion.info.requires_grad and not self._keeps_history() and not self.error
+        """True if the source has a graph that ends."""
+        return self.conversion.info.requires_grad and not self._keeps_graph() and not self.error
 
     @property
     def checks(self) -> tuple[Step, ...]:
@@ -232,7 +231,7 @@ class Plan(NamedTuple):
     def _ops(self) -> list[Op]:
         return [step.op for step in self.steps]
 
-    def _keeps_history(self) -> bool:
+    def _keeps_graph(self) -> bool:
         conversion = self.conversion
         if (
             conversion.source is not conversion.target
@@ -243,25 +242,25 @@ class Plan(NamedTuple):
         return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))
 
     def with_sizes(self, x: Array) -> Plan:
-        """Return the plan with sizes, for readers. Reads no element of `x`."""
+        """Return the plan with sizes, for readers. No element of `x` is read."""
         steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_sized(self))
         return self._replace(steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain words and numbers, for JSON."""
-        from xbridge._plan.report import as_dict  # noqa: PLC0415 -- for readers alone
+        from xbridge._plan.report import as_dict  # noqa: PLC0415 -- only for readers
 
         return as_dict(self)
 
     def __repr__(self) -> str:
         """Return the plan in one line."""
-        from xbridge._plan.report import line  # noqa: PLC0415 -- for readers alone
+        from xbridge._plan.report import line  # noqa: PLC0415 -- only for readers
 
         return f"<Plan: {line(self)}>"
 
     def __str__(self) -> str:
         """Return the plan in a few aligned lines."""
-        from xbridge._plan.report import text  # noqa: PLC0415 -- for readers alone
+        from xbridge._plan.report import text  # noqa: PLC0415 -- only for readers
 
         return text(self)
 
@@ -271,7 +270,7 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Return a table, for notebooks."""
-        from xbridge._plan.report import html  # noqa: PLC0415 -- for readers alone
+        from xbridge._plan.report import html  # noqa: PLC0415 -- only for readers
 
         return html(self)
 

@@ -1,8 +1,8 @@
 """Conversions in other threads: one with a handle, or batches ahead of their use.
 
-A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`). It
-returns the result only when that is complete. Threads end with their work. None waits in a pool for the next
-call, so a fork and the exit find none.
+A transfer is a conversion in a thread of its own, with the streams and modes of the caller (`threads.py`).
+The handle returns the result only when it is complete. Threads end with their work. No thread waits in a pool
+for the next call, so no thread is left at a fork or at the exit.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _END = object()
 
 
 class Transfer:
-    """A conversion that is under way, or done. `transfer` makes it.
+    """A conversion that runs or is done, as `transfer` returns it.
 
-    If it is deleted, the conversion goes on to its end, and the result is deleted then.
+    If the transfer is deleted, the conversion goes on to its end, and the result is deleted then.
 
     Examples
     --------
@@ -69,12 +69,12 @@ class Transfer:
         freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
 
     def done(self) -> bool:
-        """Return True if `result` would return, or raise, at once.
+        """Return True if `result` would return or raise at once.
 
         Returns
         -------
         bool
-            Once True, it stays so.
+            True for all later calls, once it is True.
         """
         return self._future.done() or self._process != getpid()
 
@@ -89,17 +89,17 @@ class Transfer:
         Returns
         -------
         tree
-            What was given, with the target's arrays in place of arrays; the same object at every call.
+            The given tree, with the target's arrays in place of arrays. Every call returns the same object.
 
         Raises
         ------
         OptionError
-            `timeout` is no number of seconds.
+            `timeout` is not a number of seconds.
         XBridgeError
-            What the conversion raised, as for `to_backend`, at every call. Or it was under way when `fork`
-            made this process, where no thread goes on with it.
+            The error of the conversion, as for `to_backend`, at every call. Or the conversion was running
+            when `fork` made this process, which does not have its thread.
         TimeoutError
-            It is not done yet. It goes on.
+            The conversion is not done yet, and goes on.
         """
         if timeout is not None and (
             not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
@@ -133,30 +133,30 @@ def transfer(
     Parameters
     ----------
     tree : tree
-        As for `xbridge.tree.to_backend`. Do not write the arrays before the transfer is done.
+        As for `xbridge.tree.to_backend`. Do not write into the arrays before the transfer is done.
     backend, device, dtype, copy, grad
         As for `to_backend`.
 
     Returns
     -------
     Transfer
-        ``.result()`` waits and gives the batch; ``.done()`` says whether it would wait.
+        ``.result()`` waits and returns the batch. ``.done()`` is True if the batch is complete.
 
     Raises
     ------
     XBridgeError
-        An option that no array could be converted with. What is wrong with an array, ``result`` raises; while
-        a CUDA graph is captured, that is a `DeviceError`.
+        An option with which no array could be converted. ``result`` raises the errors about single arrays.
+        While a CUDA graph is captured, ``result`` raises a `DeviceError`.
 
     Notes
     -----
-    Arrays on a device are read after what the current stream was asked for before the call. The result is
-    there for any stream; its memory may be reused when the stream that was current at the call is done with
-    it. Small arrays that go from the host to one device, or back, cross in one piece and share their new
-    memory: one of them keeps it all.
+    Arrays on a device are read after the work that the current stream had before the call. The result can be
+    used on any stream. Its memory may be reused when the stream that was current at the call is done with
+    it. Small arrays that go from the host to one device, or back, are moved in one piece and share their new
+    memory, which any one of them keeps alive.
 
-    What cannot leave the thread, such as a tracer or a tensor in a program that is compiled, is converted at
-    once; so is everything where no thread can be started.
+    Arrays that cannot leave the thread, such as a tracer or a tensor in a compiled program, are converted at
+    once. So are all arrays if no thread can be started.
 
     Examples
     --------
@@ -196,8 +196,8 @@ def prefetch(
 ) -> Generator[Any, None, None]:
     """Convert the batches of an iterable ahead of their use.
 
-    One thread asks the iterable for the next batch, another one converts the batch before, and the caller
-    computes with those that are ready.
+    One thread asks the iterable for the next batch. Another thread converts the batch before. The caller
+    computes with batches that are ready.
 
     Parameters
     ----------
@@ -206,29 +206,28 @@ def prefetch(
     backend, device, dtype, copy, grad
         As for `to_backend`.
     depth : int
-        How many batches are on their way or ready while the caller has one.
+        The number of batches that are being converted or ready while the caller has one.
 
     Yields
     ------
     tree
-        The batches in order, complete, for the stream that was current when the first one was asked for.
+        The batches in order, complete, for the stream that was current at the first request.
 
     Raises
     ------
     XBridgeError
-        An option that no array could be converted with, at once; what is wrong with an array, in its turn;
-        that no thread can be started; in a process that was forked meanwhile; while a CUDA graph is
-        captured, a `DeviceError`.
-        What the iterable raises comes in its turn too, with its traceback.
+        An option with which no array could be converted, at once. The error of a batch, in its turn. No
+        thread can be started, or the process was forked meanwhile. While a CUDA graph is captured, a
+        `DeviceError`. An error of the iterable is raised in its turn too, with its traceback.
 
     Notes
     -----
     **An iterable that writes into the same arrays again needs** ``copy=True``: one thread loads and converts
-    in turn then. Else what was handed out changes, or is torn.
+    in turn then. Without a copy, batches that were yielded change, in part or as a whole.
 
-    Nothing begins before the first batch is asked for. The iterable runs with the modes, devices and streams
-    that the caller has then. When the loop is left, by ``break`` or an exception, the threads end: at most
-    what each is doing is waited for, and not even that on `KeyboardInterrupt` or `SystemExit` in a wait.
+    No work begins before the first batch is requested. The iterable runs with the modes, devices and streams
+    that the caller has then. When the loop is left, by ``break`` or an exception, the threads end. The loop
+    waits for at most the current work of each, and not at all on `KeyboardInterrupt` or `SystemExit`.
 
     Examples
     --------

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
-    """Return the target and its device: the host if the device is that of each array."""
+    """Return the target and its device, which is the host if each array keeps its own device."""
     target = get(name)
     device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
@@ -67,13 +67,13 @@ def in_thread(fn: ArrayFn, ends: Iterable[tuple[Backend, Device]]) -> ArrayFn:
 
 
 def can_leave(x: object) -> bool:
-    """Return True if another thread can convert `x`: it is in memory, and this thread does not trace it."""
+    """Return True if another thread can convert `x`: an array in memory that this thread does not trace."""
     backend = backend_for(type(x))
     return backend is None or not (backend.is_tracing() or backend.unsupported(x, leaving=True))
 
 
 def capture_context() -> Callable[[], None]:
-    """Return a function that gives another thread the context of this one in all imported libraries."""
+    """Return a function that sets the context of this thread in another one, for all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
     names = [name for name in known_backends() if name in imported or name in _registry.fast_converters]
     contexts = (get(name).thread_context for name in names if is_available(name))

@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import (
-        Array,
-        ArrayFn,
-        ArrayInfo,
-        Exporter,
-        HostArray,
-        MemoryLayout,
-    )
+    from xbridge._core.protocol import Array, ArrayInfo, HostArray, MemoryLayout
 
 
 class Completed(ModuleType):
@@ -58,25 +51,10 @@ class Completed(ModuleType):
     scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()
 
-    is_text: Callable[[Array], bool] | None = None
-    stack_many: Callable[[list[Array]], Array | None] | None = None
-    promote: Callable[[list[str], list[complex]], str | None] | None = None
-    to_dlpack: Callable[[Array], Exporter] | None = None
-    from_dlpack: Callable[[Exporter], Array] | None = None
-    to_device_many: Callable[[list[Array], Device], list[Array]] | None = None
-    is_leaf: Callable[[Array], bool] | None = None
-    materialize_many: Callable[[list[Array]], list[Array]] | None = None
-    fast_from_numpy_many: Callable[[list[HostArray]], list[Array] | None] | None = None
-    plan_state: Callable[[], object] | None = None
-    plan_kind: Callable[[Array], object] | None = None
-    streams_to_device: Callable[[int, Device], bool] | None = None
-    stream_to_device: Callable[..., Array] | None = None
-    threaded: Callable[[ArrayFn, Device], ArrayFn] | None = None
-    thread_context: Callable[[], Callable[[], None]] | None = None
-
     def __init__(self, module: Any) -> None:
         super().__init__(module.__name__, module.__doc__)
         own = vars(self)
+        own.update(dict.fromkeys(OPTIONAL))
         own.update({word: getattr(module, word) for word in written(module)})
         own.setdefault("fast_types", self.array_types)
         self.gaps = {**_missing(own), **own.get("gaps", {})}

@@ -88,20 +88,15 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
 
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each reason why a module is not a backend, with a hint."""
-    from xbridge._core.protocol import (  # noqa: PLC0415 -- read on a miss only
-        CONSTANTS,
-        OPTIONAL,
-        REQUIRED,
-        TOGETHER,
-        VERBS,
-    )
+    from xbridge._core.protocol import CONSTANTS, REQUIRED, TOGETHER  # noqa: PLC0415 -- read on a miss only
+    from xbridge.backends._defaults import written  # noqa: PLC0415 -- it imports NumPy
 
     yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
-    words = {word for word in (*CONSTANTS, *VERBS, *OPTIONAL) if getattr(module, word, None) is not None}
+    words = written(module)
     missing = [word for word in REQUIRED if word not in words]
     if missing:
         yield f"has no {', '.join(missing)}", f"writing {', '.join(REQUIRED)} in it"
-    for word in filter(words.__contains__, (*CONSTANTS, *VERBS, *OPTIONAL)):
+    for word in words:
         value, kind = getattr(module, word), CONSTANTS.get(word)
         if kind is None and not callable(value):
             yield f"says {word} = {value!r}, which is not a function", f"def {word}, or another name"

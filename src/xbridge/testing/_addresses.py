@@ -1,4 +1,4 @@
-"""Addresses of arrays, as their backends report them, and whether two arrays overlap.
+"""Addresses of arrays, as their backends report them, and the overlap of two arrays.
 
 No memory is read, so memory of a device can be compared too. A scalar and an empty array have no address.
 """

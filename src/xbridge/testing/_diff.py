@@ -37,7 +37,7 @@ class Look(NamedTuple):
     device: Device
     shape: tuple[int, ...]
     grad: bool
-    """Whether it requires grad."""
+    """True if the array requires grad."""
     values: HostArray
 
     def __str__(self) -> str:

@@ -1,10 +1,10 @@
 """Read-only NumPy, a backend for tests: code that writes in place fails on it, as it would with JAX.
 
-It has the canonical dtypes, and its arrays cannot be written. It uses NumPy's backend, and makes the results
-read-only. It shares the memory of NumPy arrays, which can still change through these.
+The backend has the canonical dtypes, and its arrays cannot be written. It calls NumPy's backend, and makes
+the results read-only. Its arrays share the memory of NumPy arrays, which can still change through these.
 """
 
-# ruff: noqa: ARG001 -- what each verb takes and does is said once for all of them, in the protocol
+# ruff: noqa: ARG001 -- the protocol documents each verb and its arguments
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The backends and devices that every test with the fixture `backend` runs with.
 
-They come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
+Both come from the registry, so that tests do not list backends by hand. If a backend that the caller names is
 missing, the run ends before its first test. Combinations that a mark excludes are not made. If a library
 lacks a feature that a test needs, the test is skipped. If a backend declares a gap, the test of that feature
 must fail.
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
     skip: tuple[str, ...]
     needs: tuple[str, ...]
 
-    def admits(self, here: BackendDevice) -> bool:
+    def includes(self, here: BackendDevice) -> bool:
         """Return True if the mark does not exclude the combination."""
         chosen = not self.only or any(_matches(word, here) for word in self.only)
         return chosen and not any(_matches(word, here) for word in self.skip)
@@ -158,7 +158,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
     promises = [mark.args[0] for mark in function.iter_markers(MARK)]
     found = []
     for here in everywhere:
-        if all(rule.admits(here) for rule in rules):
+        if all(rule.includes(here) for rule in rules):
             lacks = [reason for rule in rules for need in rule.needs if (reason := _lack(here, need))]
             marks = [pytest.mark.skip(reason=reason) for reason in lacks]
             gaps = get(here.backend).gaps
@@ -166,7 +166,7 @@ def params(function: pytest.Item) -> list[ParameterSet]:
             found.append(pytest.param(here, id=here.id, marks=marks))
     if not found:
         ids = ", ".join(here.id for here in everywhere)
-        skipped = pytest.mark.skip(reason=f"its mark xbridge admits none of {ids}")
+        skipped = pytest.mark.skip(reason=f"its mark xbridge excludes all of {ids}")
         found = [pytest.param(None, id="none", marks=skipped)]
     return found
 

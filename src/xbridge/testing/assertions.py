@@ -35,7 +35,7 @@ def assert_same(
     check_shape: bool = True,
     check_grad: bool = False,
 ) -> None:
-    """Assert that two arrays are the same, bit by bit, whatever their libraries.
+    """Assert that two arrays of any libraries are the same, bit by bit.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def assert_close(
     check_dtype: bool = True,
     check_device: bool | None = None,
 ) -> None:
-    """Assert that two arrays have one shape and close values, whatever their libraries.
+    """Assert that two arrays of any libraries have one shape and close values.
 
     A value is close if it is the expected one, such as an infinity of the same sign, or if both are finite
     and ``abs(actual - expected) <= atol + rtol * abs(expected)``: in float64, but of integers exactly.
@@ -147,7 +147,7 @@ def assert_close(
 
 
 def assert_shares_memory(a: Array, b: Array, /) -> None:
-    """Assert that two arrays have a byte of memory in common, whatever their libraries.
+    """Assert that two arrays of any libraries have a byte of memory in common.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def assert_shares_memory(a: Array, b: Array, /) -> None:
 
 
 def assert_independent(a: Array, b: Array, /) -> None:
-    """Assert that two arrays have no byte of memory in common, whatever their libraries.
+    """Assert that two arrays of any libraries have no byte of memory in common.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Trees of containers: convert every array in them, and leave everything else as it is.
 
-A tree is taken apart once, its arrays are converted together, and a tree of the same form is built of the
+A tree is flattened once, its arrays are converted together, and a tree of the same form is built from the
 results.
 
 >>> import numpy as np
@@ -9,6 +9,6 @@ results.
 {'x': np.float64(3.0), 'y': [np.float64(2.0)], 'name': 'digits'}
 """
 
-from xbridge.tree.verbs import align, map, to_backend, to_numpy  # noqa: A004 -- what others call it too
+from xbridge.tree.verbs import align, map, to_backend, to_numpy  # noqa: A004 -- other libraries have this name too
 
 __all__ = ["align", "map", "to_backend", "to_numpy"]

@@ -32,9 +32,11 @@ class TreeArrays:
 
     def __init__(self, tree: Tree, *, alone: bool = False) -> None:
         self._spec = TreeSpec(tree)
-        self.alone = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
-        """The tree is a leaf that is treated as an array."""
-        self.kinds = self._spec.kinds if self.alone else set(filter(is_converted, self._spec.kinds))
+        self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
+        """True if the tree is a leaf that is treated as an array."""
+        self.kinds: set[type] = (
+            self._spec.kinds if self.alone else set(filter(is_converted, self._spec.kinds))
+        )
         """The types of the leaves that are converted."""
 
     @property

@@ -1,10 +1,10 @@
-"""Containers: how each class is taken apart into children, and how a similar one is built.
+"""Containers: the functions that flatten each class into children, and build a similar container.
 
 A container consists of items, which its builtin base holds, and of fields. Both are read and written past the
-class, so that no code of the class runs. Such code may count, scale or refuse what it is given.
+class, so that no code of the class runs. Such code may count, scale or refuse items.
 
-xbridge registers nothing. What is registered with optree, torch or JAX goes first, in that order, and then
-what the class itself shows.
+xbridge registers nothing. Classes that are registered with optree, torch or JAX are looked up first, in that
+order. Other classes are flattened by their base and their fields.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Form(NamedTuple):
     stored: Mapping[_Storage, Any]
     """All attributes that it stores."""
     itself: bool
-    """Its items are its attributes."""
+    """True if its items are its attributes."""
 
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
@@ -69,7 +69,7 @@ class Container(NamedTuple):
 
     cls: type
     flatten: Callable[[Any], tuple[Any, Any]]
-    """Return the children of a container, and its form: all else that it takes to build a similar one."""
+    """Return the children of a container, and its form: all else that is needed to build a similar one."""
     unflatten: Callable[[Any, list[Any]], Any]
     """Return a similar container, of a form and new children."""
     paths: Callable[[Any, Any], list[str]]
@@ -304,7 +304,7 @@ class _Unregistered:
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
             return others
         raise UnsupportedArrayError.build(
-            f"take a {self._cls.__name__} apart",
+            f"flatten a {self._cls.__name__}",
             f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
             "attribute that stores its value",
             f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
@@ -328,7 +328,7 @@ def _is_struct_sequence(cls: type) -> bool:
 
 
 def _class_attribute(cls: type, word: str) -> Any:
-    """Return an attribute of a class or its bases, or an empty tuple. The metaclass is not asked."""
+    """Return an attribute of a class or its bases, or an empty tuple. The metaclass is not used."""
     return next((vars(of)[word] for of in cls.__mro__ if word in vars(of)), ())
 
 

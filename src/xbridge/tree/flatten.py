@@ -1,8 +1,8 @@
-"""Take a tree apart into its leaves, and build another tree of the same form.
+"""Flatten a tree into its leaves, and build another tree of the same form.
 
-Dicts, lists and tuples, of which nearly all trees consist, take no call of their own. A container that holds
-only leaves is taken and built whole. So is one of many such dicts, lists or tuples, such as a list of
-samples. Otherwise the walk would take longer than the conversion.
+Dicts, lists and tuples, of which nearly all trees consist, need no call each. A container that holds only
+leaves is flattened and built as a whole. So is a container of many such dicts, lists or tuples, such as a
+list of samples. Otherwise the walk would take longer than the conversion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     LeafFn: TypeAlias = Callable[[Any], Any]
 
 Leaf: TypeAlias = Any
-"""An object that is not taken apart."""
+"""An object that is not flattened."""
 
 Tree: TypeAlias = Any
 """A container of containers, down to leaves; or a leaf."""
@@ -31,10 +31,10 @@ Tree: TypeAlias = Any
 _Rows: TypeAlias = "Collection[Any]"
 _Opened: TypeAlias = "tuple[Container, Any, Collection[Any], Any, _Rows, bool]"
 """A container: its class, the object, its children, its form, copies of its children if they are plain and
-hold only leaves, and whether all children are leaves."""
+hold only leaves, and True if all children are leaves."""
 
 _DEEPEST = 2000
-"""The longest path on which a container is looked for in itself."""
+"""The longest path on which a container that contains itself is found."""
 
 
 class TreeSpec:
@@ -68,7 +68,7 @@ class TreeSpec:
 
     @property
     def is_leaf(self) -> bool:
-        """The tree itself is not a container."""
+        """True if the tree itself is not a container."""
         return not self._opened
 
     def unflatten(self, leaves: list[Any]) -> Tree:
@@ -85,7 +85,7 @@ class TreeSpec:
         for container, x, children, form, rows, _ in self._opened:
             if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
                 raise OptionError.build(
-                    "put a tree of the same form together",
+                    "build a tree of the same form",
                     "a container in it has been changed meanwhile",
                     "a function that leaves it alone",
                 )
@@ -191,7 +191,7 @@ def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
 
 def _unflatten(container: Container, form: Any, parts: list[Any]) -> Any:
     """Build any container."""
-    with _chained(f"put a {container.cls.__name__} together"):
+    with _chained(f"build a {container.cls.__name__}"):
         return container.unflatten(form, parts)
 
 
@@ -219,14 +219,14 @@ def _children(
 
 
 def _open_anew(x: Any, name: str) -> list[tuple[str, Any]]:
-    """Take an object apart and return its children with their paths. A leaf has none."""
+    """Return the children of an object with their paths. A leaf has none."""
     container = find(x)
     return [] if container is None else _children(container, x, *_flatten(container, x), name)
 
 
 def _endless(tree: Tree) -> OptionError:
     """Return the error for a container that contains itself, or for too many containers in each other."""
-    with suppress(RecursionError):  # a class may raise it while it is taken apart
+    with suppress(RecursionError):  # a class may raise it while it is flattened
         todo = [(tree, iter(_open_anew(tree, "tree")))]
         around, done = {id(tree): "tree"}, set()
         while todo and len(todo) < _DEEPEST:
@@ -249,7 +249,7 @@ def _endless(tree: Tree) -> OptionError:
 
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
-    """Return the children and the form of any container."""
-    with _chained(f"take a {container.cls.__name__} apart"):
+    """Flatten any container: return its children and its form."""
+    with _chained(f"flatten a {container.cls.__name__}"):
         children, form = container.flatten(x)
         return list(children), form

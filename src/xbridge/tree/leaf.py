@@ -32,10 +32,10 @@ class Fixture:
     __slots__ = ("array", "instead", "on_host")
 
     def __init__(self, array: Array, *, on_host: bool, instead: str) -> None:
-        self.array = array
-        self.on_host = on_host
-        self.instead = instead
-        """What to convert if the target does not have its dtype."""
+        self.array: Array = array
+        self.on_host: bool = on_host
+        self.instead: str = instead
+        """The call to make instead if the target does not have its dtype."""
 
 
 def is_converted(cls: type) -> bool:
@@ -113,7 +113,7 @@ def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> A
         return verbs.to_backend(fixture.array, name, **{**keywords, "dtype": None, "device": device})
     except DTypeError as error:
         raise DTypeError.build(
-            f"take what a container is built of to {name}",
+            f"convert the form of a container to {name}",
             f"its dtype must stay, and {name} has no {resolve_source(fixture.array).info().dtype} here",
             fixture.instead,
         ) from error

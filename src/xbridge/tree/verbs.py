@@ -41,28 +41,28 @@ def to_backend(
     ----------
     tree : tree
         Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes, packed sequences and
-        whatever is registered with optree, torch or JAX, in each other to any depth; or an array. Arrays
-        are those of registered libraries, and NumPy scalars.
+        classes that are registered with optree, torch or JAX, nested to any depth; or an array. Arrays are
+        those of registered libraries, and NumPy scalars.
     backend, device, dtype, copy, grad
         As for `xbridge.to_backend`, for each array.
     scalars : bool
-        Whether Python numbers become arrays too, as `xbridge.asarray` makes them.
+        True to convert Python numbers too, as `xbridge.asarray` does.
 
     Returns
     -------
     tree
         New containers of the same types, with their keys in the same order, and all other leaves as they
-        are, arrays of text among them. An array that stands in several places is converted once. Views
-        that share memory share it still where nothing is copied; each copy is its own memory, but for
-        small ones that cross to or from a device: they lie side by side in one piece.
+        are, including arrays of text. An array that occurs several times is converted once. Views that
+        share memory still share it if they are not copied. Each copy has its own memory, but small arrays
+        that are moved to or from a device are stored side by side in one piece.
 
     Raises
     ------
     OptionError
         The tree contains itself, or is too deep for Python's stack.
     XBridgeError
-        As for `xbridge.to_backend`; the message begins with the way to the array, such as
-        ``tree['image'][3]``, if it is of one. Nothing is returned then, and the tree is as it was.
+        As for `xbridge.to_backend`. An error about one array begins with its path, such as
+        ``tree['image'][3]``. Nothing is returned then, and the tree is unchanged.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def align(
     Returns
     -------
     tuple
-        One tree for each argument, in order. Python numbers are as they were.
+        One tree for each argument, in order. Python numbers are unchanged.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def align(
 
 
 @entry_point
-def map(  # noqa: A001 -- what others call it too
+def map(  # noqa: A001 -- other libraries have this name too
     fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False
 ) -> Tree:
     """Call a function on every array in a tree.
@@ -168,22 +168,22 @@ def map(  # noqa: A001 -- what others call it too
     fn : callable
         From an array to anything.
     tree : tree
-        As for `xbridge.tree.to_backend`. The lengths and indices of a packed sequence are its form, and no
-        arrays of the caller's.
+        As for `xbridge.tree.to_backend`. The lengths and indices of a packed sequence are its form, and
+        are not arrays of the caller.
     scalars : bool
-        Whether it is called on Python numbers too.
+        True to call `fn` on Python numbers too.
 
     Returns
     -------
     tree
-        As from `xbridge.tree.to_backend`, with what `fn` returned.
+        As from `xbridge.tree.to_backend`, with the results of `fn`.
 
     Raises
     ------
     OptionError
-        `fn` is no function, or it changed a container of the tree while it ran.
+        `fn` is not a function, or it changed a container of the tree while it ran.
     Exception
-        Whatever `fn` raises, with a note of the way to the array.
+        Any exception of `fn`, with a note of the path to the array.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def map(  # noqa: A001 -- what others call it too
     [(2, 3), {'y': (4,)}, None]
     """
     if not callable(fn):
-        raise OptionError.build(f"map a {type(fn).__name__}", "it is no function", "map(fn, tree)")
+        raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
     batch = TreeArrays(tree)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
     batch.refuse_changes()

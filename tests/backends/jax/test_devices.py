@@ -117,11 +117,11 @@ def test_an_array_on_several_devices_is_gathered_only_on_a_named_device() -> Non
         assert (xbridge.device_of(x), xbridge.dtype_of(x)) == ("sharded", "float32")
         assert backend.fast_to_numpy(x) is None
         assert xbridge.asarray(x) is x
-        why = "gathered only where somebody says so; try to_backend(x, 'numpy', device='cpu')"
+        why = "gathered only if a device is named; try to_backend(x, 'numpy', device='cpu')"
         for call in (xbridge.to_numpy, xbridge.to_list, lambda x: xbridge.to_backend(x, "numpy", copy=True)):
             assert refusal(lambda: call(x)).endswith(why)
         assert x._npy_value is None
-        assert "one of them lies on several devices" in refusal(
+        assert "one of them is on several devices" in refusal(
             lambda: xbridge.shares_memory(x, x), xbridge.UnsupportedArrayError
         )
         host = xbridge.to_backend(x, "numpy", device="cpu")
@@ -148,7 +148,7 @@ def test_a_list_of_arrays_on_several_devices_is_gathered_on_a_named_device() -> 
             rows = xbridge.asarray([x, x], backend=target, device="cpu")
             assert xbridge.to_list(rows) == [a.tolist(), a.tolist()]
             why = refusal(lambda: xbridge.asarray([x, x], backend=target))
-            assert "gathered only where somebody says so" in why
+            assert "gathered only if a device is named" in why
     print("done")
     """)
 
@@ -170,7 +170,7 @@ def test_nothing_goes_back_to_several_devices() -> None:
     calls = []
     double = xbridge.aligned(backend="numpy", device="cpu")(lambda x: calls.append(x) or 2 * x)
     said = refusal(lambda: double(split))
-    assert said.startswith("cannot restore a result to argument 0: it lies on several devices; try")
+    assert said.startswith("cannot restore a result to argument 0: it is on several devices; try")
     assert calls == []  # it is not said when the work is done
     (x, y), restore = xbridge.align_back(split, a, backend="numpy", device="cpu")
     assert restore(x + y, to=1).tolist() == (2 * a).tolist()

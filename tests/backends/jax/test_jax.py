@@ -440,3 +440,9 @@ def test_a_python_integer_that_fits_no_dtype_of_jax_is_not_answered_with_one(
         xbridge.ValueLossError, match="JAX has no int64 while its x64 mode is off; try smaller"
     ):
         xbridge.asarray(numbers, backend="jax", dtype=dtype)
+
+
+def test_random_keys_have_the_namespace_of_jax() -> None:
+    key = jax.random.key(0)
+    assert xbridge.array_namespace(key) is jnp
+    assert xbridge.array_namespace(jax.random.split(key)[0]) is jnp

@@ -35,6 +35,13 @@ def large() -> Array:
     return jnp.full(3, 1e30)
 
 
+@pytest.fixture(autouse=True)
+def concrete() -> None:
+    """Make both arrays before a trace begins, which would trace them."""
+    matrix()
+    large()
+
+
 def each(fn: Fn, x: Array) -> Any:
     return jax.vmap(fn)(jnp.stack([x, x]))[0]
 

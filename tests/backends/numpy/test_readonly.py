@@ -343,7 +343,7 @@ def test_each_step_within_it_makes_one_of_it() -> None:
     assert get(NAME).check_cast(x, "float32") is x
 
 
-def test_what_is_no_number_does_not_come_in_or_go_out() -> None:
+def test_arrays_that_are_not_numeric_are_refused_in_both_directions() -> None:
     with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):
         xbridge.to_backend(np.array(["a"]), NAME)
     with pytest.raises(xbridge.DTypeError, match=r"try x.astype\(float\) if"):

@@ -52,7 +52,7 @@ assert type(x) is sys.modules["sparse"].COO
 """)
 
 
-def test_it_is_found_by_an_array_that_somebody_else_made() -> None:
+def test_the_backend_is_found_by_an_array_of_its_library() -> None:
     run("""
 import sys, sparse, xbridge
 x = sparse.eye(3)
@@ -138,7 +138,7 @@ def test_what_stays_within_the_library_stays_sparse() -> None:
         assert made.nnz in (2, 4)
 
 
-def test_what_nobody_could_lay_out_is_refused_in_our_words() -> None:
+def test_an_array_too_large_to_materialize_is_refused_with_our_error() -> None:
     nothing = np.zeros((2, 0), int), np.zeros(0)
     with pytest.raises(
         xbridge.UnsupportedArrayError, match=r"the step materialize failed .* in sparse itself"

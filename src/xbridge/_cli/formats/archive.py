@@ -6,12 +6,10 @@ import struct
 import zipfile
 from collections import Counter
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import unreadable
+from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats.stored import BLOCK
-from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +21,7 @@ _MANY = 0xFFFF
 
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Open an archive whose directory has every member once, under the name in the member's own header."""
-    with Chained(partial(unreadable, path)), ExitStack() as stack:
+    with reading(path), ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         _check(archive, path)
         stack.pop_all()  # it stays open

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from xbridge._cli.errors import RefusedError, unreadable
+from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.stored import InFile, order_of
 from xbridge.errors import Chained
@@ -74,28 +74,22 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
 def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
     """Read the header of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
-
-    def ours(error: Exception) -> RefusedError:
-        return unreadable(path, f"{inside}{error}")
-
-    with Chained(ours):
+    with reading(path, member):
         version = np.lib.format.read_magic(file)
-    if version not in _HEADERS:
-        raise unreadable(path, f"{inside}its header has the unknown version {version}", "numpy.load")
-    width, parse = _HEADERS[version]
-    with Chained(ours):
+        if version not in _HEADERS:
+            raise unreadable(path, f"{inside}its header has the unknown version {version}", "numpy.load")
+        width, parse = _HEADERS[version]
         size = file.read(width)
         length = int.from_bytes(size, "little")
         if length > _LONGEST:
             raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
-    if dtype.hasobject:
-        reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-        raise unreadable(path, reason, "saving its numbers with a dtype")
-    if min(shape, default=0) < 0 or not dtype.itemsize:
-        raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
-    with Chained(ours):  # NumPy raises if there is no such array
-        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)
+        if dtype.hasobject:
+            reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
+            raise unreadable(path, reason, "saving its numbers with a dtype")
+        if min(shape, default=0) < 0 or not dtype.itemsize:
+            raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
+        np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
     return Header(dtype, shape, order_of(shape, fortran=fortran))
 
 

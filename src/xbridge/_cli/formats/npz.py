@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from xbridge._cli.errors import unreadable
+from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, npy
 from xbridge._cli.formats.archive import open_archive
 from xbridge._cli.formats.stored import InArchive
-from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import ExitStack
     from pathlib import Path
 
-    from xbridge._cli.errors import RefusedError
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo
 
@@ -74,10 +72,6 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
 @contextmanager
 def _unpacked(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[tuple[BinaryIO, npy.Header]]:
     """Open a member at its values, with its header. Errors in the block become errors about the file."""
-
-    def ours(error: Exception) -> RefusedError:
-        return unreadable(path, f"{name!r}: {error}")
-
-    with Chained(ours), archive.open(name) as member:
+    with reading(path, name), archive.open(name) as member:
         file = cast("BinaryIO", member)
         yield file, npy.read_header(file, path, name)

@@ -17,7 +17,6 @@ import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass, field
-from functools import partial
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -25,7 +24,7 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import unreadable
+from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
 from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
@@ -175,7 +174,7 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
             return False, None
-    with open_archive(path) as archive, Chained(partial(unreadable, path)):
+    with open_archive(path) as archive, reading(path):
         members = archive.infolist()
         mapped = all(member.compress_type == zipfile.ZIP_STORED for member in members)
         if not any(member.CRC for member in members):
@@ -215,7 +214,7 @@ def _stored(path: Path, name: str | None, tensor: torch.Tensor, sums: _Sums | No
     try:
         array = to_numpy(tensor)
     except XBridgeError as error:
-        reason, _, hint = str(error).rpartition("; try ")
-        raise unreadable(path, f"{name!r}: {reason}", hint) from error
+        reason = f"{name!r}: cannot {error.action}: {error.reason}"
+        raise unreadable(path, reason, error.hint) from error
     order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
     return _InRecord(name, array.dtype, array.shape, order, array, tensor, sums)

@@ -11,17 +11,15 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from xbridge._cli.errors import unreadable
+from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.stored import InFile, name_of
 from xbridge._host.memory import native_dtype
-from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,12 +69,12 @@ def lacks(dtype: np.dtype[Any]) -> str:
 
 
 def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
-    with Chained(lambda error: unreadable(path, error)), safe_open(str(path), "numpy"):
+    with reading(path), safe_open(str(path), "numpy"):
         pass
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        with Chained(partial(unreadable, path)):  # of two equal names, the library silently keeps the last
-            header = json.loads(file.read(size), object_pairs_hook=_once)
+        # Of two equal names, the library silently keeps the last.
+        header = json.loads(file.read(size), object_pairs_hook=_once)
     text = header.pop(_METADATA, None) or {}
     return Content([_entry(path, name, info, 8 + size) for name, info in header.items()], text)
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
-from xbridge._cli.errors import RefusedError, unreadable
+from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._host import as_writable
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +95,7 @@ class InFile(Stored):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes from the file."""
-        with Chained(partial(unreadable, self.path)), self.path.open("rb") as file:
+        with reading(self.path), self.path.open("rb") as file:
             file.seek(self.offset)
             yield from read_blocks(file, self, self.path)
 

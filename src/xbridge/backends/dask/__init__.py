@@ -18,15 +18,8 @@ from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import (
-    Gathered,
-    computed,
-    gathered,
-    info_of,
-    joined,
-    over,
-    unsupported_chunk,
-)
+from xbridge.backends.dask._chunks import Gathered, computed, gathered, joined, over, unsupported_chunk
+from xbridge.backends.dask._chunks import array_info as array_info
 from xbridge.errors import DTypeError, index_errors
 
 if TYPE_CHECKING:
@@ -55,10 +48,6 @@ def to_numpy(x: Array, /) -> HostArray:
 
 def from_numpy(host: HostArray, /) -> Array:
     return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
-
-
-def array_info(x: Array, /) -> ArrayInfo:
-    return info_of(x)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:

@@ -63,7 +63,7 @@ def computed(xs: list[Array]) -> list[list[Any]]:
 
 def joined(x: Array, chunks: Any) -> HostArray:
     """Copy the chunks of an array into new memory, as one array."""
-    info, lengths = info_of(x), tuple(_lengths(x, chunks))
+    info, lengths = array_info(x), tuple(_lengths(x, chunks))
     fresh = np.empty([*map(sum, lengths)], native_dtype(info.dtype))
     for where, at in zip(slices_from_chunks(lengths), np.ndindex(x.numblocks), strict=True):
         part, chunk = fresh[(..., *where)], reduce(getitem, at or (0,), chunks)
@@ -92,7 +92,7 @@ def _lengths(x: Array, chunks: Any) -> Iterator[tuple[int, ...]]:
 
 
 def _action(x: Array) -> str:
-    info = info_of(x)
+    info = array_info(x)
     return f"compute a Dask array of {info.dtype} and shape {info.shape}"
 
 
@@ -130,8 +130,8 @@ def _kind(chunk: object) -> str:
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
-def info_of(x: Array) -> ArrayInfo:
-    """Return what `array_info` returns."""
+def array_info(x: Array, /) -> ArrayInfo:
+    """Return the properties of an array, computed or not."""
     if isinstance(x.dtype, np.dtype):
         return _numpy.array_info(np.empty(0, x.dtype))._replace(shape=x.shape)
     return ArrayInfo(str(x.dtype).rpartition(".")[2], CPU, x.shape)

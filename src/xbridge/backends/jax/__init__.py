@@ -125,7 +125,7 @@ def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
 
 
 def namespace(x: Array, /) -> ModuleType:
-    return jnp
+    return jnp  # random keys have no `__array_namespace__`
 
 
 def copy(x: Array, /) -> Array:

@@ -7,6 +7,7 @@ each tensor, and returns None if one of them fails.
 from __future__ import annotations
 
 from functools import reduce, wraps
+from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -20,16 +21,15 @@ from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge.backends._exporter import Shown
-from xbridge.backends.torch import _transfer
-from xbridge.backends.torch._bulk import fast_from_numpy_many as fast_from_numpy_many
-from xbridge.backends.torch._bulk import stack_many as stack_many
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
-from xbridge.backends.torch._devices import accelerators, count, current, named, tensor_over
+from xbridge.backends.torch._devices import accelerators, count, current, named
+from xbridge.backends.torch._devices import from_dlpack as from_dlpack
 from xbridge.backends.torch._threads import thread_context as thread_context
 from xbridge.backends.torch._threads import threaded as threaded
 from xbridge.backends.torch._transfer import stream_to_device as stream_to_device
 from xbridge.backends.torch._transfer import streams_to_device as streams_to_device
+from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import to_device_many as to_device_many
 from xbridge.backends.torch._unsupported import (
     covers,
@@ -63,6 +63,12 @@ _BITS = {
 # of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _OWNED = 0x4
+_is_dense = attrgetter("flags.carray")
+"""True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
+
+_dtype = attrgetter("dtype")
+_offset = torch.Tensor.storage_offset
+_storage = torch.Tensor.untyped_storage
 _is_traced = torch.compiler.is_dynamo_compiling
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
@@ -168,6 +174,26 @@ def stack(arrays: list[torch.Tensor], shape: tuple[int, ...], /) -> torch.Tensor
     return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
+def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
+    # A check of each tensor would take as long as its conversion, so all are checked at once. Without these
+    # checks, torch would promote dtypes and read freed storage, without an error.
+    if _is_traced() or xs[0].is_quantized:
+        return None
+    if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
+        return None
+    if len(set(map(_dtype, xs))) > 1:
+        return None
+    try:
+        # The tensor that begins last reaches as far as any, if all have one shape: torch checks that.
+        reach = max(map(_offset, xs)) * xs[0].itemsize + xs[0].nbytes
+        dense = all(map(torch.Tensor.is_contiguous, xs))
+        if not dense or min(map(len, map(_storage, xs))) < reach:
+            return None
+        return torch.stack(xs)
+    except (RuntimeError, TypeError):
+        return None
+
+
 def dtype_name(dtype: object, /) -> str | None:
     return _name(dtype) if isinstance(dtype, torch.dtype) else None
 
@@ -213,10 +239,6 @@ def devices() -> tuple[Device, ...]:
     return (CPU, *(Device(f"{kind}:{i}") for kind in accelerators() for i in range(count(kind))))
 
 
-def to_device(x: torch.Tensor, device: Device, /) -> torch.Tensor:
-    return _transfer.to_device(x, device)
-
-
 def device_name(device: object, /) -> Device | None:
     return named(device) if isinstance(device, torch.device) else None
 
@@ -248,10 +270,6 @@ def resolve_device(device: Device, near: Device, /) -> Device:
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
     return Shown(x, current(x.device))
-
-
-def from_dlpack(shown: Exporter, /) -> torch.Tensor:
-    return tensor_over(shown)
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
@@ -315,6 +333,15 @@ def plan_state() -> object:
 
 def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
+
+
+def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
+    if torch.is_inference_mode_enabled() or not all(map(_is_dense, hosts)):
+        return None
+    try:
+        return list(map(torch.from_numpy, hosts))
+    except (TypeError, ValueError):
+        return None
 
 
 def is_tracing() -> bool:

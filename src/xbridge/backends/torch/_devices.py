@@ -40,7 +40,7 @@ def current(device: torch.device) -> AbstractContextManager[object]:
     return guard
 
 
-def tensor_over(shown: Exporter) -> torch.Tensor:
+def from_dlpack(shown: Exporter, /) -> torch.Tensor:
     """Return a tensor over the memory of an exporter, by DLPack or else by the CUDA array interface."""
     if not hasattr(shown, "__dlpack__"):
         return _over_interface(getattr(shown, "__cuda_array_interface__"), shown)  # noqa: B009 -- not in the type

@@ -145,7 +145,8 @@ class PinnedPool:
         dense = x if is_dense(x) else torch.empty_like(x).copy_(x)
         host = np.empty(x.nbytes, np.uint8)
         self._share_out(PinnedBuffer.fetch, host, bytes_of(dense))
-        return tensor_of(torch.from_numpy(host), 0, dense)
+        bare = torch.empty(0, dtype=x.dtype, device="cpu")  # a view would share a version counter
+        return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
 
     def use(self, work: Callable[[PinnedBuffer], None]) -> None:
         """Call `work` with a buffer, after the work that the current stream has; complete on return."""
@@ -222,9 +223,3 @@ def bytes_of(x: torch.Tensor) -> torch.Tensor:
     raw = torch.empty(0, dtype=torch.uint8, device=x.device)
     start = int(x.storage_offset()) * x.itemsize
     return raw.set_(x.untyped_storage(), start, (x.nbytes,), (1,))
-
-
-def tensor_of(raw: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor over existing memory, like another: not a view, which would share a version counter."""
-    bare = torch.empty(0, dtype=like.dtype, device=raw.device)
-    return bare.set_(raw.untyped_storage(), start // like.itemsize, like.shape, like.stride())

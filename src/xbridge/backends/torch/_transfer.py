@@ -180,9 +180,7 @@ def _fetch(pool: PinnedPool, pack: list[PackSegment]) -> list[torch.Tensor]:
         there = torch.empty(size, dtype=torch.uint8, device=pool.device)
         for rows in pack:
             torch.stack(rows.xs, out=rows.within(there))
-        pinned.buffer[:size].copy_(there, non_blocking=True)
-        pinned.stream.synchronize()  # the copy into the buffer
-        np.copyto(host, pinned.host[:size])
+        pinned.fetch(host, there)
 
     pool.use(work)
     with torch._C._ExcludeDispatchKeyGuard(_VIEWS):

@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
     import pytest  # noqa: F401 -- likewise
 except ImportError as _error:
     raise MissingLibraryError.build(

@@ -43,7 +43,7 @@ def _arrays_on_all_devices(backend: str, dtypes: tuple[str, ...]) -> Iterator[Sa
 
 
 def gradient_reaches(backend: str, result: Array, source: Array) -> bool:
-    """Return True if a gradient of the result reaches the source, as far as the samples can tell."""
+    """Return True if a gradient of the result reaches the source, or the samples cannot find out."""
     reaches = getattr(samples_of(backend), "reaches", lambda *_: True)
     return get(backend).array_info(result).requires_grad and (result is source or reaches(result, source))
 

@@ -285,7 +285,7 @@ def test_every_layout_is_cast_on_its_device(backend: str, sample: Sample) -> Non
                 assert device_of(made) == device_of(x)
                 found = read(backend, made)
                 assert found.dtype == case.dtype
-                with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+                with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
                     alike = np.array_equal(found, case, equal_nan=values.dtype.kind in "fc")
                 assert alike, target
 

@@ -1,6 +1,6 @@
 """Memory: it is shared only if that is safe, and `copy` is followed.
 
-Whether memory must be shared follows from the layout of the array and the flags of the backend. The tests
+The layout of the array and the flags of the backend decide if memory must be shared. The tests
 compare addresses, and write on one side and read on the other.
 """
 

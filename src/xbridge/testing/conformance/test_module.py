@@ -140,12 +140,12 @@ def test_an_owned_element_converts_as_an_array_without_axes(backend: str, sample
 def test_without_a_compiler_nothing_is_traced(backend: str) -> None:
     module, x, seen = get(backend), object(), []
 
-    def told(*args: object) -> object:
+    def called(*args: object) -> object:
         seen.append(args)
         return x
 
     assert module.is_tracing() is False
-    assert module.untraced(told)(1, x) is x
+    assert module.untraced(called)(1, x) is x
     assert seen == [(1, x)]
     assert type(module.is_grad_enabled()) is bool
 

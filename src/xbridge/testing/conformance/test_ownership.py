@@ -168,6 +168,6 @@ def test_two_threads_do_not_mix_their_arrays(backend: str) -> None:
         with ThreadPoolExecutor(2) as pool:
             results = [[read(name, y) for y in made] for made in pool.map(run, arrays)]
         for found, values in zip(results, both, strict=True):
-            with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+            with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
                 there = values.astype(found[0].dtype)
             assert all(same_values(one.reshape(-1)[: values.size], there) for one in found), step

@@ -94,7 +94,7 @@ def test_a_cast_of_any_size_is_complete(backend: str, shape: tuple[int, ...]) ->
     pairs = (("float32", "float64"), ("int16", "int32"))
     for dtype, other in [pair for pair in pairs if set(pair) <= set(common_dtypes(backend))]:
         values = edge_values(dtype, shape)
-        with np.errstate(invalid="ignore"):  # which some machines raise for a signalling NaN
+        with np.errstate(invalid="ignore"):  # some machines warn of a signalling NaN
             there, x = values.astype(other), plain_array(backend, values)
         assert same_values(read(backend, get(backend).astype(x, other)), there)
         assert same_values(read(backend, to_backend(values, backend, dtype=other)), there)
@@ -125,12 +125,12 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
                 expected = to_backend(host, backend, device=default_device(backend))
             for x in (expected, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.layout
-            adopted = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
-            if adopted is not None:
-                assert same_bits(read(backend, adopted), sample.values), sample.layout
+            direct = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
+            if direct is not None:
+                assert same_bits(read(backend, direct), sample.values), sample.layout
                 here, there, plan = (
                     memory_of(HOST, host),
-                    memory_of(backend, adopted),
+                    memory_of(backend, direct),
                     memory_of(backend, expected),
                 )
                 disjoint = _disjoint_spans(here, there) and _disjoint_spans(here, plan)

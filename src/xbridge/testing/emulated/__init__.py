@@ -20,10 +20,10 @@ whose result is pinned, mean what they mean with CUDA.
 A pinned buffer keeps its values until a copy overwrites them. If it is used again for the same values, it
 looks right even if it is read too early: a test should send other values each time.
 
-It stays for the rest of the process and changes it: `torch.accelerator.is_available()` returns True, and
-allocating on the host takes a few microseconds more. Use it in a process of its own. It uses torch's
-experimental API for backends in Python, which an older torch does not have, and is written for torch 2.13. It
-does not have:
+The device stays for the rest of the process and changes it: `torch.accelerator.is_available()` returns True,
+and an allocation on the host takes a few microseconds more. Install it in a process of its own. It needs
+torch's experimental API for backends in Python, which an older torch does not have, and is written for torch
+2.13. The device does not have:
 
 - a second device, and DLPack: torch knows neither for backends in Python;
 - `torch.Stream`, `torch.Event` and `torch.accelerator`'s streams, which torch implements itself: use

@@ -6,8 +6,8 @@ the stream, and the host computes it when the stream reaches it. If meta tensors
 result depends on values (`item`, `nonzero`, a mask as an index) or they have no kernel, it waits and computes
 at once.
 
-A few operators lead to kernels that the host does not have. They are replaced by the host's `convolution`,
-and by torch's own decompositions of `lstm` and `gru`.
+A few operators lead to kernels that the host does not have. The host's `convolution` and torch's own
+decompositions of `lstm` and `gru` replace them.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
     def land(results: list[object]) -> None:
         for goal, result in zip(goals, results, strict=True):
             if isinstance(goal, DeviceMemory):
-                goal.open().copy_(result)  # type: ignore[arg-type] # where a tensor goes, a tensor came
+                goal.open().copy_(result)  # type: ignore[arg-type] # a tensor, like `goal`
 
     if known:
         land(results)

@@ -45,7 +45,7 @@ class _Block:
     data: torch.Tensor
     home: Stream
     shared: bool = False
-    """Whether another stream may still use it after it is freed."""
+    """True if another stream may still use the memory after it is freed."""
 
     def free(self) -> None:
         """Free the memory. A finalizer calls this at any time, when the last tensor is deleted."""
@@ -128,4 +128,4 @@ def _allocate(size: int) -> torch.UntypedStorage:
     storage = torch._C._construct_storage_from_data_pointer(block.address, device, size)
     _blocks[block.address] = block
     weakref.finalize(storage, block.free).atexit = False
-    return storage  # type: ignore[return-value] # that is what it makes
+    return storage  # type: ignore[return-value] # a device tensor

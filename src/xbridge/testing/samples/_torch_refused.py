@@ -18,7 +18,7 @@ class Wrapper(torch.Tensor):
     """A tensor subclass that wraps another tensor."""
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Any:  # noqa: ANN001 -- a class says itself what it is
+    def __new__(cls, inner: Tensor) -> Any:  # noqa: ANN001 -- torch passes the class
         """Make one without memory."""
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # noqa: SLF001 -- theirs
 

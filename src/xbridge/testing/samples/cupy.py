@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Shape: TypeAlias = tuple[int, ...]
 
     class Make(Protocol):
-        """A maker of arrays from values, on the current device or on another."""
+        """A maker of arrays from values, on the current device or on another one."""
 
         def __call__(self, values: HostArray, device: Device = ..., /) -> Array: ...
 

@@ -1,4 +1,4 @@
-"""Samples of JAX: own or adopted memory, committed or not, on a mesh of one device, or in column-major order.
+"""Samples of JAX: own or shared memory, committed or not, on a mesh of one device, or in column-major order.
 
 The arrays cannot be written. JAX copies the bits and computes nothing.
 """

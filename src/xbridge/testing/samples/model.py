@@ -8,7 +8,7 @@ does not, its array is made on the host and moved by the library.
 """
 
 # pyright: reportReturnType=false
-# The methods of a protocol are their docstrings.
+# The methods of a protocol consist of their docstrings.
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class LayoutCase(NamedTuple):
     make: Callable[[HostArray], Array]
     """Make a new array that holds the values, bit for bit. The array keeps no reference to the values."""
     fold: Callable[[HostArray], HostArray] | None = None
-    """Return values of the same shape that it can hold, if its elements share memory."""
+    """Return values of the same shape that the layout can hold, if its elements share memory."""
     takes: Callable[[str, tuple[int, ...]], bool] = lambda _dtype, _shape: True
     """Return True if the case exists for a dtype and a shape."""
     tracked: bool = False
-    """Whether the arrays require grad."""
+    """True if the arrays require grad."""
     writable: bool = True
-    """Whether the arrays can be written, and nothing else changes with them."""
+    """True if the arrays can be written, and a write changes no other array."""
     as_readonly: Callable[[Array], Array] | None = None
     """Make such an array read-only, by the library's own means; None if it cannot be, or already is."""
     require_grad: Callable[[Array], Array] | None = None

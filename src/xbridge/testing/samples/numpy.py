@@ -220,7 +220,7 @@ class Mapped(np.memmap[Any, np.dtype[Any]]):
 
 
 def _characters() -> HostArray:
-    """An array of the class for strings, which NumPy will remove."""
+    """Make an array of the class for strings, which NumPy will remove."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return np.char.array(["a"])

@@ -1,13 +1,13 @@
 """Hypothesis strategies for arrays of any backend: every dtype, shape, layout, flag and bit pattern.
 
-They define what is valid, not how often it occurs. Each option takes a value or another strategy. An option
-that is left open is chosen to fit the others.
+The strategies define the valid arrays, not how often each occurs. Each option takes a value or another
+strategy. An option that is left open is chosen to fit the others.
 """
 
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- to say here what is missing
+    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
 except ImportError as _error:
     raise MissingLibraryError.build(
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"

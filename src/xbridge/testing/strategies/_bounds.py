@@ -64,7 +64,7 @@ def _is_finite(bound: object) -> bool:
     return isinstance(bound, int | float) and abs(bound) <= float_info.max
 
 
-def admits(dtype: str, elements: Checked) -> bool:
+def has_bounds(dtype: str, elements: Checked) -> bool:
     """Return True if the dtype has both bounds exactly, so that rounding stays within them."""
     if not isinstance(elements, tuple):
         return True

@@ -15,7 +15,7 @@ from xbridge._core.dtypes import is_inexact
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.testing.samples.lookup import samples_of
-from xbridge.testing.strategies._bounds import admits, read_elements
+from xbridge.testing.strategies._bounds import has_bounds, read_elements
 from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class State(NamedTuple):
 
 
 MOST_STATES = 3
-"""As it was made, read-only, tracked."""
+"""Unchanged, read-only, tracked by autograd."""
 
 
 class ArraySpec:
@@ -122,7 +122,7 @@ class ArraySpec:
                 )
 
     def _refuse_elements(self) -> None:
-        if isinstance(self.dtypes, str) and not admits(self.dtypes, self.elements):
+        if isinstance(self.dtypes, str) and not has_bounds(self.dtypes, self.elements):
             raise DTypeError.build(
                 f"draw {self!r}", f"{self.dtypes} does not have both bounds", "bounds that it has"
             )
@@ -169,7 +169,7 @@ class ArraySpec:
 
     def _dtypes_on(self, device: Device) -> list[str]:
         if device not in self._here:
-            self._here[device] = [w for w in dtypes_of(self.backend, device) if admits(w, self.elements)]
+            self._here[device] = [w for w in dtypes_of(self.backend, device) if has_bounds(w, self.elements)]
         return self._here[device]
 
     def states(self, layout: str, dtype: str, device: Device) -> list[State]:

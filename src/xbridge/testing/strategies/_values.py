@@ -190,12 +190,12 @@ class Between:
 
 
 def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of a real or imaginary part."""
+    """Return the dtype of a real or imaginary part."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def _noise(seed: int, count: int, code: str) -> HostArray:
-    """Bits that depend on a seed alone, on any machine."""
+    """Bits that depend only on a seed, on any machine."""
     width = np.dtype(code).itemsize
     drawn = shake_128(bytes([seed])).digest(count * width)
     return np.frombuffer(drawn, f"<u{width}").astype(code)

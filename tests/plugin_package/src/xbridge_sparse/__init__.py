@@ -1,11 +1,11 @@
-"""Arrays of `sparse` in xbridge: they store what differs from a fill value, and lie nowhere as a whole.
+"""Arrays of `sparse` in xbridge: they store the elements that differ from a fill value.
 
-What stays within the library stays sparse. What leaves is laid out, which takes the memory of a dense array,
-and an array that comes is read into a new `COO` whose fill value is zero. Every bit survives both ways: a
-negative zero and a NaN are stored, and so is what happens to equal the fill value by `==` alone.
+Conversions within the library keep arrays sparse. On the way out, an array is laid out in the memory of a
+dense array. On the way in, it is read into a new `COO` whose fill value is zero. Every bit is kept in both
+directions: a negative zero and a NaN are stored, and so are elements that equal the fill value only by `==`.
 
-Dtypes are NumPy's, and a materialized array is a NumPy array, so NumPy's backend answers for both. There is
-no fast path: to lay an array out is a step, and so is to store one.
+Dtypes are NumPy's, and a materialized array is a NumPy array, so NumPy's backend serves both. There is no
+fast path, because both directions compute.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def materialize(x: Array, /) -> Array:
 
 
 def _is_dense(x: Array) -> bool:
-    """Whether it has been settled."""
+    """Return True if the array is materialized."""
     return isinstance(x, np.ndarray)
 
 
 def _values(x: Array) -> HostArray:
-    """Every value that is in it once or more, and no memory for those that are not stored."""
+    """Return every value of the array at least once, without memory for elements that are not stored."""
     coo = sparse.COO(x)
     stored: HostArray = coo.data
     return stored if coo.nnz == coo.size else np.append(stored, coo.fill_value)

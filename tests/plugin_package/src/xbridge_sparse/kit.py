@@ -1,7 +1,7 @@
-"""What xbridge's test kit cannot know of `sparse`: the forms in which it stores one and the same array.
+"""Samples of `sparse` for xbridge's test kit: the forms in which the library stores one array.
 
-They are put together from coordinates and elements, and read the same way, bit for bit and apart from the
-library's own `from_numpy` and `todense`, which is what the backend relies on.
+They are made of coordinates and elements, and read in the same way, bit for bit. The library's own
+`from_numpy` and `todense` are not used, because the backend relies on them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def _zero(values: HostArray) -> HostArray:
 
 
 def _last(values: HostArray) -> HostArray:
-    """A fill value that is in the array: a NaN with a payload, where that is what comes last."""
+    """Return a fill value that is in the array: a NaN with a payload, if that is the last element."""
     return values.reshape(-1)[-1:] if values.size else _zero(values)
 
 
 def _coo(values: HostArray, fill: HostArray, stored: HostArray | None = None) -> Array:
-    """Store what differs from the fill value in any bit, or those elements that are asked for."""
+    """Store the elements that differ from the fill value in any bit, or the given ones."""
     kept = host.opaque(values) != host.opaque(fill) if stored is None else stored
     where = np.stack(np.nonzero(kept.reshape(-1)))
     coords = np.stack(np.unravel_index(where[0], values.shape)) if values.ndim else where[:0]
@@ -84,7 +84,7 @@ def _has_axes(_dtype: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 0  # a DOK without axes cannot be asked for its element
 
 
-# Nobody writes them where they lie: a COO and a GCXS have no assignment, and the values of a DOK lie apart.
+# None is writable in place: a COO and a GCXS have no assignment, and the values of a DOK are in a dict.
 cases: Mapping[str, LayoutCase] = {
     "zeros left out": LayoutCase(_zeros_left_out, writable=False),
     "all stored": LayoutCase(_all_stored, writable=False),
@@ -98,7 +98,7 @@ cases: Mapping[str, LayoutCase] = {
 }
 
 
-# -- what must not leave -------------------------------------------------------------------------
+# -- unsupported arrays --------------------------------------------------------------------------
 
 refused: Mapping[str, Callable[[], Array]] = {
     word: lambda word=word: sparse.COO.from_numpy(np.asarray(host.refused[word]()))  # type: ignore[misc] # a default binds it
@@ -110,7 +110,7 @@ refused: Mapping[str, Callable[[], Array]] = {
 
 
 def read(x: Array, /) -> HostArray:
-    """Lay the elements out one by one; of a settled array, copy it."""
+    """Write the elements one by one into new memory, or copy a materialized array."""
     if isinstance(x, np.ndarray):
         return host.read(x)
     coo = x.asformat("coo")
@@ -122,6 +122,6 @@ def read(x: Array, /) -> HostArray:
 
 
 def write(x: Array, /) -> None:
-    """Nobody can."""
+    """Raise: no such array has memory to write."""
     message = f"a {type(x).__name__} has no memory to write"
     raise ValueError(message)
