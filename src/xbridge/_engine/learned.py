@@ -14,8 +14,6 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
@@ -144,7 +142,7 @@ def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Conve
     if not _is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
         return None  # the strides decided, which flags do not show: an axis of one item may have any
     do = _run(_on_host(steps, target))
-    if do(np.ones(2, host.dtype)) is None:
+    if do(_host.ones(host.dtype)) is None:
         return None  # the target would decline each array after it was copied
     return (host.dtype, host.flags.num), do, partial(_by_view, source)
 

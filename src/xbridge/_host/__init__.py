@@ -18,6 +18,7 @@ from xbridge._host.memory import (
     dtype_of_code,
     extremes,
     fill,
+    ones,
     overlap,
 )
 from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
@@ -41,6 +42,7 @@ __all__ = [
     "is_literal",
     "literal",
     "nest",
+    "ones",
     "overlap",
     "promote",
     "sample",

@@ -66,6 +66,11 @@ def dtype_of_code(code: str) -> np.dtype[Any] | None:
         return None
 
 
+def ones(dtype: np.dtype[Any]) -> HostArray:
+    """Return a small array, which fits any dtype of numbers."""
+    return np.ones(2, dtype)
+
+
 def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     """Copy into fresh memory in one pass: dense, in native byte order and the same axis order.
 
