@@ -327,14 +327,6 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
         return None if host.dtype.isnative else torch.from_numpy(_host.copy(host))
 
 
-def plan_state() -> object:
-    return torch.get_default_dtype(), torch.is_inference_mode_enabled()
-
-
-def plan_kind(x: torch.Tensor, /) -> object:
-    return None if _is_traced() else (x.dtype, x.device)
-
-
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
     if torch.is_inference_mode_enabled() or not all(map(_is_dense, hosts)):
         return None
@@ -342,6 +334,14 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return list(map(torch.from_numpy, hosts))
     except (TypeError, ValueError):
         return None
+
+
+def plan_state() -> object:
+    return torch.get_default_dtype(), torch.is_inference_mode_enabled()
+
+
+def plan_kind(x: torch.Tensor, /) -> object:
+    return None if _is_traced() else (x.dtype, x.device)
 
 
 def is_tracing() -> bool:
