@@ -367,21 +367,49 @@ def test_arrays_of_jax_are_converted_as_planned() -> None:
             assert [outcome(call, x) for x in xs] == expected
 
 
-def test_a_compiled_function_does_not_learn_and_follows_what_was_learned() -> None:
-    torch.compiler.reset()
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xbridge.to_backend(x, "torch", dtype="float32", copy=True) * 2,
+        lambda x: xbridge.asarray(x, dtype="float32", copy=True) * 2,
+        lambda x: xbridge.align(x, x + 1, dtype="float32")[1] * 2,
+        lambda x: xbridge.asarray(x, like=x, dtype=torch.float32) * 2,
+    ],
+    ids=["to_backend", "asarray", "align", "like"],
+)
+def test_a_compiled_function_does_not_learn_and_follows_what_was_learned(call: Call) -> None:
     x = torch.arange(3.0).double()
 
-    def single(x: Any) -> Any:
-        return xbridge.to_backend(x, "torch", dtype="float32", copy=True) * 2
+    def compiled() -> Any:
+        torch.compiler.reset()
+        return torch.compile(call, backend="eager", fullgraph=True)(x)
 
-    compiled = torch.compile(single, backend="eager", fullgraph=True)
-    first = compiled(x)
+    first = compiled()
     assert not learned
-    second = single(x)
+    second = call(x)
     assert learned
-    for y in (second, compiled(x), torch.compile(single, backend="eager", fullgraph=True)(x + 1) - 2):
+    for y in (second, call(x), compiled()):
         assert torch.equal(y, first)
         assert y.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
+@pytest.mark.parametrize("name", ["dtype", "copy", "device", "default", "tree dtype", "to numpy copy"])
+def test_a_compiled_function_leaves_its_library_by_what_was_learned(name: str) -> None:
+    call = CALLS[name]
+
+    def used(x: Any) -> Any:
+        return call(x * 2)
+
+    for x in (np.arange(3.0), torch.arange(3.0).double()):
+        expected = [outcome(used, x) for _ in range(2)]
+        torch.compiler.reset()
+        compiled = torch.compile(used, backend="eager")
+        for _ in range(2):
+            y = compiled(x)
+            assert type(y) is expected[0][0]
+            assert xbridge.dtype_of(y) == expected[0][2]
+            assert np.asarray(y).tolist() == [0.0, 2.0, 4.0]
 
 
 def test_a_result_that_was_shared_is_copied_as_soon_as_the_array_is_read_only() -> None:

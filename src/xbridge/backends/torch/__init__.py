@@ -337,7 +337,7 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
 
 
 def plan_state() -> object:
-    return torch.get_default_dtype(), torch.is_inference_mode_enabled()
+    return None if _is_traced() else (torch.get_default_dtype(), torch.is_inference_mode_enabled())
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
