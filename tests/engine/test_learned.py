@@ -464,6 +464,18 @@ def test_a_copy_for_the_strides_of_one_array_is_not_made_for_others(copied: list
     assert copied == [(3, 4), (3, 4)]
 
 
+def test_a_view_behind_the_end_of_its_storage_is_not_read() -> None:
+    whole = torch.ones(8)
+    view = whole[4:]
+    whole.untyped_storage().resize_(24)
+    for _ in range(2):
+        xbridge.to_backend(torch.ones(8)[4:], "torch", copy=True)
+        for options in ({"copy": True}, {"dtype": "float64"}):
+            for target in ("torch", "numpy"):
+                with pytest.raises(xbridge.UnsupportedArrayError, match="freed or shrunk"):
+                    xbridge.to_backend(view, target, **options)
+
+
 # -- observers, registrations and threads -----------------------------------------------------------
 
 
@@ -779,6 +791,7 @@ def test_a_checked_cast_finds_what_the_check_and_the_cast_find(
         (1 + 1j * np.nan_to_num(real, posinf=0, neginf=0), "complex64"),
         (memory.astype(real, "float32"), "float16"),
         (np.arange(3), "int32"),
+        (np.array([2**40]), "int32"),
     ):
         outcomes: list[object] = []
         for cast in (memory.astype_checked, lambda x, word: memory.astype(memory.check_cast(x, word), word)):

@@ -47,8 +47,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[HostArray]:
 
     def told(verb: Callable[..., HostArray]) -> Callable[..., HostArray]:
         def tell(*args: object) -> HostArray:
-            made.append(verb(*args))
-            return made[-1]
+            host = verb(*args)
+            made.extend([host] * (host.size > 2))  # what is learned is tried with an array of two items
+            return host
 
         return tell
 
