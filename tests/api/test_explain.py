@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 from fresh import run
 from hypothesis import event, given, settings
+from toylib import gaps, make_backend
 
 import xbridge
 from xbridge import _host, explain
-from xbridge._core.protocol import OPTIONAL, VERBS
-from xbridge._plan.steps import Op
+from xbridge._core.protocol import OPTIONAL, VERBS, Unsupported
+from xbridge._engine import convert
+from xbridge._engine.source import resolve_source
+from xbridge._plan.reasons import Kind
+from xbridge._plan.steps import Op, Options
+from xbridge.backends._registry import get
 from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xbridge import Plan
     from xbridge.testing.strategies import Conversion
 
@@ -244,8 +251,9 @@ def test_an_exporter_is_explained_by_what_it_shows() -> None:
 
 def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
     exporter = Exporter(np.ones(3), copies=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter") as caught:
         explain(exporter, "numpy")
+    assert caught.value.reason == "its memory cannot be shown without a copy or a computation"
     assert exporter.copied == 0
 
 
@@ -347,6 +355,41 @@ def test_a_plan_prints_as_a_few_aligned_lines() -> None:
     assert str(explain(np.ones(2), "numpy")).endswith("so    the array itself")
 
 
+def test_bytes_are_aligned_at_the_right_and_a_step_without_new_memory_has_none() -> None:
+    pytest.importorskip("torch")
+    assert str(explain(np.ones(20, "float32"), "torch", dtype="float64")).splitlines() == [
+        "from  numpy float32 (20,) on cpu   80 bytes  writable",
+        "1     numpy to_numpy                         a view of its memory",
+        "2     numpy astype float64        160 bytes  float32 becomes float64",
+        "3     torch from_numpy                       an array over that memory",
+        "to    torch float64 (20,) on cpu  160 bytes  writable",
+        "so    new memory, writable",
+    ]
+    assert repr(explain(np.ones(3), "torch")).endswith(": shares memory, writable>")
+
+
+def test_a_plan_of_an_array_without_memory_says_that_it_does_not_know_the_bytes() -> None:
+    torch = pytest.importorskip("torch")
+    assert str(explain(torch.ones(3, device="meta"), "torch", dtype="float64")).splitlines() == [
+        "from  torch float32 (3,) on meta  ? bytes  memory unknown",
+        "1     torch astype float64        ? bytes  float32 becomes float64",
+        "to    torch float64 (3,) on meta  ? bytes  writable",
+        "so    new memory, writable",
+    ]
+
+
+def test_a_plan_says_that_a_result_in_new_memory_is_read_only() -> None:
+    pytest.importorskip("jax")
+    assert repr(explain(np.ones(3, "float32"), "jax")).endswith(": new memory, read-only>")
+
+
+def test_the_bytes_of_an_array_that_stays_as_it_is_are_known_for_any_dtype() -> None:
+    x = np.ones(3, "longdouble")
+    target = explain(x, "numpy").target
+    assert target is not None
+    assert target.nbytes == x.nbytes
+
+
 def test_a_refusal_prints_with_the_error_that_would_be_raised() -> None:
     x = np.arange(3)
     plan = explain(x[::-1], "numpy", copy=False, dtype="float32")
@@ -369,8 +412,12 @@ def test_a_plan_shows_that_autograd_tracks_an_array() -> None:
 
 def test_a_plan_is_a_table_in_a_notebook() -> None:
     html = explain(np.ones(3), "numpy", dtype="float32")._repr_html_()
-    assert html.startswith("<table><tr><td>from</td><td>numpy float64 (3,) on cpu</td><td>24 bytes</td>")
-    assert html.count("<tr>") == 4
+    assert html == (
+        "<table><tr><td>from</td><td>numpy float64 (3,) on cpu</td><td>24 bytes</td><td>writable</td></tr>"
+        "<tr><td>1</td><td>numpy astype float32</td><td>12 bytes</td><td>float64 becomes float32</td></tr>"
+        "<tr><td>to</td><td>numpy float32 (3,) on cpu</td><td>12 bytes</td><td>writable</td></tr>"
+        '<tr><td>so</td><td colspan="3">new memory, writable; values may change</td></tr></table>'
+    )
     refused = explain(np.ones(3), "numpy", device="<here>")._repr_html_()
     assert "&lt;here&gt;" in refused
 
@@ -393,19 +440,171 @@ def test_without_rich_the_lines_are_there_for_it() -> None:
 def test_a_plan_is_plain_words_and_numbers_for_json() -> None:
     import json
 
-    told = json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict()))
-    assert told["steps"] == [
-        {
-            "backend": "numpy",
-            "op": "astype",
-            "args": ["float32"],
-            "nbytes": 12,
-            "reason": "int64 becomes float32",
-        }
-    ]
-    assert (told["target"]["dtype"], told["target"]["shape"]) == ("float32", [3])
-    refused = explain(np.arange(3), "numpy", device="nowhere").to_dict()
-    assert (refused["target"], refused["error"]["type"]) == (None, "DeviceError")
+    end = {"backend": "numpy", "device": "cpu", "shape": [3], "writable": True, "requires_grad": False}
+    source = {**end, "dtype": "int64", "nbytes": 24}
+    step = {"backend": "numpy", "op": "astype", "args": ["float32"], "nbytes": 12}
+    assert json.loads(json.dumps(explain(np.arange(3), "numpy", dtype="float32").to_dict())) == {
+        "source": source,
+        "target": {**end, "dtype": "float32", "nbytes": 12},
+        "backend": "numpy",
+        "steps": [{**step, "reason": "int64 becomes float32"}],
+        "shares_memory": False,
+        "writable": True,
+        "exact": False,
+        "cuts_graph": False,
+        "checks": [],
+        "error": None,
+    }
+    refused = explain(np.arange(3), "numpy", device="nowhere")
+    assert refused.to_dict() == {
+        "source": source,
+        "target": None,
+        "backend": "numpy",
+        "steps": [],
+        "shares_memory": False,
+        "writable": False,
+        "exact": False,
+        "cuts_graph": False,
+        "checks": [],
+        "error": {"type": "DeviceError", "message": str(refused.error)},
+    }
+
+
+# -- why there is new memory, and which step makes it ---------------------------------------------
+
+
+def tracked() -> Any:
+    """A tensor of torch that requires grad."""
+    return pytest.importorskip("torch").ones(3, requires_grad=True)
+
+
+def of_torch(dtype: str) -> Any:
+    """A tensor of torch of a dtype."""
+    torch = pytest.importorskip("torch")
+    return torch.ones(3, dtype=getattr(torch, dtype))
+
+
+def readonly() -> Any:
+    """An array of NumPy's that cannot be written."""
+    x = np.ones(3, "int8")
+    x.flags.writeable = False
+    return x
+
+
+NO_WRITES = "a compiler would make its read-only array writable"
+OUTSIDE = "convert outside of compiled code"
+WHY: dict[str, tuple[Callable[[], Any], str, Options, tuple[str, str, str, str]]] = {
+    "bytes": (
+        lambda: np.ones(3, ">f4"),
+        "numpy",
+        Options(dtype="float32"),
+        (
+            "astype float32",
+            "byte_order",
+            "its bytes are not in the order of float32",
+            "native byte order from the start",
+        ),
+    ),
+    "pending": (
+        lambda: of_torch("complex64").conj(),
+        "numpy",
+        Options(),
+        ("materialize", "pending", "an operation is still pending on it", "compute it once"),
+    ),
+    "compiled, with a graph": (
+        tracked,
+        "numpy",
+        Options(compiled=True),
+        ("copy", "compiled", NO_WRITES, OUTSIDE),
+    ),
+    "compiled, read-only": (
+        readonly,
+        "fours",
+        Options(compiled=True),
+        ("copy", "compiled", NO_WRITES, OUTSIDE),
+    ),
+    "a graph": (
+        tracked,
+        "toylib",
+        Options(),
+        (
+            "copy C",
+            "requires_grad",
+            "it requires grad, and toylib has no read-only arrays",
+            "compute it without gradients, if none are needed",
+        ),
+    ),
+    "no sharing": (
+        lambda: np.ones(3),
+        "toylib",
+        Options(),
+        ("from_numpy", "no_sharing", "it is a toy", "it is a toy"),
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("name", WHY)
+def test_a_step_that_makes_memory_has_a_kind_of_reason_its_words_and_its_advice(name: str) -> None:
+    make, target, options, (action, kind, message, advice) = WHY[name]
+    missing = gaps("readonly", "axis_order", *(["sharing"] if name == "no sharing" else []))
+    xbridge.register_backend("toylib", make_backend(assumes_immutable=False, gaps=missing))
+    xbridge.register_backend("fours", make_backend("fours", assumes_immutable=False, gaps={}), roots=())
+    plan = convert.plan(resolve_source(make()), get(target), options)
+    (step,) = (step for step in plan.steps if step.copy_reason)
+    assert step.action == action
+    assert step.copy_reason == (kind, message, (advice,))
+    assert kind in get_args(Kind)
+
+
+STEPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any], list[str]]] = {
+    "a cast that the host does sooner": (
+        lambda: np.ones(3, "float32"),
+        "torch",
+        {"dtype": "float64"},
+        ["numpy to_numpy", "numpy astype float64", "torch from_numpy"],
+    ),
+    "a cast of read-only memory by the target": (
+        readonly,
+        "torch",
+        {"dtype": "int16"},
+        ["numpy to_numpy", "torch from_numpy", "torch astype int16"],
+    ),
+    "a cast for a target without axis orders": (
+        lambda: np.ones(3, "int8"),
+        "jax",
+        {"dtype": "float16"},
+        ["numpy to_numpy", "numpy astype float16 C", "jax from_numpy"],
+    ),
+    "a check on the host": (
+        lambda: of_torch("int64"),
+        "toylib",
+        {"dtype": "default"},
+        ["torch to_numpy", "numpy check_cast int32", "numpy astype int32", "toylib from_numpy"],
+    ),
+    "a check and a cast of what the target lacks": (
+        lambda: of_torch("float64"),
+        "toylib",
+        {"dtype": "nearest"},
+        ["torch check_cast float32", "torch astype float32", "torch to_numpy", "toylib from_numpy"],
+    ),
+}
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("name", STEPS)
+def test_a_plan_says_which_library_checks_and_casts_and_when(name: str) -> None:
+    pytest.importorskip("torch")
+    make, target, options, expected = STEPS[name]
+    pytest.importorskip(target.replace("toylib", "torch"))
+    poor = Unsupported(xbridge.DTypeError, "it is a toy", "dtype='float32'")
+    toys = make_backend(
+        unsupported_dtype=lambda dtype, device: poor if dtype == "float64" else None,
+        default_dtype=lambda category, device: f"{category}32",
+    )
+    xbridge.register_backend("toylib", toys)
+    plan = explain(make(), target, **options)
+    assert [f"{step.backend} {step.action}" for step in plan.steps] == expected
 
 
 # -- where it is found ---------------------------------------------------------------------------

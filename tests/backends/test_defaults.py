@@ -10,6 +10,7 @@ import pytest
 from toylib import Toy, complete, gaps, make_backend
 
 import xbridge
+from xbridge._core.devices import SHARDED
 from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS, Backend, Unsupported
 from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
@@ -189,6 +190,26 @@ def test_the_namespace_of_an_array_casts_copies_and_stacks() -> None:
     assert calls == ["astype", "asarray", "stack", "reshape"]
 
 
+class Unspaced(Toy):
+    """A toy whose namespace cannot be found."""
+
+    def __array_namespace__(self) -> ModuleType:
+        raise ZeroDivisionError("no namespace today")
+
+
+def test_an_error_of_a_namespace_is_chained() -> None:
+    xbridge.register_backend("spaced", of_four_names("spaced", Unspaced), roots=(ROOT,))
+    x = Unspaced(np.arange(3.0))
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.array_namespace(x)
+    error = caught.value
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.action == "find the namespace of an array of spaced"
+    assert error.reason == "__array_namespace__ failed with ZeroDivisionError('no namespace today')"
+    assert error.hint == "to_numpy(x)"
+    assert xbridge.to_numpy(x).tolist() == [0, 1, 2]
+
+
 # -- devices -------------------------------------------------------------------------------------
 
 
@@ -246,6 +267,40 @@ def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_
         x = Chip(np.arange(3.0), CHIP)
         plan = convert.plan(resolve_source(x), get("others"), Options())
         assert [step.op for step in plan.steps] == expected
+
+
+def test_a_cast_that_no_library_has_on_the_device_is_refused_with_what_the_source_lacks() -> None:
+    def only(name: str, dtype: str) -> ModuleType:
+        def unsupported_dtype(word: str, device: xbridge.Device) -> Unsupported | None:
+            lacks = Unsupported(xbridge.DTypeError, f"{name} has no {word}", "another library")
+            return None if word == dtype else lacks
+
+        verbs: dict[str, Any] = {"to_dlpack": lambda x: x, "from_dlpack": lambda x: x}
+        return chips(name, unsupported_dtype=unsupported_dtype, **verbs)
+
+    xbridge.register_backend("chips", only("chips", "float64"), roots=(ROOT,))
+    xbridge.register_backend("others", only("others", "float32"), roots=())
+    plan = xbridge.explain(Chip(np.arange(3.0), CHIP), "others", dtype="float32")
+    assert isinstance(plan.error, xbridge.DTypeError)
+    assert plan.error.reason == "chips has no float32"
+
+
+def test_a_cast_to_a_dtype_of_as_many_bits_comes_after_the_move() -> None:
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
+    for dtype, expected in (("int64", ["to_device", "astype"]), ("int32", ["astype", "to_device"])):
+        plan = xbridge.explain(Chip(np.arange(3.0)), "chips", device=CHIP, dtype=dtype)
+        assert [step.op for step in plan.steps] == expected
+
+
+def test_an_array_on_several_devices_is_gathered_only_if_a_device_is_named() -> None:
+    xbridge.register_backend("chips", chips(), roots=(ROOT,))
+    x = Chip(np.arange(3.0), SHARDED)
+    error = xbridge.explain(x, "numpy").error
+    assert isinstance(error, xbridge.DeviceError)
+    assert error.action == "convert a chips float64 array of shape (3,) on sharded to numpy"
+    assert error.reason == "it is on several devices, and is gathered only if a device is named"
+    assert error.hint == "to_backend(x, 'numpy', device='cpu')"
+    assert xbridge.to_backend(x, "numpy", device="cpu").tolist() == [0, 1, 2]
 
 
 class Leaf(Toy):

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawmemory import bits, poke, same_bits, write
 from strategies_torch import TORCH_DTYPES, tensors
+from torch.autograd import forward_ad
 
 import xbridge
 from xbridge.backends import torch as torch_backend
@@ -85,16 +86,18 @@ def test_what_is_on_the_device_already_stays_there(sample: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("tracked", [False, True], ids=["plain", "tracked"])
-@pytest.mark.parametrize("pending", ["conj", "neg", "both"])
+@pytest.mark.parametrize("pending", ["conj", "neg", "both", "negative"])
 def test_what_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str, pending: str, tracked: bool) -> None:
     real = np.dtype(dtype).type().real.dtype
     code = np.dtype(f"u{real.itemsize}")
     nans = np.full((2, 2), np.nan, real).view(code) + np.array([[1, 5], [7, 9]], code)
     there = torch.from_numpy(nans.view(dtype).copy()).to(KIND)
-    flips = {"conj": [0, 1], "neg": [1], "both": [1, 0]}[pending]
+    flips = {"conj": [0, 1], "neg": [1], "both": [1, 0], "negative": [1, 1]}[pending]
     want = nans ^ (np.array(flips, code) << (8 * code.itemsize - 1))
     x = there.conj()
-    if pending != "conj":
+    if pending == "negative":
+        x = torch._neg_view(there)
+    elif pending != "conj":
         x = x.imag if pending == "neg" else torch._neg_view(x)
         want = want[:, 1:] if pending == "neg" else want
     x = x.detach().requires_grad_(tracked)
@@ -104,3 +107,29 @@ def test_what_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str, pending: 
     hosts = [xbridge.to_numpy(x), xbridge.asarray(x, device="cpu").detach().numpy()]
     for y in (*hosts, *(each.detach().cpu().numpy() for each in settled)):
         assert y.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_negative_that_is_pending_on_a_device_keeps_the_bits_of_nan(dtype: str) -> None:
+    there = torch.full((4,), float("nan"), dtype=getattr(torch, dtype))
+    code = np.dtype(f"u{there.itemsize}")
+    raw = there.view(getattr(torch, f"int{8 * there.itemsize}")).numpy().view(code)
+    raw += np.arange(4, dtype=code)
+    done = torch_backend.materialize(torch._neg_view(there.to(KIND)))
+
+    assert not done.is_neg()
+    found = done.cpu().view(getattr(torch, f"int{8 * there.itemsize}")).numpy().view(code)
+    assert found.tolist() == (raw ^ code.type(1 << (8 * there.itemsize - 1))).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_tangent_goes_along_with_what_is_pending_on_a_device() -> None:
+    there = torch.tensor([1 + 2j, 3 - 1j]).to(KIND)
+    with forward_ad.dual_level():
+        dual: Any = forward_ad.make_dual
+        x = dual(there, torch.tensor([1j, 2 + 0j]).to(KIND)).conj()
+        value, tangent = forward_ad.unpack_dual(torch_backend.materialize(x))  # type: ignore[no-untyped-call]
+
+    assert value.cpu().tolist() == [1 - 2j, 3 + 1j]
+    assert tangent is not None
+    assert tangent.cpu().resolve_conj().tolist() == [-1j, 2 + 0j]

@@ -30,15 +30,26 @@ def use_small_buffers(
     threaded: str = "",
     instead: str = "",
 ) -> ModuleType:
-    """Use buffers of a few bytes, and, perhaps, an engine with one line of a module exchanged."""
-    ring = changed(_pinned, staging, instead).PinnedPool if staging else _pinned.PinnedPool
-    engine = changed(_transfer, crossing, instead if crossing else "")
-    engine.__dict__.update(PinnedPool=ring, sizes=lambda: SIZES)
+    """Use buffers of a few bytes until the test ends, and, perhaps, copies with one line exchanged.
+
+    What is not changed is the module itself, so that the tests see what is changed in its functions.
+    """
+    engine = changed(_transfer, crossing, instead) if staging or crossing else _transfer
+    threads = changed(_threads, threaded, instead) if threaded else _threads
+    if staging:
+        monkeypatch.setattr(engine, "PinnedPool", changed(_pinned, staging, instead).PinnedPool)
+    use_sizes(monkeypatch, SIZES, engine)
+    monkeypatch.setattr(threads, "_sides", {})
     for verb in ("to_device", "to_device_many", "stream_to_device", "streams_to_device"):
         monkeypatch.setattr(get("torch"), verb, getattr(engine, verb))
-    threads = changed(_threads, threaded, instead if threaded else "")
     monkeypatch.setattr(get("torch"), "threaded", threads.threaded)
     return engine
+
+
+def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: _pinned.Sizes, engine: ModuleType = _transfer) -> None:
+    """Use buffers of these sizes until the test ends, and none that were made before."""
+    monkeypatch.setattr(engine, "sizes", lambda: sizes)
+    monkeypatch.setattr(engine, "_pools", {})
 
 
 def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -56,12 +67,10 @@ def watch_packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def changed(module: ModuleType, right: str, wrong: str) -> ModuleType:
-    """A copy of a module with one piece of its text exchanged."""
+    """A copy of a module, with one piece of its text exchanged if one is named."""
     source = inspect.getsource(module)
     assert not right or source.count(right) == 1, f"{right!r} stands there {source.count(right)} times"
-    if right:
-        source = source.replace(right, wrong)
     copy = ModuleType(module.__name__)
-    place = f"<{module.__name__}, changed>" if right else str(module.__file__)  # for who counts lines
-    exec(compile(source, place, "exec"), copy.__dict__)
+    source = source.replace(right, wrong) if right else source
+    exec(compile(source, f"<{module.__name__}, changed>", "exec"), copy.__dict__)
     return copy

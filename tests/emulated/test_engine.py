@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
+from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
@@ -163,6 +164,36 @@ def test_a_subclass_and_what_a_transform_or_a_mode_watches_go_the_plain_way(engi
 
 
 @pytest.mark.usefixtures("no_staging")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("together", [False, True])
+def test_a_tangent_goes_along_with_a_large_tensor(together: bool) -> None:
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.ones(50), torch.full((50,), 2.0))  # type: ignore[no-untyped-call]
+        if together:
+            there, _ = _transfer.to_device_many([x, x], xbridge.Device(DEVICE))
+        else:
+            there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        value, tangent = forward_ad.unpack_dual(there)  # type: ignore[no-untyped-call]
+
+    assert value.cpu().tolist() == [1.0] * 50
+    assert tangent.cpu().tolist() == [2.0] * 50
+
+
+@pytest.mark.parametrize("default", ["meta", KIND])
+@pytest.mark.parametrize("n", [3, 50])
+def test_a_default_device_has_no_part_in_a_transfer(default: str, n: int) -> None:
+    xs = [torch.arange(n) + i for i in range(3)] + [torch.ones(2, n, 3).transpose(0, 2)]
+    with torch.device(default):
+        there = _transfer.to_device_many(xs, xbridge.Device(DEVICE))
+        back = _transfer.to_device_many(there, xbridge.Device("cpu"))
+        alone = [_transfer.to_device(_transfer.to_device(x, DEVICE), "cpu") for x in xs]  # type: ignore[arg-type]
+
+    for x, *others in zip(xs, there, back, alone, strict=True):
+        assert [y.device for y in others] == [torch.device(DEVICE), *[torch.device("cpu")] * 2]
+        assert all(bits(y) == bits(x) and y.stride() == x.stride() for y in others)
+
+
+@pytest.mark.usefixtures("no_staging")
 def test_zeros_that_have_no_memory_go_the_plain_way(engine: ModuleType) -> None:
     zeros = torch._efficientzerotensor((50,))  # what autograd makes of no gradient
 
@@ -247,10 +278,77 @@ def test_a_memmap_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(shares and size <= CHUNK for shares, size in seen)
 
 
-def test_a_memmap_is_cast_piece_by_piece(
-    engine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(128, [32] * 4), (2048, [256] * 8), (16, [8, 8]), (100, [25] * 4)],
+    ids=["two for each buffer", "none larger than a buffer", "none too small", "of any size"],
+)
+def test_a_large_tensor_is_divided_among_the_buffers_each_way(
+    nbytes: int, sizes: list[int], inference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
+    monkeypatch.setattr(_pinned, "SMALLEST", 8)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=256, buffers=2, least=1))
+    pieces: dict[str, list[int]] = {"stream_to_device": [], "fetch": []}
+
+    def watched(way: str) -> Callable[..., None]:
+        move = getattr(_pinned.PinnedBuffer, way)
+
+        def watching(buffer: object, host: object, there: torch.Tensor, **options: Any) -> None:
+            pieces[way].append(there.numel())
+            move(buffer, host, there, **options)
+
+        return watching
+
+    for way in pieces:
+        monkeypatch.setattr(_pinned.PinnedBuffer, way, watched(way))
+    with torch.inference_mode(inference):
+        here = torch.arange(nbytes, dtype=torch.uint8)
+        back = _transfer.to_device(_transfer.to_device(here, xbridge.Device(DEVICE)), xbridge.Device("cpu"))
+
+    assert pieces == {"stream_to_device": sizes, "fetch": sizes}
+    assert bits(back) == bits(here)
+
+
+def test_an_array_of_the_least_size_and_no_smaller_one_uses_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=1, least=48))
+    used: list[int] = []
+    use = _pinned.PinnedPool._share_out
+
+    def watched(pool: _pinned.PinnedPool, copy: Any, host: np.ndarray, there: torch.Tensor) -> None:
+        used.append(there.numel())
+        use(pool, copy, host, there)
+
+    monkeypatch.setattr(_pinned.PinnedPool, "_share_out", watched)
+    for n in (5, 6, 7):
+        x = torch.arange(n)
+        there = _transfer.to_device(x, xbridge.Device(DEVICE))
+        assert _transfer.streams_to_device(x.nbytes, xbridge.Device(DEVICE)) is (n > 5)
+        assert bits(_transfer.to_device(there, xbridge.Device("cpu"))) == bits(x)
+
+    assert used == [48, 48, 56, 56]
+
+
+def test_a_child_process_makes_its_own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    empty = torch.empty
+    process = 1
+
+    def watched(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            made.append(process)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", watched)
+    monkeypatch.setattr(_transfer, "getpid", lambda: process)
+    for process in (1, 2, 1, 2):  # noqa: B007 -- the functions above read it
+        xbridge.to_backend(np.ones(100), "torch", device=KIND)
+
+    assert made == [1, 1, 2, 2]
+
+
+def test_a_memmap_is_cast_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 14, buffers=2, least=1))
     np.arange(1e5).tofile(tmp_path / "numbers")
     mapped = np.memmap(tmp_path / "numbers", dtype=np.float64, mode="r")
     xbridge.to_backend(mapped, "torch", device=KIND, dtype="float32")  # its buffers are made
@@ -307,10 +405,8 @@ def test_a_device_that_fails_gives_the_buffers_back(monkeypatch: pytest.MonkeyPa
     assert xbridge.to_backend(np.ones(100), "torch", device=KIND).sum().item() == 100
 
 
-def test_with_too_few_threads_the_caller_does_it_all_again(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
+def test_with_too_few_threads_the_caller_does_it_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=CHUNK, buffers=3, least=1))
     started: list[threading.Thread] = []
     refused, failed = threading.Event(), threading.Event()
     start, stream_to_device = threading.Thread.start, _pinned.PinnedBuffer.stream_to_device
@@ -351,9 +447,9 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
 
 @at_every_pace
 def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocated(
-    engine: ModuleType,
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1024, buffers=2, least=1 << 20))
     xs = [numbered(dtype, 2, 3).t() for dtype in DTYPES] + [torch.ones(1), torch.ones(3, 3)[:, ::2]]
 
     there = engine.to_device_many(xs, xbridge.Device(DEVICE))
@@ -372,7 +468,7 @@ def test_small_tensors_cross_in_one_piece_each_where_it_could_have_been_allocate
 def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     if KIND == "cuda":
         pytest.skip("the pretend device counts its copies")
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
     xs = [torch.full((3,), i, dtype=dtype) for i in range(4) for dtype in (torch.float32, torch.int64)]
     copies = []
     copy = api.Stream.copy
@@ -390,8 +486,10 @@ def test_a_pack_is_moved_in_one_copy_each_way(engine: ModuleType, monkeypatch: p
     assert [x.tolist() for x in back] == [x.tolist() for x in xs]
 
 
-def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(engine: ModuleType) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
+def test_on_the_host_no_tensor_of_a_pack_reaches_into_another(
+    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=4096, buffers=1, least=1 << 20))
 
     back = engine.to_device_many(
         [torch.ones(3, device=KIND), torch.ones(3, device=KIND)], xbridge.Device("cpu")
@@ -412,9 +510,9 @@ def test_a_tensor_larger_than_a_buffer_is_moved_alone(engine: ModuleType) -> Non
 
 
 def test_the_core_moves_small_arrays_together_and_large_ones_alone(
-    engine: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine.__dict__.update(sizes=lambda: _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=1 << 16, buffers=2, least=1 << 18))
     seen = []
     to_device_many = backend.to_device_many
 
@@ -536,6 +634,7 @@ def test_at_zero_nothing_is_staged(
     setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = setting("0")
+    use_sizes(monkeypatch, off)
     monkeypatch.setattr(_transfer, "PinnedPool", None)
 
     assert off.least > 1 << 60
@@ -552,19 +651,60 @@ def test_a_setting_may_stand_among_spaces_and_nothing_is_the_default(
 
 @pytest.mark.parametrize("mebibytes", [1 << 40, 1 << 60])
 def test_memory_that_cannot_be_pinned_is_an_error_that_names_the_setting(
-    mebibytes: int, setting: Callable[[str], _pinned.Sizes], engine: ModuleType
+    mebibytes: int, setting: Callable[[str], _pinned.Sizes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enormous = setting(str(mebibytes))._replace(least=1)
-    engine.__dict__["sizes"] = lambda: enormous
+    use_sizes(monkeypatch, enormous)
 
     with pytest.raises(xbridge.DeviceError, match="XBRIDGE_PINNED_MIB=0"):
         xbridge.to_backend(np.ones(100), "torch", device=KIND)
 
 
+def test_the_error_of_buffers_that_cannot_be_pinned_names_them_and_the_reason_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.empty
+
+    def failing(*args: Any, **options: Any) -> torch.Tensor:
+        if options.get("pin_memory"):
+            message = "no memory is left\nto pin\nat all"
+            raise RuntimeError(message)
+        return empty(*args, **options)
+
+    monkeypatch.setattr(torch, "empty", failing)
+    use_sizes(monkeypatch, _pinned.Sizes(chunk=3 << 20, buffers=5, least=1))
+    with pytest.raises(xbridge.DeviceError) as failure:
+        _transfer.to_device(torch.ones(3), xbridge.Device(DEVICE))
+
+    assert str(failure.value) == (
+        f"cannot pin 5 buffers of 3 MiB for {DEVICE}: no memory is left; "
+        "try a smaller XBRIDGE_PINNED_MIB, or XBRIDGE_PINNED_MIB=0"
+    )
+
+
+@pytest.mark.parametrize(("processors", "buffers"), [(None, 1), (1, 1), (6, 6), (8, 8), (100, 8)])
+def test_every_processor_has_a_buffer_up_to_eight(
+    processors: int | None,
+    buffers: int,
+    setting: Callable[[str], _pinned.Sizes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    found = setting("64")
+
+    assert found.buffers == buffers
+    assert 32 << 20 < found.chunk * buffers <= 64 << 20
+
+
 @pytest.mark.parametrize("said", ["much", "-1", "1.5"])
 def test_a_setting_that_is_not_a_number_is_refused(said: str, setting: Callable[[str], object]) -> None:
-    with pytest.raises(xbridge.OptionError, match="XBRIDGE_PINNED_MIB=64"):
+    with pytest.raises(xbridge.OptionError) as failure:
         setting(said)
+
+    assert str(failure.value) == (
+        f"cannot read XBRIDGE_PINNED_MIB={said!r}: it is a whole number of MiB for each device; "
+        "try XBRIDGE_PINNED_MIB=64"
+    )
 
 
 def test_what_arrives_belongs_to_no_stream_but_the_current_one() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, RUSHED, api, paced
 
 import xbridge
@@ -54,7 +54,12 @@ def check_what_is_fetched(engine: ModuleType) -> None:
 
 def check_packs(engine: ModuleType) -> None:
     """Small tensors arrive as large ones do, there and back, and so does what comes after them."""
-    engine.__dict__["sizes"] = lambda: _pinned.Sizes(chunk=1024, buffers=1, least=1 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        use_sizes(patch, _pinned.Sizes(chunk=1024, buffers=1, least=1 << 20), engine)
+        packs_arrive(engine)
+
+
+def packs_arrive(engine: ModuleType) -> None:
     for start in (5, 6):
         xs = [torch.from_numpy(numbers(start + i)[: 20 + i % 2]) for i in range(6)]
         there = engine.to_device_many(xs, xbridge.Device(DEVICE))

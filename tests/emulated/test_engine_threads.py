@@ -15,7 +15,7 @@ from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
 from xbridge.backends._registry import get
-from xbridge.backends.torch import _pinned
+from xbridge.backends.torch import _pinned, _threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,8 +185,21 @@ def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pyte
         lambda: xbridge.transfer(np.ones(2), "torch", device=KIND).result(),
         lambda: next(xbridge.prefetch([np.ones(2)], "torch", device=KIND)),
     ):
-        with pytest.raises(xbridge.DeviceError, match="a graph is being captured"):
+        with pytest.raises(xbridge.DeviceError) as failure:
             call()  # type: ignore[no-untyped-call] # of several kinds
+        assert str(failure.value) == (
+            f"cannot convert arrays to or from {DEVICE} in another thread: a graph is being captured, "
+            "and follows this one alone; try xbridge.tree.to_backend"
+        )
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta", "mps", "xpu", KIND])
+def test_only_a_kind_of_device_with_streams_is_asked_for_them(kind: str) -> None:
+    api = _threads.streams_of(torch.device(kind))
+
+    assert hasattr(api, "Stream") is (api is not None)
+    assert api is None or kind not in ("cpu", "meta")
+    assert api is not None or kind != KIND
 
 
 def test_while_a_graph_is_captured_arrays_are_moved_without_pinned_buffers(

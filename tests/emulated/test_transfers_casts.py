@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from emulated.engine import CHUNK, use_small_buffers
+from emulated.engine import CHUNK, use_sizes, use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -318,8 +318,8 @@ def test_an_array_is_cast_on_its_way_from_as_many_bytes_on_as_go_through_buffers
 ) -> None:
     monkeypatch.setenv(_pinned.SETTING, str(setting))
     monkeypatch.setattr(_pinned, "LEAST", 4096)
-    engine = use_small_buffers(monkeypatch)
-    engine.__dict__.update(sizes=_pinned.sizes.__wrapped__)
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, _pinned.sizes.__wrapped__())
     numbers = np.arange(1024.0)[::-1]
 
     for array, through in ((numbers, setting > 0), (numbers[1:], False)):
@@ -357,7 +357,8 @@ def test_a_device_that_fails_while_an_array_is_cast_is_an_error_of_ours(
 def test_a_policy_is_the_same_whatever_the_size(
     options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_small_buffers(monkeypatch).__dict__.update(sizes=lambda: _pinned.Sizes(CHUNK, 2, least=1 << 10))
+    use_small_buffers(monkeypatch)
+    use_sizes(monkeypatch, _pinned.Sizes(CHUNK, 2, least=1 << 10))
     foreign = np.arange(size + 0.0).astype(">f8")
     word = "casts" if options else "copies"
 

@@ -16,6 +16,7 @@ from exporters import array_only
 from toylib import Toy, make_backend
 
 import xbridge
+from xbridge._engine import execute
 
 One = enum.IntEnum("One", {"ONE": 1})
 F4, F8, U1 = np.ones(2, "f4"), np.ones(2), np.ones(2, "u1")
@@ -196,6 +197,7 @@ PROMOTED: list[tuple[list[object], str, object]] = [
     ([F8[::-1], np.broadcast_to(2.0, (2,))], "f8", [[1, 1], [2, 2]]),
     ([np.ones((2, 2)), [[1, 2], [3, 4.5]]], "f8", [[[1, 1], [1, 1]], [[1, 2], [3, 4.5]]]),
     ([np.empty(0), []], "f8", [[], []]),
+    ([[F4, F8], np.ones((2, 2))], "f8", [[[1, 1], [1, 1]], [[1, 1], [1, 1]]]),
     ([array.array("d", [1, 2]), array_only(F8)], "f8", [[1, 2], [1, 1]]),
 ]
 
@@ -227,6 +229,117 @@ def test_arrays_are_promoted_as_numpy_promotes_and_numbers_bend(
 def test_a_promotion_that_would_lose_a_value_is_refused(x: list[object]) -> None:
     with pytest.raises(xbridge.ValueLossError, match="; try "):
         xbridge.asarray(x)
+
+
+def test_a_number_takes_the_dtype_of_arrays_that_numpy_knows_through_another_library() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    made = xbridge.asarray([np.ones(2, bfloat16), [0.5, 2]])
+    assert made.dtype == bfloat16
+    assert made.astype("f4").tolist() == [[1, 1], [0.5, 2]]
+
+
+class NoLength(list[Any]):
+    """A list whose length cannot be read."""
+
+    def __len__(self) -> int:
+        raise UnreadableError
+
+
+class NoItems(list[Any]):
+    """A list whose items cannot be read."""
+
+    def __iter__(self) -> Any:
+        raise UnreadableError
+
+
+class UnreadableError(Exception):
+    """Of a library that derives from nothing more special."""
+
+
+@pytest.mark.parametrize("x", [NoItems([1.0]), [F8, NoItems([1.0])], NoLength([F8])], ids=range(3))
+def test_what_a_list_raises_is_chained(x: object) -> None:
+    with pytest.raises(U) as caught:
+        xbridge.asarray(x)
+    message = "cannot make an array of this list: a part of it failed with UnreadableError()"
+    assert str(caught.value) == f"{message}; try a list of numbers or arrays"
+    assert isinstance(caught.value.__cause__, UnreadableError)
+
+
+def test_a_list_that_numpy_cannot_convert_is_refused() -> None:
+    with pytest.raises(
+        U, match=r"a part of it failed with ValueError\(.*\); try a list of numbers or arrays$"
+    ):
+        xbridge.asarray(NoLength([1.0]))
+    with pytest.raises(
+        O, match=r": setting an array element with a sequence.* inhomogeneous .*; try rows of one"
+    ):
+        xbridge.asarray([[1], [1, 2]])
+
+
+def test_a_float_is_cast_to_a_named_dtype_of_integers_whatever_it_is() -> None:
+    for number in (math.nan, math.inf, 1e300):
+        assert xbridge.asarray([number], dtype="int8").dtype == np.int8
+
+
+class Notes:
+    """An observer that keeps the plans."""
+
+    def __init__(self) -> None:
+        self.plans: list[Any] = []
+        self.seconds: list[float] = []
+
+    def forbid(self, plan: object) -> None:
+        pass
+
+    def before(self, plan: object, caller: object) -> None:
+        self.plans.append(plan)
+
+    def after(self, plan: object, caller: object, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+    def waited(self, *_: object) -> None:
+        pass
+
+
+def test_an_observer_sees_the_array_that_a_stack_is() -> None:
+    notes = Notes()
+    execute.add_observer(notes)
+    try:
+        xbridge.asarray([[U1, [1, 2]], [F4, U1]])
+    finally:
+        execute.remove_observer(notes)
+    stack = next(plan for plan in notes.plans if plan.steps and plan.steps[0].op == "stack")
+    info = stack.conversion.info
+    assert (info.dtype, info.device, info.shape) == ("float32", "cpu", (2, 2, 2))
+    why = stack.steps[0].copy_reason
+    assert (why.kind, why.message) == ("stack", "the arrays of a list are in separate memory")
+    assert why.advice
+
+
+def test_arrays_that_are_converted_together_share_the_time_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes = Notes()
+    monkeypatch.setattr(execute, "perf_counter", iter([100.0, 134.0, 200.0, 200.0]).__next__)
+    execute.add_observer(notes)
+    try:
+        xbridge.tree.to_backend([np.ones(1), np.ones(3)], "numpy", copy=True)
+    finally:
+        execute.remove_observer(notes)
+    assert notes.seconds == [9.0, 25.0]
+
+
+def test_the_observer_that_is_removed_is_the_one_that_was_named() -> None:
+    one, other = Notes(), Notes()
+    before = execute.observers()
+    for observer in (one, other, one):
+        execute.add_observer(observer)
+    execute.remove_observer(one)
+    assert execute.observers() == (*before, one, other)
+    execute.remove_observer(one)
+    assert execute.observers() == (*before, other)
+    execute.remove_observer(other)
+    assert execute.observers() == before
 
 
 def test_the_dtype_that_is_suggested_for_an_integer_that_does_not_fit_is_taken() -> None:

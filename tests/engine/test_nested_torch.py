@@ -99,6 +99,19 @@ def flat(x: Any) -> list[Any]:
     return [leaf for item in x for leaf in flat(item)] if isinstance(x, list | tuple) else [x]
 
 
+def test_a_list_of_empty_tensors_is_shared_whatever_axis_is_empty() -> None:
+    for empty in (torch.empty(0), torch.empty(0, 3), torch.empty(3, 0)):
+        for backend in ("torch", "numpy"):
+            made = xbridge.asarray([empty, empty], backend=backend, copy=False)
+            assert made.shape == (2, *empty.shape)
+
+
+def test_tensors_beside_those_of_meta_are_stacked_there() -> None:
+    for other in (X.to("meta"), X.double().to("meta")):
+        made = xbridge.asarray([X, other], device="meta")
+        assert (made.device.type, made.shape) == ("meta", (2, 3))
+
+
 def test_history_ends_only_where_that_was_asked() -> None:
     assert not xbridge.asarray([leaf(), X], grad="detach").requires_grad
     assert not xbridge.asarray([leaf(), A], requires_grad=False).requires_grad

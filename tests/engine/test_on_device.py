@@ -266,6 +266,21 @@ def test_a_list_is_stacked_where_its_arrays_are(cupy: ModuleType) -> None:
     assert xbridge.to_list(stacked) == [[1.0, 2.0], [1.0, 2.0]]
 
 
+def test_a_scalar_in_a_list_goes_to_the_device_of_the_arrays(cupy: ModuleType) -> None:
+    there = xbridge.to_backend(np.float64(2.0).reshape(()), "cupy", device="cuda:1")
+    stacked = xbridge.asarray([np.float64(1.0), there])
+    assert xbridge.device_of(stacked) == "cuda:1"
+    assert xbridge.to_list(stacked) == [1.0, 2.0]
+
+
+def test_arrays_of_two_devices_are_stacked_on_the_one_that_is_named(cupy: ModuleType) -> None:
+    xs = [xbridge.to_backend(np.ones(2), "cupy", device=device) for device in ("cuda:0", "cuda:1")]
+    for device in ("cuda:0", "cuda:1"):
+        stacked = xbridge.asarray(xs, device=device)
+        assert xbridge.device_of(stacked) == device
+        assert xbridge.to_list(stacked) == [[1.0, 1.0], [1.0, 1.0]]
+
+
 def test_what_a_library_raises_while_it_hands_over_is_chained(cupy: ModuleType) -> None:
     def fail(*_: object) -> None:
         message = "no peer access"
@@ -317,24 +332,43 @@ def test_torch_shares_exported_memory_on_its_device_after_its_stream_is_done(
         def data_ptr(self) -> int:
             return 4096 if self.device == "cuda:1" else 8192
 
+    tried: list[tuple[object, str]] = []
+
+    def as_tensor(shown: object, device: str) -> There:
+        tried.append((shown, device))
+        return There(device)
+
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "ExternalStream", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: calls.append(("all of it", device)))
-    monkeypatch.setattr(torch, "as_tensor", lambda shown, device: There(device))
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
     take: Any = get("torch").from_dlpack
     for stream in (7, None, 1, 2):
-        taken = take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream}))
+        shown = Exporter(__cuda_array_interface__={"data": (4096, False), "stream": stream})
+        taken = take(shown)
         assert taken.device == "cuda:1"
+        assert tried == [(shown, "cuda:0"), (shown, "cuda:1")]
+        tried.clear()
     assert calls == [("stream", 7, "cuda:1"), "synchronize", *[("all of it", "cuda:1")] * 2]
-    with pytest.raises(xbridge.DeviceError, match="that is on no CUDA device"):
+    with pytest.raises(xbridge.DeviceError) as failure:
         take(Exporter(__cuda_array_interface__={"data": (512, False), "stream": None}))
+    assert str(failure.value) == (
+        "cannot share memory that is on no CUDA device: torch copied it; try x.copy()"
+    )
+    assert [device for _, device in tried] == ["cuda:0", "cuda:1"]
+    tried.clear()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    take(Exporter(__cuda_array_interface__={"data": (4096, False), "stream": None}))
+    assert [device for _, device in tried] == ["cuda:1"]
 
 
 def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
+    from xbridge.backends.torch import _devices
+
     current: list[object] = [0]
 
     @contextmanager
@@ -350,6 +384,10 @@ def test_torch_imports_and_exports_with_the_device_of_the_memory_current(
     for kind in (2, 10, 13, 1):
         backend.from_dlpack(Exporter(__dlpack__=None, __dlpack_device__=lambda kind=kind: (kind, 3)))
     assert seen == [3, 3, 3, 0]
+    for place, number in (("cuda:2", 2), ("cpu", 0), ("meta", 0)):
+        with _devices.current(torch.device(place)):
+            assert current[-1] == number
+        assert current == [0]
     t = torch.ones(2)
     shown = backend.to_dlpack(t)
     assert shown.__dlpack_device__() == (1, 0)

@@ -16,6 +16,26 @@ class Metres(np.ndarray[Any, np.dtype[Any]]):
     """An array with units, as a library of units has."""
 
 
+class Incomparable(type):
+    """Of classes that fail if they are compared or hashed."""
+
+    def __repr__(cls) -> str:
+        return "Broken"
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __hash__(cls) -> int:
+        raise RuntimeError("no hash")
+
+
+class Broken(metaclass=Incomparable):
+    """Neither a dtype nor a device."""
+
+    def __repr__(self) -> str:
+        return "Broken()"
+
+
 A = np.arange(3.0)
 CYCLE: list[object] = []
 CYCLE.append(CYCLE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,10 @@ def without_the_place(error: BaseException) -> BaseException | None:
 def test_whatever_an_exporter_raises_is_chained(word: str) -> None:
     for error in (TheirError("no"), Exception("no"), StopIteration(), RecursionError(), UnicodeError("no")):
         for verb in VERBS:
-            with pytest.raises(xbridge.UnsupportedArrayError, match=r"failed with .*; try ") as caught:
+            with pytest.raises(
+                xbridge.UnsupportedArrayError,
+                match=r"cannot read a Exporter.*: (the|its) export failed with .*; try ",
+            ) as caught:
                 verb(raising(word, error))
             alone = without_the_place(caught.value)
             assert alone is not None
@@ -198,6 +202,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
         {"shape": ()},
         {"shape": (6, 1)},
         {"__len__": lambda: 5},
+        {"__len__": lambda: 0},
         {"dtype": np.dtype("f4")},
         {"dtype": np.float32},
         {"dtype": "int64"},
@@ -259,6 +264,7 @@ SCHEMAS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "a list of dtypes beside the names": lambda a, b: {"dtypes": [a, b], "columns": ["a", "b"]},
     "a schema": lambda a, b: {"schema": Wrapper(names=["a", "b"], types=[a, b])},
     "the fields of a struct": lambda a, b: {"dtype": Wrapper(fields=[Field("a", a), Field("b", b)])},
+    "fields with a type": lambda a, b: {"dtype": Wrapper(fields=[Wrapper(type=a), Wrapper(type=b)])},
 }
 
 
@@ -295,7 +301,8 @@ def test_a_table_is_read_if_the_export_has_every_value_of_every_column(
     if not lost:
         assert xbridge.to_numpy(x).tolist() == rows.tolist()
         return
-    with pytest.raises(xbridge.DTypeError, match=f" {lost}, and it exports {exported}; try "):
+    label = "values are" if "field" in schema else "column '[ab]' is"
+    with pytest.raises(xbridge.DTypeError, match=f"its {label} {lost}, and it exports {exported}; try "):
         xbridge.to_numpy(x)
 
 
@@ -315,6 +322,71 @@ def test_the_values_in_a_wrapper_keep_their_dtype(dtype: Wrapper) -> None:
         xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, dtype=dtype))
     integers = np.arange(3)
     assert xbridge.to_list(Exporter(__array__=lambda copy=None: integers, dtype=dtype)) == [0, 1, 2]
+
+
+def test_a_type_of_python_is_the_dtype_that_numpy_makes_of_it() -> None:
+    narrow = A.astype("f4")
+    with pytest.raises(xbridge.DTypeError, match="its values are float64, and it exports float32; try "):
+        xbridge.to_numpy(Exporter(__array__=lambda copy=None: narrow, dtype=float))
+    assert xbridge.to_list(Exporter(__array__=lambda copy=None: narrow, dtype="float")) == A.tolist()
+
+
+def test_the_hint_is_a_cast_that_the_class_has() -> None:
+    own = "casting it, in its own library first"
+    words: list[tuple[dict[str, Any], str]] = [
+        ({"astype": len, "null_count": 1}, "x.astype('float64')"),
+        ({"cast": len, "null_count": 1}, "x.cast(float)"),
+        ({"null_count": 1}, f"filling what is missing, or {own}"),
+        ({"arr": 1, "dtype": Wrapper(inner="int64")}, "x.cast(type(x.dtype)(float, x.dtype.shape))"),
+        ({"arr": 1, "cast": len, "dtype": "int64"}, "x.cast(float)"),
+    ]
+    for given, hint in words:
+        with pytest.raises(xbridge.DTypeError, match="cannot read a Exporter: ") as caught:
+            xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, **given))
+        assert caught.value.hint == hint
+
+
+def test_what_counts_missing_values_by_a_method_is_not_asked() -> None:
+    x = Exporter(__array__=lambda copy=None: A, null_count=lambda: 6)
+    assert xbridge.to_list(x) == A.tolist()
+
+
+def test_half_of_dlpack_is_not_a_protocol() -> None:
+    for word, method in DLPACK.items():
+        with pytest.raises(xbridge.UnsupportedArrayError, match="it exports no memory; try "):
+            xbridge.to_numpy(Exporter(**{word: method}))
+
+
+def test_a_second_protocol_must_promise_to_share_as_the_first() -> None:
+    def refuse(**_: object) -> None:
+        raise BufferError
+
+    x = Exporter(**{**DLPACK, "__dlpack__": refuse}, __array__=lambda: A)
+    reason = r"__array__\(copy=False\) failed with TypeError\(.*\)"
+    with pytest.raises(
+        xbridge.CopyError, match=rf"cannot share the memory of a Exporter: {reason}; try copy=None$"
+    ):
+        xbridge.to_numpy(x, copy=False)
+    with pytest.raises(
+        xbridge.CopyError, match=r"^cannot share the memory of a float64: it hands out a copy; try copy=None$"
+    ):
+        xbridge.to_backend(np.float64(1), "numpy", copy=False)
+
+
+def test_memory_may_be_anywhere_that_an_address_reaches() -> None:
+    byte = np.zeros(1, np.uint8)
+    for address in (1, sys.maxsize - 1):  # nothing reads it
+        assert xbridge.to_numpy(capsule(byte, data=address)).ctypes.data == address
+    for words in ({"data": sys.maxsize}, {"data": 1, "shape": (2,), "strides": (-1,)}):
+        with pytest.raises(
+            xbridge.UnsupportedArrayError, match="cannot read a Exporter: its memory would be"
+        ):
+            xbridge.to_numpy(capsule(byte, **words))
+
+
+def test_memory_that_its_exporter_calls_a_copy_is_not_shared() -> None:
+    assert not xbridge.shares_memory(capsule(A, flags=2), A)
+    assert xbridge.shares_memory(capsule(A), A)
 
 
 def test_what_is_counted_as_missing_is_marked_in_the_export() -> None:
@@ -356,7 +428,9 @@ GROWING = (np.ones(n) for n in itertools.count(1))
     ids=["__array__", "DLPack", "the array interface", "growing"],
 )
 def test_an_exporter_of_other_memory_each_time_shares_none(x: object) -> None:
-    with pytest.raises(xbridge.CopyError, match="it hands out a copy; try copy=None"):
+    with pytest.raises(
+        xbridge.CopyError, match=f"of a {type(x).__name__}: it hands out a copy; try copy=None"
+    ):
         xbridge.to_numpy(x, copy=False)
     assert not xbridge.shares_memory(x, x)
 
@@ -412,10 +486,24 @@ attempt(shape=(1,))
 
 def test_the_refusal_says_what_reaches_too_far() -> None:
     words = {"version": 3, "typestr": "<f8", "shape": (2,)}
-    with pytest.raises(xbridge.UnsupportedArrayError, match="reach out of its buffer of 8 bytes; try "):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError,
+        match="a Exporter: its shape and strides reach out of its buffer of 8 bytes; try ",
+    ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(8)}))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="would be outside of this machine's; try "):
+    with pytest.raises(
+        xbridge.UnsupportedArrayError, match="a Exporter: its memory would be outside of this machine's; try "
+    ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": (-8, False)}))
+
+
+def test_the_exporter_of_an_interface_lives_as_long_as_the_result() -> None:
+    x = interface_only(np.arange(3.0))
+    host, alive = xbridge.to_numpy(x), weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert host.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_the_buffer_that_an_interface_names_is_the_memory() -> None:
@@ -588,7 +676,10 @@ def test_the_cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pyt
     for words in ({}, {"__array__": lambda: A}):
         x = Exporter(__cuda_array_interface__=interface, **words)
         for verb in VERBS:
-            with pytest.raises(xbridge.DeviceError, match="on a CUDA device; try moving it to the cpu first"):
+            with pytest.raises(
+                xbridge.DeviceError,
+                match="a Exporter: its memory is on a CUDA device; try moving it to the cpu first",
+            ):
                 verb(x)
     assert xbridge.to_list(Exporter(__cuda_array_interface__=interface, **DLPACK)) == A.tolist()
 

@@ -42,6 +42,33 @@ def test_a_cast_by_several_threads_is_numpys_own(monkeypatch: pytest.MonkeyPatch
     assert _host.astype(array[1:], "int8").tolist() == [1, -2]
 
 
+@pytest.mark.parametrize("large", [0, memory.LARGE])
+def test_a_copy_is_in_the_order_that_was_asked_for(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE", large)
+    for side in (3, 200):  # less than is aligned, and more
+        array = np.asfortranarray(np.arange(float(side * side)).reshape(side, side))
+        kept, turned = _host.copy(array), _host.copy(array, "C")
+        assert kept.flags.f_contiguous
+        assert turned.flags.c_contiguous
+        assert np.array_equal(kept, array)
+        assert np.array_equal(turned, array)
+
+
+@pytest.mark.parametrize("large", [0, memory.LARGE])
+def test_a_copy_of_a_subclass_is_a_plain_array(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE", large)
+    array = np.ones((2, 2)).view(np.recarray)
+    assert type(array) is not np.ndarray
+    assert type(_host.copy(array)) is np.ndarray
+    assert type(_host.astype(array, "float32")) is np.ndarray
+
+
+def test_a_copy_of_the_least_size_that_is_aligned_is_aligned() -> None:
+    array = np.zeros(memory.ALIGNED, np.uint8)
+    copies = [_host.copy(array, "C") for _ in range(8)]
+    assert [one.ctypes.data % memory.ALIGNMENT for one in copies] == [0] * 8
+
+
 # -- shares_memory -------------------------------------------------------------------------------
 
 

@@ -260,12 +260,11 @@ def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
 
 def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
     """Return the array for the stacker if that needs no plan; None in doubt, or if there is an observer."""
-    direct = fast_converters.get(stacker.name, {}).get(type(source.array))
+    direct = fast_converters[stacker.name].get(type(source.array))
     if direct is None:
         return None
     if source.backend is stacker and not stacker.host_only:
-        stays = info.device == options.device and not (info.requires_grad and options.grad == "detach")
-        return source.array if stays else None
+        return source.array if info.device == options.device else None
     return direct(source.array) if stacker.host_only and options.grad != "keep" else None
 
 

@@ -81,4 +81,5 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse read-only memory, or warn about it. The memory is only read here.
-    return {**fields, "shape": shape, "strides": strides, "data": (address, False)}, dtype.name, layout
+    given = {"shape": shape, "strides": strides and steps, "data": (address, False)}
+    return {**fields, **given}, dtype.name, layout

@@ -63,7 +63,7 @@ _TOP = max(sys.maxsize, 1 << 32)
 """The highest address that memory of a program can have."""
 
 
-def import_array(x: Any, *, must_share: bool, fetch: bool = False) -> HostArray:
+def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     """Return a host array of `x`: with `must_share`, over its memory; with `fetch`, from any device."""
     if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:

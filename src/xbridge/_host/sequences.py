@@ -99,10 +99,11 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             f"an integer would be rounded in {floating}",
             f"dtype={dtype!r} to say that it may be",
         )
-    try:
-        return np.array(x, dtype)
-    except OverflowError:
-        raise _too_large("are larger than any float") from None
+    with Chained(_failed):
+        try:
+            return np.array(x, dtype)
+        except OverflowError:
+            raise _too_large("are larger than any float") from None
 
 
 def _is_exact(n: int, floating: str) -> bool:

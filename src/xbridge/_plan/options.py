@@ -118,8 +118,7 @@ def _spelt(word: str) -> str:
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
         return parts[3]
-    coded = _host.dtype_of_code(word)
-    found = None if coded is None else get(HOST).dtype_name(coded)
+    found = get(HOST).dtype_name(_host.dtype_of_code(word))
     return found if found in DTYPES else ""
 
 
@@ -144,15 +143,15 @@ def _unknown(dtype: object) -> XBridgeError:
         return _refused("dtype", dtype, reason, f"dtype={native!r}")
     word = word.casefold()
     alike = [name for name in (*DTYPES, *UNNAMED) if _digits(name) == _digits(word)]
-    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike, n=1)
+    near = [_ALIASES[word]] if word in _ALIASES else get_close_matches(word, alike)
     reason = "it is not a canonical name or a library's native dtype"
     hint = f"dtype={near[0]!r}" if near and coded is None else f"one of {', '.join(DTYPES)}"
     return _refused("dtype", dtype, reason, hint)
 
 
-def _digits(word: str) -> str:
+def _digits(word: str) -> list[str]:
     """Return the digits in a word. A mistyped dtype still has the right width."""
-    return "".join(filter(str.isdecimal, word))
+    return [*filter(str.isdecimal, word)]
 
 
 def _refused(option: str, given: object, reason: str, hint: str) -> XBridgeError:

@@ -17,7 +17,7 @@ from xbridge._core.devices import CPU, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
 from xbridge.backends import numpy
-from xbridge.errors import DeviceError, DTypeError, GradientError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,11 +88,9 @@ class Completed(ModuleType):
 
     def namespace(self, x: Array, /) -> ModuleType:
         if "namespace" in self.gaps:
-            raise UnsupportedArrayError.build(
-                f"find the namespace of an array of {self.name}", self.gaps["namespace"].reason, "to_numpy(x)"
-            )
-        found: ModuleType = x.__array_namespace__()
-        return found
+            raise self._without_namespace(self.gaps["namespace"].reason)
+        with Chained(lambda error: self._without_namespace(f"__array_namespace__ failed with {error!r}")):
+            return x.__array_namespace__()  # type: ignore[no-any-return] # what the class says it is
 
     def copy(self, x: Array, /) -> Array:
         if "namespace" in self.gaps:
@@ -183,6 +181,11 @@ class Completed(ModuleType):
         return fn
 
     # -- helpers -------------------------------------------------------------------------------------
+
+    def _without_namespace(self, reason: str) -> UnsupportedArrayError:
+        return UnsupportedArrayError.build(
+            f"find the namespace of an array of {self.name}", reason, "to_numpy(x)"
+        )
 
     def _read(self, x: Array) -> HostArray:
         """Return the values of an array in host memory."""

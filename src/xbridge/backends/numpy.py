@@ -142,7 +142,7 @@ def astype(x: HostArray, dtype: str, /) -> HostArray:
     if type(x) is np.ndarray:
         return cast_silently(x, native_dtype(dtype))
     with np.errstate(all="ignore"):
-        return x.astype(native_dtype(dtype), order="K")
+        return x.astype(native_dtype(dtype))
 
 
 def check_cast(x: HostArray, dtype: str, /) -> HostArray:

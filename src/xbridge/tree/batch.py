@@ -34,9 +34,8 @@ class TreeArrays:
         self._spec = TreeSpec(tree)
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
-        self.kinds: set[type] = (
-            self._spec.kinds if self.alone else set(filter(is_converted, self._spec.kinds))
-        )
+        kinds = self._spec.kinds
+        self.kinds: set[type] = kinds if self.alone else set(filter(is_converted, kinds))
         """The types of the leaves that are converted."""
 
     @property

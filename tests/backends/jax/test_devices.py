@@ -270,10 +270,10 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
 
 def test_the_kit_lays_arrays_on_the_host_whatever_the_default_device_of_jax_is() -> None:
     run("""
-    from xbridge.testing.samples.jax import ways
+    from xbridge.testing.samples.jax import cases
     with jax.default_device(devices[2]):
-        made = {name: way.lay(a.reshape(2, 4)) for name, way in ways.items()}
-    assert {name: xbridge.device_of(x) for name, x in made.items()} == dict.fromkeys(ways, "cpu")
+        made = {name: case.make(a.reshape(2, 4)) for name, case in cases.items()}
+    assert {name: xbridge.device_of(x) for name, x in made.items()} == dict.fromkeys(cases, "cpu")
     print("done")
     """)
 

@@ -13,6 +13,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._host.memory import native_dtype
+from xbridge.backends._registry import get
 from xbridge.testing.samples.numpy import refused
 
 if TYPE_CHECKING:
@@ -147,6 +148,18 @@ def test_long_doubles_stay_in_numpy() -> None:
 )
 def test_a_dtype_that_is_lacking_has_a_way_out(word: str, hint: str) -> None:
     assert instead(word) == hint
+
+
+@pytest.mark.parametrize(
+    ("word", "known"),
+    [
+        *((word, True) for word in ("longdouble", "clongdouble", "datetime64[s]", "timedelta64[ns]")),
+        *((word, False) for word in ("<U4", "S3", "object", "void", "V8", "float99")),
+    ],
+)
+def test_numpy_has_its_own_words_for_numbers_and_times_and_no_others(word: str, known: bool) -> None:
+    lacks = get("numpy").unsupported_dtype(word, xbridge.Device("cpu"))
+    assert (lacks and lacks.reason) == (None if known else f"NumPy has no {word}")
 
 
 def test_no_cast_drops_an_imaginary_part_whatever_the_precision() -> None:

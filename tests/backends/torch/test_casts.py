@@ -18,6 +18,7 @@ from strategies_casts import castable, pairs_of, seeds
 from strategies_torch import TORCH_DTYPES, torch_dtype
 
 import xbridge
+from xbridge.backends._registry import get
 from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")
@@ -159,6 +160,21 @@ def test_a_value_that_the_target_alone_rounds_to_infinity_is_lost() -> None:
     for source in (array, as_tensor(array)):
         with default_dtype("float16"), pytest.raises(xbridge.ValueLossError) if lost else nullcontext():
             xbridge.to_backend(source, "torch", dtype="default")
+
+
+INTEGERS = [word for word in TORCH_DTYPES if host_dtype(word).kind in "iu"]
+
+
+@pytest.mark.parametrize("wanted", INTEGERS)
+@pytest.mark.parametrize("given_word", INTEGERS)
+def test_an_integer_is_lost_if_it_leaves_the_range_of_a_dtype(given_word: str, wanted: str) -> None:
+    given_range, wanted_range = np.iinfo(given_word), np.iinfo(wanted)
+    middle = np.array([0, 1], given_word)
+    for end in (int(given_range.min), int(given_range.max)):
+        tensor = as_tensor(np.append(middle, np.array(end, given_word)))
+        lost = not wanted_range.min <= end <= wanted_range.max
+        with pytest.raises(xbridge.ValueLossError) if lost else nullcontext():
+            assert get("torch").check_cast(tensor, wanted) is tensor
 
 
 @given(ANY, st.sampled_from(FLOATS))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import xbridge
+from xbridge.backends._registry import get
 
 torch = pytest.importorskip("torch")
 
@@ -165,3 +166,12 @@ def test_between_two_parts_of_a_compiled_program_nothing_is_shared_read_only(
     copied = xbridge.to_numpy(x)
     copied[0] = 5
     assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_compiled_program_moves_a_tensor_by_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Here without a compiler: lines that it traces count as not run.
+    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
+    x = torch.arange(4.0, requires_grad=True)
+    moved = get("torch").to_device(x, xbridge.Device("meta"))
+    assert (moved.device.type, moved.shape, moved.dtype) == ("meta", x.shape, x.dtype)
+    assert moved.requires_grad

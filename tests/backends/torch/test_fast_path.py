@@ -1,0 +1,58 @@
+"""The short way from torch to NumPy takes the tensors whose elements are each at one place of the storage."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from xbridge.backends._registry import get
+
+torch = pytest.importorskip("torch")
+
+LAYOUTS = {
+    "the whole memory": ((2, 3), (3, 1), 0),
+    "columns": ((2, 3), (1, 2), 0),
+    "the last row": ((3,), (1,), 3),
+    "a part of each row": ((2, 2), (3, 1), 1),
+    "every second element of each row": ((2, 2), (3, 2), 0),
+    "every second element": ((3,), (2,), 1),
+    "one element for all": ((3,), (0,), 2),
+    "rows that overlap": ((2, 3), (2, 1), 0),
+    "windows": ((4, 3), (1, 1), 0),
+}
+
+
+def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
+    """The place of every element in the storage, counted in elements."""
+    indices = product(*map(range, shape))
+    return [offset + sum(i * s for i, s in zip(index, strides, strict=True)) for index in indices]
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_tensor_goes_the_short_way_if_no_two_elements_share_memory(
+    layout: tuple[tuple[int, ...], tuple[int, ...], int], tracked: bool
+) -> None:
+    taken = places(*layout)
+    base = torch.arange(max(taken) + 1.0)
+    host = get("torch").fast_to_numpy(base.as_strided(*layout).requires_grad_(tracked))
+
+    assert (host is None) is (len(set(taken)) < len(taken))
+    if host is not None:
+        assert np.shares_memory(host, base.numpy())
+        assert host.ravel().tolist() == taken
+        assert host.flags.writeable is not tracked
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
+    layout: tuple[tuple[int, ...], tuple[int, ...], int],
+) -> None:
+    last = max(places(*layout))
+    base = torch.arange(last + 1.0)
+    x = base.as_strided(*layout)
+    base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
+
+    assert get("torch").fast_to_numpy(x) is None
