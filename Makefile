@@ -68,7 +68,7 @@ test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest
 test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
 	$(NEWEST)/bin/python -m pytest $(ARGS)
 
-test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the pretend accelerator
+test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the emulated accelerator
 	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
 	$(VENV)/bin/python -m pytest $(SWEEP) --pyargs xbridge.testing.conformance --xbridge=torch:emu $(ARGS)
 

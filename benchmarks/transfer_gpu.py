@@ -2,7 +2,7 @@
 
     python benchmarks/transfer_gpu.py            # on a machine with CUDA: a minute or two, 6 GB of memory
     python benchmarks/transfer_gpu.py --sweep    # which sizes of buffers pay, too
-    python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the pretend accelerator
+    python benchmarks/transfer_gpu.py --try      # does it run? Small sizes, on the emulated accelerator
 
 Statements run in turns, as `harness.py` describes. Each ends when everything is done on the device. A rate
 counts the bytes that are moved. Hidden is the share of the time of the transfers alone by which a loop with
@@ -53,7 +53,7 @@ def main() -> None:
     size = 1 << 20 if asked.trial else 1 << 30
     if asked.trial:
         _transfer.__dict__["sizes"] = lambda: _pinned.Sizes(1 << 16, 2, 1 << 18)
-    machine = "the pretend accelerator" if asked.trial else torch.cuda.get_device_name()
+    machine = "the emulated accelerator" if asked.trial else torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}, {torch.get_num_threads()} threads, {_transfer.sizes()}\n")
     with tempfile.TemporaryDirectory() as folder:
         names = arrays(kind, size, Path(folder))

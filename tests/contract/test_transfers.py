@@ -1,7 +1,7 @@
 """What moves between host and accelerator arrives bit for bit, in memory of its own, where it was to go.
 
-The device is a CUDA device if there is one, or else the pretend accelerator. Values go one way by xbridge and
-the other way by torch, and memory is compared by addresses and by writes.
+The device is a CUDA device if there is one, or else the emulated accelerator. Values go one way by xbridge
+and the other way by torch, and memory is compared by addresses and by writes.
 """
 
 from __future__ import annotations

@@ -343,7 +343,7 @@ def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_child_has_buffers_of_its_own_for_what_it_moves() -> None:
     registration = pytest.importorskip("torch.utils.backend_registration")
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
-        pytest.skip("this torch has no backends in Python, which the pretend accelerator is")
+        pytest.skip("this torch has no backends in Python, which the emulated accelerator is")
     code = """
     import os, signal, warnings
     warnings.simplefilter("ignore")

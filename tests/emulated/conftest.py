@@ -1,4 +1,4 @@
-"""A process of its own: the pretend accelerator stays in it, and torch then says that it has one.
+"""A process of its own: the emulated accelerator stays in it, and torch then says that it has one.
 
 Run as `pytest tests/emulated`. Where torch has a CUDA device, the transfers run on that instead, and what is
 about the pretend one is left out.

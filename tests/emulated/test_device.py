@@ -1,4 +1,4 @@
-"""The pretend accelerator is a device: tensors with true layouts, in memory that the host cannot reach."""
+"""The emulated accelerator is a device: tensors with true layouts, in memory that the host cannot reach."""
 
 from __future__ import annotations
 

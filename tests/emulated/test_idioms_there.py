@@ -1,4 +1,4 @@
-"""The idioms of the documents that need CUDA, on the pretend accelerator: the same page, the same tests.
+"""The idioms of the documents that need CUDA, on the emulated accelerator: the same page, the same tests.
 
 What stands there for `cuda` holds word for word for `emu`, so the words are exchanged, in the tests and in
 the page that they read; and a few sizes, which matter only to a device that is in a hurry.

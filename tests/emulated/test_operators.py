@@ -1,4 +1,4 @@
-"""Operators give on the pretend accelerator what they give on the host; there is no list of them."""
+"""Operators give on the emulated accelerator what they give on the host; there is no list of them."""
 
 from __future__ import annotations
 

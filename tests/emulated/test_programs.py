@@ -1,4 +1,4 @@
-"""What programs do with a device beyond operators works on the pretend accelerator as on the host."""
+"""What programs do with a device beyond operators works on the emulated accelerator as on the host."""
 
 from __future__ import annotations
 

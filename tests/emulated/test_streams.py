@@ -1,4 +1,4 @@
-"""Streams of the pretend accelerator: nothing is done before somebody waits, then everything in order."""
+"""Streams of the emulated accelerator: nothing is done before somebody waits, then everything in order."""
 
 from __future__ import annotations
 

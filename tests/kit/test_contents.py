@@ -250,7 +250,7 @@ def test_a_strategy_reads_as_it_was_written() -> None:
         ("hypothesis", "strategies", "cannot draw arrays: Hypothesis is not installed"),
         ("hypothesis", "conformance", "cannot run the conformance suite: hypothesis is not installed"),
         ("pytest", "conformance", "cannot run the conformance suite: pytest is not installed"),
-        ("torch", "emulated", "cannot pretend an accelerator: torch is not installed"),
+        ("torch", "emulated", "cannot emulate an accelerator: torch is not installed"),
     ],
 )
 def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(

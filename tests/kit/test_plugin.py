@@ -278,7 +278,7 @@ def test_a_pretended_device_is_present_for_all_in_any_order(run: Run, asked: str
     run("def test_x(device): assert device == 'sham:0'", f"--xbridge={asked}").assert_outcomes(passed=2)
 
 
-def test_a_torch_without_backends_in_python_has_no_pretend_accelerator(
+def test_a_torch_without_backends_in_python_has_no_emulated_accelerator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     registration = pytest.importorskip("torch.utils.backend_registration")
@@ -289,7 +289,7 @@ def test_a_torch_without_backends_in_python_has_no_pretend_accelerator(
         emulated.install.__wrapped__()
 
 
-def test_the_pretend_accelerator_is_installed_by_its_name(
+def test_the_emulated_accelerator_is_installed_by_its_name(
     pytester: pytest.Pytester, loading: Loading
 ) -> None:
     registration = pytest.importorskip("torch.utils.backend_registration")

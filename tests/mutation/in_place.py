@@ -67,7 +67,7 @@ class Functions:
         """Defaults belong to a function, not to its code: evaluate those that differ."""
         old, new = (list(_definitions(ast.parse(one))) for one in (source, text))
         done = False
-        for before, after in zip(old, new, strict=False):
+        for before, after in zip(old, new, strict=True):
             if ast.dump(before.args) == ast.dump(after.args):
                 continue
             first = min([before.lineno, *(one.lineno for one in before.decorator_list)])

@@ -1,4 +1,4 @@
-"""A pretend accelerator: a torch device `emu:0` on machines that have none.
+"""An emulated accelerator: a torch device `emu:0` on machines that have none.
 
 `install()` makes it a real device type of torch in this process. Tensors on it are plain `torch.Tensor`, with
 views, arithmetic, autograd and `torch.emu.Stream` and `Event` under the names that `torch.cuda` has. The host
@@ -60,7 +60,7 @@ try:
     from torch.utils import backend_registration
 except ImportError as _error:
     raise MissingLibraryError.build(
-        "pretend an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
+        "emulate an accelerator", "torch is not installed", "pip install 'xbridge-array[torch]'"
     ) from _error
 
 from xbridge.errors import MissingLibraryError
@@ -91,7 +91,7 @@ def install() -> None:
     """
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         raise MissingLibraryError.build(
-            "install the pretend accelerator",
+            "install the emulated accelerator",
             f"torch {torch.__version__} has no backends in Python",
             "pip install --upgrade torch",
         )

@@ -80,7 +80,7 @@ def _empty(op: OpOverload) -> Callable[..., torch.Tensor]:
         *args: object, device: torch.device, pin_memory: bool | None = None, **options: object
     ) -> torch.Tensor:
         if device.index:
-            raise RuntimeError(f"there is no {device}: the pretend accelerator is one device, emu:0")
+            raise RuntimeError(f"there is no {device}: the emulated accelerator is one device, emu:0")
         if pin_memory:
             raise RuntimeError("only memory of the host can be pinned")
         return make(op(*args, device=_META, **options))
@@ -137,7 +137,7 @@ def _anything(op: OpOverload, *args: object, **options: object) -> object:
     given, form = tree_flatten((args, options))
     _refuse_other_devices(op, given)
     if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, "CPU"):
-        raise NotImplementedError(f"the host, which computes for the pretend accelerator, has no {op}")
+        raise NotImplementedError(f"the host, which computes for the emulated accelerator, has no {op}")
     stream, do = current_stream(), _for_numbers(op, args)
 
     def compute(leaves: list[object]) -> tuple[list[object], TreeSpec]:
