@@ -14,6 +14,8 @@ from harness import NS, SPEED, TIME, Scale
 __all__ = [
     "BULK",
     "IMPORT",
+    "LAYOUTS",
+    "OPTIONS",
     "PEERS",
     "ROWS",
     "STACK",
@@ -83,6 +85,7 @@ TO_TORCH = (
 )
 NO_COPY = No("cannot be asked for a copy")
 NO_DTYPE = No("cannot be asked for a dtype")
+NO_OPTION = No("is beside the same call without the option, above")
 NO_CALL = No("has no such call")
 ABORTS = No("hands negative strides to `torch.from_dlpack`, which aborts the process")
 LISTS = No("converts the items of a list and keeps the list")
@@ -95,6 +98,46 @@ DETACH = ("t.detach().cpu().numpy()",)
 COPIES = ("autoray.do('array', a, like='torch')", NO_COPY, NO_COPY)
 
 CLONE = RecordRow(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
+
+FROM = "torch.from_numpy(a)"
+SINGLE = f"{FROM}.to(torch.float32)"
+TABLE = "a = np.arange(0.0, n).reshape(10, -1)"
+OPTIONS = tuple(
+    RecordRow(setup, ours, (reference,), target, (NO_OPTION,) * 3)
+    for setup, ours, reference, target in (
+        (FLOATS, COPY, f"{FROM}.clone()", 1.3),
+        (FLOATS, f"{OURS[:-1]}, dtype='float32')", SINGLE, 1.3),
+        (FLOATS, f"{OURS[:-1]}, dtype='default')", SINGLE, 1.3),
+        (FLOATS, f"{OURS[:-1]}, device='cpu', dtype='float32', copy=True)", SINGLE, 1.3),
+        (FLOATS, "xbridge.asarray(a, backend='torch', dtype='float32')", SINGLE, 1.3),
+        (FLOATS, f"{OURS[:-1]}, device='cpu')", FROM, 3),
+        (FLOATS, f"{OURS[:-1]}, dtype='float64')", FROM, 3),
+        (FLOATS, f"{OURS[:-1]}, copy=False)", FROM, 3),
+        (FLOATS, "xbridge.asarray(a, backend='torch')", FROM, 3),
+        (TENSOR, "xbridge.to_numpy(t, copy=True)", f"{DETACH[0]}.copy()", 2.5),
+        (TENSOR, "xbridge.to_numpy(t, dtype='float32')", f"{DETACH[0]}.astype('f4')", 3),
+        (TENSOR, "xbridge.to_backend(t, 'torch', dtype='float32')", "t.to(torch.float32)", 2.3),
+        (TENSOR, "xbridge.to_backend(t, 'torch', copy=True)", "t.clone()", 2.3),
+        (FLOATS, "xbridge.to_numpy(a, dtype='float32')", "a.astype('f4')", None),
+        (f"{FLOATS}; {TENSOR}", "xbridge.asarray(a, like=t)", FROM, None),
+        (f"{FLOATS}; {TENSOR}", "xbridge.align(t, a)", f"(t, {FROM})", None),
+        ("", "xbridge.asarray(1.5, backend='torch')", "torch.tensor(1.5)", 4),
+        ("", "xbridge.asarray([1.5, 2.5], backend='torch')", "torch.tensor([1.5, 2.5])", 4),
+    )
+)
+"""Calls with an option, beside the idiom."""
+
+LAYOUTS = tuple(
+    RecordRow(setup, OURS, (reference,), 4, (NO_OPTION,) * 3)
+    for setup, reference in (
+        (f"{TABLE}.T", FROM),
+        (f"{TABLE}[:, ::2]", FROM),
+        (f"{FLOATS}[::-1]", "torch.from_numpy(a.copy())"),
+        (f"{FLOATS}; a.flags.writeable = False", "torch.from_numpy(a.copy())"),
+        (f"{FLOATS}.astype('>f8')", "torch.from_numpy(a.astype('=f8'))"),
+    )
+)
+"""Arrays that are not dense, beside the share or the copy itself."""
 
 CALLS = (
     RecordRow(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
@@ -154,7 +197,7 @@ IMPORT = RecordRow(
     ),
 )
 
-ROWS = (*CALLS, *LOOKS, *BULK, STACK, IMPORT)
+ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *LOOKS, *BULK, STACK, IMPORT)
 
 
 def names() -> dict[str, Any]:
@@ -191,6 +234,8 @@ def sections(*, quick: bool) -> tuple[Section, ...]:
     speed = "Speed, as a multiple of the reference's"
     return (
         Section("Small arrays", time, TIME, CALLS, 100, *many, 5e-4),
+        Section("Small arrays with options", time, TIME, OPTIONS, 100, *many, 5e-4),
+        Section("Small arrays of other layouts", time, TIME, LAYOUTS, 100, *many, 5e-4),
         Section("Looking", look, NS, LOOKS, 100, *many, 5e-4),
         Section("Large arrays", f"{speed}; {large >> 17} MB.", SPEED, BULK, large, *few, 0),
         Section("Between", f"{speed}; {middle >> 17} MB.", SPEED, (CLONE,), middle, *few, 2e-3),

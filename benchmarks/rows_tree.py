@@ -12,7 +12,7 @@ from typing import Any
 from harness import SPEED, TIME
 from rows import No, RecordRow, Section
 
-__all__ = ["LISTS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
+__all__ = ["LISTS", "OPTIONS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
 
 _ELSEWHERE = (No("has a row of its own, or has no such call"),) * 3
 _ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
@@ -31,6 +31,36 @@ TREES = tuple(
         (_SAMPLES, None),
     )
 )
+
+_HUNDREDS = "a = [np.arange(100.0) + i for i in range(n)]"
+_PAIR = "a = {'x': np.arange(100.0), 'y': np.arange(10)}"
+_SINGLE = f"{_OURS[:-1].replace('(t', '(a')}, dtype='float32')"
+
+OPTIONS = (
+    RecordRow(_HUNDREDS, _SINGLE, ("[torch.from_numpy(x).to(torch.float32) for x in a]",), 1.1, _ELSEWHERE),
+    RecordRow(
+        _HUNDREDS,
+        _SINGLE.replace("dtype='float32'", "copy=True"),
+        ("[torch.from_numpy(x).clone() for x in a]",),
+        1.4,
+        _ELSEWHERE,
+    ),
+    RecordRow(
+        f"{_HUNDREDS}; a = [torch.from_numpy(x) for x in a]",
+        "xbridge.tree.to_numpy(a, copy=True)",
+        ("[x.detach().cpu().numpy().copy() for x in a]",),
+        None,
+        _ELSEWHERE,
+    ),
+    RecordRow(
+        _PAIR,
+        _SINGLE,
+        ("{k: torch.from_numpy(x).to(torch.float32) for k, x in a.items()}",),
+        None,
+        _ELSEWHERE,
+    ),
+)
+"""Trees with an option, beside a comprehension."""
 
 WALKS = tuple(
     RecordRow(setup, ours, (other,), 3, _ELSEWHERE)
@@ -70,6 +100,16 @@ def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
     time, speed = (f"{what}, as a multiple of the reference's" for what in ("Time", "Speed"))
     return (
         Section("Trees", f"{time}; {n} arrays of 64 bytes.", TIME, TREES, n, trials, rounds, 5e-3),
+        Section(
+            "Trees with options",
+            f"{time}; 100 arrays of 100 items.",
+            TIME,
+            OPTIONS,
+            100,
+            trials,
+            rounds,
+            5e-3,
+        ),
         Section("Other walks", f"{speed}; {n} arrays of 64 bytes.", SPEED, WALKS, n, trials, rounds, 5e-3),
         Section("Long lists", f"{speed}; {n} arrays of 1,024 items.", SPEED, LISTS, n, trials, rounds, 5e-3),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import are_arrays, get
+from xbridge.backends._registry import are_arrays, generation, get
 from xbridge.errors import DeviceError, OptionError, XBridgeError, shown
 
 TYPE_CHECKING = False
@@ -216,8 +216,9 @@ def _align(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
     from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
 
+    begun = generation()
     sources = [resolve_source(x) for x in xs]
-    aligned = verbs.align_sources(sources, place, like, backend, **keywords)
+    aligned = verbs.align_sources(sources, place, like, backend, begun=begun, **keywords)
     return aligned, Restore(tuple(map(verbs.home, sources)), leading_index(sources))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
-from xbridge.backends._registry import fast_converters, identity_types
+from xbridge.backends._registry import fast_converters, identity_types, learned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +101,13 @@ def to_backend(
             y = None
         if y is not None:
             return y
+    elif copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
+        try:
+            y = learned[backend, type(x), device, dtype, copy, grad](x)
+        except (KeyError, TypeError):
+            y = None
+        if y is not None:
+            return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
@@ -153,6 +160,13 @@ def to_numpy(
             host = None
         if host is not None:
             return host  # type: ignore[no-any-return] # arrays are Any to the core
+    elif copy is None or copy is True or copy is False:
+        try:
+            host = learned[HOST, type(x), None, dtype, copy, grad](x)
+        except (KeyError, TypeError):
+            host = None
+        if host is not None:
+            return host  # type: ignore[no-any-return] # as above
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
@@ -222,6 +236,16 @@ def asarray(
             return identity_types[type(obj)](obj)
         except KeyError:
             pass
+    elif like is None and requires_grad is None and (copy is None or copy is True or copy is False):
+        try:
+            if device is None and dtype is None and copy is None and grad is None:
+                y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
+            else:
+                y = learned[backend, type(obj), device, dtype, copy, grad](obj)
+        except (KeyError, TypeError):
+            y = None
+        if y is not None:
+            return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.asarray(

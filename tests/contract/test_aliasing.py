@@ -16,6 +16,7 @@ from strategies import options
 from strategies_torch import SETTLED, TRACKED, tensors, torch_dtype
 
 import xbridge
+from xbridge.testing.conformance._probes import planned
 from xbridge.testing.samples.numpy import cases
 from xbridge.testing.strategies import host_arrays
 
@@ -113,16 +114,17 @@ def test_copy_means_the_same_whatever_else_is_asked(source: Any, target: str, as
 
 @given(any_arrays(), TARGETS)
 def test_the_plan_gives_what_the_hot_path_gives(source: Any, target: str) -> None:
-    fast_converters = xbridge.to_backend(source, target)
-    planned = xbridge.to_backend(source, target, device="cpu", copy=None)
-    assert type(planned) is type(fast_converters)
-    assert planned.dtype == fast_converters.dtype
-    assert same_bits(planned, fast_converters)
-    assert np.array_equal(touched(planned), touched(source)) == np.array_equal(
-        touched(fast_converters), touched(source)
+    direct = xbridge.to_backend(source, target)
+    with planned():
+        expected = xbridge.to_backend(source, target)
+    assert type(expected) is type(direct)
+    assert expected.dtype == direct.dtype
+    assert same_bits(expected, direct)
+    assert np.array_equal(touched(expected), touched(source)) == np.array_equal(
+        touched(direct), touched(source)
     )
-    assert is_writable(planned) == is_writable(fast_converters)
-    assert is_tracked(planned) == is_tracked(fast_converters)
+    assert is_writable(expected) == is_writable(direct)
+    assert is_tracked(expected) == is_tracked(direct)
 
 
 @pytest.mark.parametrize("layout", cases)

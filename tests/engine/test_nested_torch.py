@@ -10,6 +10,7 @@ import pytest
 from rawmemory import overlaps
 
 import xbridge
+from xbridge._engine import stack
 
 torch = pytest.importorskip("torch")
 
@@ -259,3 +260,21 @@ def test_a_long_list_of_tensors_leaves_its_library_too() -> None:
     losses = [torch.tensor(1.0)] * 1500
     assert xbridge.asarray(losses, backend="numpy").shape == (1500,)
     assert xbridge.asarray([*losses, 0.0]).shape == (1501,)
+
+
+def test_rows_of_one_tensor_are_stacked_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list(torch.arange(12.0).reshape(3, 4))
+    monkeypatch.setattr(stack, "_one_by_one", None)
+    assert torch.equal(xbridge.asarray(rows), torch.arange(12.0).reshape(3, 4))
+    assert xbridge.asarray(rows[1:], backend="numpy").tolist() == [[4.0, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("nbytes", [0, 16, 40])
+def test_rows_behind_the_end_of_their_storage_are_refused(nbytes: int) -> None:
+    whole, short = torch.ones(3, 4), torch.ones(12).clone()
+    parts = [short[4 * i : 4 * i + 4] for i in range(3)]
+    short.untyped_storage().resize_(nbytes)
+    for rows in ([whole[0], parts[2]], [parts[2], whole[2]], parts):
+        for backend in ("torch", "numpy"):
+            with pytest.raises(xbridge.UnsupportedArrayError, match="freed or shrunk"):
+                xbridge.asarray(rows, backend=backend)

@@ -360,6 +360,21 @@ class Backend(Protocol):
         """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
 
     @property
+    def plan_state(self) -> Callable[[], object] | None:
+        """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
+
+        The result is hashable. With this function, the core learns the plans of calls with options. So
+        `fast_from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
+        """
+
+    @property
+    def plan_kind(self) -> Callable[[Array], object] | None:
+        """`plan_kind(x)`: all facts of an array that plans within the library depend on without `grad`.
+
+        That is its dtype and its device. The result is hashable, and None in doubt.
+        """
+
+    @property
     def streams_to_device(self) -> Callable[[int, Device], bool] | None:
         """`streams_to_device(nbytes, device)`: True if `stream_to_device` accepts an array of that size."""
 

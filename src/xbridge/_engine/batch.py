@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, observed, perform
+from xbridge._engine.learned import learn, recall, state_of
 from xbridge._engine.source import import_for
 from xbridge._plan.steps import Options, Plan, nbytes_of
 from xbridge.backends import HOST
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from xbridge._core.protocol import Array, ArrayInfo, Backend
+    from xbridge._engine.learned import Lesson
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
@@ -26,11 +28,13 @@ _MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_devic
 """The optional function of a backend that does a step for many arrays at once."""
 
 
-def convert_all(sources: Iterable[Source], target: Backend, options: Options) -> list[Array]:
+def convert_all(
+    sources: Iterable[Source], target: Backend, options: Options, *, lesson: Lesson | None = None
+) -> list[Array]:
     """Convert each input as `convert` would. Run the steps together that backends run for many arrays."""
     ready = (import_for(source, target, options) for source in sources)
     if not is_observed(target):
-        return _together(index_errors(_begun(ready, target, options)))
+        return _together(index_errors(_begun(ready, target, options, lesson)))
     known = list(index_errors(ready))
     arrays = [source.array for source in known]
     plans = list(index_errors(plan(source, target, options) for source in known))
@@ -38,23 +42,42 @@ def convert_all(sources: Iterable[Source], target: Backend, options: Options) ->
 
 
 def _begun(
-    sources: Iterable[Source], target: Backend, options: Options
+    sources: Iterable[Source], target: Backend, options: Options, lesson: Lesson | None
 ) -> Iterator[tuple[Array, Plan | None]]:
     """Yield each array after the steps that it takes alone, and the plan of the steps that are left.
 
-    Of plain host arrays that are only moved, one of each dtype is planned, and the others follow it.
+    With a `lesson`, what was learned from one array is repeated for the others of its kind. Of plain host
+    arrays that are only moved, one of each dtype is planned, and the others follow it.
     """
     plain = get(HOST).fast_types if options == Options(options.device) else ()
     alike: dict[object, Plan] = {}
     for source in sources:
         x = source.array
+        if lesson:
+            y = recall(lesson.name, x, lesson.options)
+            if y is not None:
+                yield y, None
+                continue
         rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
         y = None if rest is None else target.fast_from_numpy(x)
         if y is None:
-            y, rest = _alone(x, plan(source, target, options))
+            y, rest = _planned(source, target, options, lesson)
             if rest and len(rest.steps) == 1 and type(x) in plain:
                 alike[x.dtype] = rest
         yield y, rest
+
+
+def _planned(
+    source: Source, target: Backend, options: Options, lesson: Lesson | None
+) -> tuple[Array, Plan | None]:
+    """Plan a conversion, and run the steps up to the first joint one. Learn a plan without a joint step."""
+    state = state_of(source.backend, target, options)
+    before = state() if state else None
+    found = plan(source, target, options)
+    y, rest = _alone(source.array, found)
+    if lesson and state and rest is None:
+        learn(lesson, source.array, found, state, before)
+    return y, rest
 
 
 def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:

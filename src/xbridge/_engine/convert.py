@@ -8,6 +8,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.execute import observers, run
+from xbridge._engine.learned import learn, state_of
 from xbridge._engine.source import import_for, import_source
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Plan, in_words
@@ -15,14 +16,32 @@ from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridge
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.learned import Lesson
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Options
 
 
-def convert(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Array:
-    """Convert an input to the target. With `leaving`, check it as if it left its library."""
+def convert(
+    source: Source,
+    target: Backend,
+    options: Options,
+    *,
+    leaving: bool = False,
+    lesson: Lesson | None = None,
+) -> Array:
+    """Convert an input to the target. With `leaving`, check it as if it left its library.
+
+    With a `lesson`, the plan is learned for the next call.
+    """
     source = import_for(source, target, options)
-    return run(source.array, plan(source, target, options, leaving=leaving))
+    state = None if lesson is None else state_of(source.backend, target, options)
+    if lesson is None or state is None:
+        return run(source.array, plan(source, target, options, leaving=leaving))
+    before = state()
+    found = plan(source, target, options, leaving=leaving)
+    result = run(source.array, found)
+    learn(lesson, source.array, found, state, before)
+    return result
 
 
 def plan(source: Source, target: Backend, options: Options, *, leaving: bool = False) -> Plan:

@@ -17,6 +17,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import run
+from xbridge._engine.learned import recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge._engine.learned import Lesson
     from xbridge._host import Nest
 
 T = TypeVar("T")
@@ -54,7 +56,7 @@ class _Element(NamedTuple):
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
 
 
-def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], Array], Any, list[Backend]]:
+def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Backend]]:
     """Choose the function that converts an input.
 
     Return the function, its first argument, and the backends of the arrays in it, the leading one first.
@@ -70,15 +72,22 @@ def choose_converter(source: Source) -> tuple[Callable[[Any, Backend, Options], 
     return from_arrays, nest, [*proper, *backends.values()]
 
 
-def from_numbers(obj: object, target: Backend, options: Options) -> Array:
+def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Lesson | None = None) -> Array:
     """Convert numbers, to the target's default dtypes unless one was named."""
     named = _named(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
     host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(options, host.shape)
-    _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
-    return convert(Source(host, get(HOST)), target, options._replace(dtype=named or "default", copy=None))
+    if host.dtype.kind in "iu":
+        _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
+    options = options._replace(dtype=named or "default", copy=None)
+    if lesson:
+        lesson = lesson._replace(options=(options.device, options.dtype, None, options.grad))
+        result = recall(target.name, host, lesson.options)
+        if result is not None:
+            return result
+    return convert(Source(host, get(HOST)), target, options, lesson=lesson)
 
 
 def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:

@@ -6,50 +6,61 @@ conversion within one library is part of its context.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._core.devices import SHARDED
+from xbridge._core.devices import SHARDED, Device
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
+from xbridge._engine.learned import Lesson, recall
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter
+from xbridge._engine.stack import choose_converter, from_arrays
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
+from xbridge.backends._registry import generation, get
 from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
+    from xbridge._engine.learned import Given
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
 
 
 def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     """See `xbridge.to_backend`."""
+    begun = generation()
     target, source = get(name), resolve_source(x)
     options = read_options((target, source.backend), **keywords)
-    return outside(convert, source, [source.backend], target, options)
+    fn = partial(convert, lesson=Lesson(target.name, _given(**keywords), begun))
+    return outside(fn, source, [source.backend], target, options)
+
+
+def _given(*, device: object, dtype: object, copy: object, grad: object, **_: object) -> Given:
+    """Return the options in the key of a learned call. A string has a faster hash than a `Device`."""
+    return str(device) if type(device) is Device else device, dtype, copy, grad
 
 
 def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:
     """Convert each of many inputs as `to_backend` would. Small inputs are converted together."""
+    begun = generation()
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
     options = read_options((target, *dict.fromkeys(backends)), **keywords)
+    fn = partial(convert_all, lesson=Lesson(target.name, _given(**keywords), begun))
     made: dict[int, Array] = {}
     for own in (True, False):
         chosen = [i for i, backend in enumerate(backends) if (backend is target) is own]
         owners = list(dict.fromkeys(backends[i] for i in chosen))
         try:
-            ys = outside(convert_all, [sources[i] for i in chosen], owners, target, options)
+            ys = outside(fn, [sources[i] for i in chosen], owners, target, options)
         except XBridgeError as error:
             error.remap_index(chosen)
             raise
@@ -61,6 +72,7 @@ def asarray(
     obj: object, like: object, name: str | ModuleType | None, *, device: object, **keywords: object
 ) -> Array:
     """See `xbridge.asarray`."""
+    begun = generation()
     target = None if name is None else get(name)
     if like is not None:
         model = resolve_like(like)
@@ -69,6 +81,12 @@ def asarray(
             device = model.info().device
     fn, given, backends = choose_converter(resolve_source(obj))
     target = target or backends[0]
+    if keywords["requires_grad"] is None and fn is not from_arrays:
+        words = _given(device=device, **keywords)
+        result = recall(target.name, obj, words)
+        if result is not None:
+            return result
+        fn = partial(fn, lesson=Lesson(target.name, words, begun))
     options = read_options((target, backends[0]), device=device, **keywords)
     return outside(fn, given, backends, target, options)
 
@@ -77,7 +95,9 @@ def align(
     xs: Sequence[object], like: object, name: str | ModuleType | None, **keywords: object
 ) -> tuple[Array, ...]:
     """See `xbridge.align`."""
-    return align_sources([resolve_source(x) for x in xs], "xs[{}]".format, like, name, **keywords)
+    begun = generation()
+    sources = [resolve_source(x) for x in xs]
+    return align_sources(sources, "xs[{}]".format, like, name, begun=begun, **keywords)
 
 
 def align_sources(
@@ -85,23 +105,31 @@ def align_sources(
     place: Callable[[int], str],
     like: object,
     name: str | ModuleType | None,
+    *,
+    begun: int,
     **keywords: object,
 ) -> tuple[Array, ...]:
-    """Align inputs. `place` names one of them in an error."""
+    """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error."""
     try:
         target, options = choose_target(sources, like, name, **keywords)
     except XBridgeError as error:
         if error.index is None:
             raise
         raise error.at(place(error.index)) from error
+    words = _given(**{**keywords, "device": options.device})
     made: list[Array] = []
     try:
         for source in sources:
             if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
-            fn, given, backends = choose_converter(source)
-            made.append(outside(fn, given, backends, target, options))
+            result = recall(target.name, source.array, words)
+            if result is None:
+                fn, given, backends = choose_converter(source)
+                if fn is not from_arrays:
+                    fn = partial(fn, lesson=Lesson(target.name, words, begun))
+                result = outside(fn, given, backends, target, options)
+            made.append(result)
     except XBridgeError as error:
         raise error.at(place(len(made))) from error
     return tuple(made)

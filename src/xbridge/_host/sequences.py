@@ -65,9 +65,14 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
         host = np.array(x)
     except ValueError as error:
         raise _ragged(str(error)) from error
-    if host.dtype.kind in "biu" or (host.dtype.kind in "fc" and _is_small(host, floating)):
+    if host.dtype.kind in "biu" or _are_floats(x) or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
     return _of_large_integers(x, floating, rounding=rounding)
+
+
+def _are_floats(x: Nested) -> bool:
+    """Return True for a float or a flat list of floats, which holds no integer that could be rounded."""
+    return type(x) is float or (type(x) is list and set(map(type, x)) == {float})
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:

@@ -4,9 +4,10 @@ A backend is a string until its name or an array of its type is used. A package 
 for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
-The fast path reads two tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` is for an array that stays as it is. Both are read without the
-lock, and filled and emptied under it.
+The fast path reads three tables. `fast_converters` maps the name of a backend and an exact type to a function
+that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for calls
+with options, and maps the whole call to such a function. All are read without the lock, and filled and
+emptied under it.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
 by_type: dict[type, Backend] = {}
 fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 identity_types: dict[type, Callable[[Array], Array]] = {}
+learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
+"""By backend, type, device, dtype, copy and grad, as the caller gives them."""
+
+MOST_LEARNED = 512
+"""Calls to learn. A program with more of them makes up its options as it goes."""
+
+_kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
+"""For each learned call, what to do with an array of a kind."""
+
+_generation = 0
+"""The number of times that the fast tables were emptied."""
 
 
 class _Loaded:
@@ -275,8 +287,38 @@ def _load(name: str) -> Backend:
 
 def _empty() -> None:
     """Empty the fast tables; the caller holds the lock."""
+    global _generation  # noqa: PLW0603 -- changed under the lock
+    _generation += 1
+    learned.clear()
+    _kinds.clear()
     for table in (identity_types, *fast_converters.values()):
         table.clear()
+
+
+@constant
+def generation() -> int:
+    """Return a number that changes whenever the fast tables are emptied."""
+    return _generation
+
+
+def store(
+    call: tuple[object, ...],
+    kind: object,
+    convert: Callable[[Array], Array | None],
+    choose: Callable[[dict[object, Callable[[Array], Array | None]]], Callable[[Array], Array | None]],
+    begun: int,
+) -> None:
+    """Store what a call does with arrays of a kind, unless the tables were emptied since `begun`.
+
+    `begun` is a generation. `choose` makes the function that finds the kind of an array in a table of kinds.
+    """
+    with _lock:
+        if begun != _generation or observers or (call not in learned and len(learned) >= MOST_LEARNED):
+            return
+        kinds = _kinds.setdefault(call, {})
+        kinds[kind] = convert
+        if call not in learned:
+            learned[call] = choose(kinds)
 
 
 def _warm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
-from xbridge._host.memory import layout_of, native_dtype
+from xbridge._host.memory import cast_silently, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def array_info(x: HostArray, /) -> ArrayInfo:
 
 
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
-    if isinstance(x, np.ma.MaskedArray):
+    # To import `numpy.ma` takes 13 ms. Before some other code has done so, no array has a mask.
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         return Unsupported(UnsupportedArrayError, "its mask would be lost", "x.filled(value)")
     if not leaving:
         return None
@@ -137,6 +139,8 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 
 def astype(x: HostArray, dtype: str, /) -> HostArray:
+    if type(x) is np.ndarray:
+        return cast_silently(x, native_dtype(dtype))
     with np.errstate(all="ignore"):
         return x.astype(native_dtype(dtype))
 
@@ -151,6 +155,14 @@ def fast_to_numpy(x: HostArray, /) -> HostArray | None:
 
 def fast_from_numpy(host: HostArray, /) -> HostArray | None:
     return host
+
+
+def plan_state() -> object:
+    return None
+
+
+def plan_kind(x: HostArray, /) -> object:
+    return x.dtype
 
 
 def _past_the_class(x: HostArray) -> HostArray:

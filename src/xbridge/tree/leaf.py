@@ -6,17 +6,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.devices import CPU
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
+from xbridge._engine.learned import converter
 from xbridge._engine.source import resolve_source
 from xbridge._plan.options import read_options
-from xbridge._plan.steps import Options
-from xbridge.backends._registry import are_arrays, backend_for, fast_converters
+from xbridge.backends._registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from xbridge._core.protocol import Array, ArrayFn, Backend
 
@@ -68,26 +67,29 @@ def leaf_converter(
 
     A fixture keeps its dtype, and text stays as it is.
     """
-    return partial(_convert, target, read_options((target,), **keywords), keywords, kinds)
+    read_options((target,), **keywords)  # to raise before the first array
+    return partial(_convert, target, keywords, kinds)
 
 
 def _convert(
     target: Backend,
-    options: Options,
     keywords: dict[str, Any],
     kinds: Collection[type] | None,
     xs: list[Any],
 ) -> list[Array]:
-    direct = {kind: _direct(kind, target, options) for kind in kinds or set(map(type, xs))}
+    given = (keywords["device"], keywords["dtype"], keywords["copy"], keywords["grad"])
+    direct = {kind: converter(target.name, kind, given) for kind in kinds or set(map(type, xs))}
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
         return done
-    made: list[Any] = []
-    for x in xs:
-        converter = direct[type(x)]
-        made.append(x if is_text(x) else None if converter is None else converter(x))
-    planned = [i for i, x in enumerate(xs) if made[i] is None and type(x) is not Fixture]
+    made: list[Any] = [direct[type(x)](x) for x in xs]
+    planned = []
+    for i, x in enumerate(xs):
+        if made[i] is None and is_text(x):
+            made[i] = x
+        elif made[i] is None and type(x) is not Fixture:
+            planned.append(i)
     try:
         found = verbs.to_backend_all([xs[i] for i in planned], target.name, **keywords) if planned else []
     except XBridgeError as error:
@@ -95,27 +97,14 @@ def _convert(
         raise
     for i, y in zip(planned, found, strict=True):
         made[i] = y
+    if Fixture not in direct:
+        return made
     return list(
         index_errors(
             _convert_fixture(x, target.name, keywords) if y is None else y
             for x, y in zip(xs, made, strict=True)
         )
     )
-
-
-def _direct(kind: type, target: Backend, options: Options) -> Callable[[Array], Array | None] | None:
-    """Return the function that converts plain arrays of a type without a plan, if only a device is requested.
-
-    The function returns None if it cannot decide for an array.
-    """
-    converter, backend = fast_converters.get(target.name, {}).get(kind), backend_for(kind)
-    if converter is None or backend is None or options != Options(options.device):
-        return None
-    if options.device is None or (backend.host_only and options.device == CPU):
-        return converter
-    if backend is not target:
-        return None
-    return lambda x: x if target.array_info(x).device == options.device else None
 
 
 def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> Array:

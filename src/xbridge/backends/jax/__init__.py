@@ -270,6 +270,10 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None
 
 
+def plan_state() -> object:
+    return _has_wide()
+
+
 def _has_wide() -> bool:
     """Return True if 64 bits are enabled in this thread now."""
     wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined] # set while JAX is imported

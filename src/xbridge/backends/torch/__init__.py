@@ -181,11 +181,13 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         return None
     if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
         return None
-    if len(set(map(_dtype, xs))) > 1 or any(map(_offset, xs)):
+    if len(set(map(_dtype, xs))) > 1:
         return None
     try:
+        # The tensor that begins last reaches as far as any, if all have one shape: torch checks that.
+        reach = max(map(_offset, xs)) * xs[0].itemsize + xs[0].nbytes
         dense = all(map(torch.Tensor.is_contiguous, xs))
-        if not dense or set(map(len, map(_storage, xs))) != {xs[0].nbytes}:
+        if not dense or min(map(len, map(_storage, xs))) < reach:
             return None
         return torch.stack(xs)
     except (RuntimeError, TypeError):
@@ -300,22 +302,29 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         else:
             host = x.numpy()
         flags = host.flags.num
-        if flags in _DENSE and len(x.untyped_storage()) == host.nbytes and not x.storage_offset():
-            return host
-        return host if not flags & _OWNED and covers(x, host) else None
-    except (RuntimeError, TypeError, ValueError):
-        pass
-    return None
+        if flags not in _DENSE:
+            return host if not flags & _OWNED and covers(x, host) else None
+        if not x.storage_offset():
+            return host if len(x.untyped_storage()) >= host.nbytes else None
+        start = x.storage_offset() * host.itemsize
+        return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
+    except TypeError:
+        return _bits_to_numpy(x)
+    except (RuntimeError, ValueError):
+        return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
+    if _is_traced() or torch.is_inference_mode_enabled():
+        return None
     flags = host.flags
-    if not flags.forc or _is_traced() or torch.is_inference_mode_enabled():
-        return None
     try:
-        return torch.from_numpy(host if flags.behaved else _host.copy(host))
-    except (TypeError, ValueError):
-        return None
+        shared = flags.behaved and (flags.forc or _is_accepted(host))
+        return torch.from_numpy(host if shared else _host.copy(host))
+    except TypeError:
+        return _bits_from_numpy(host)
+    except ValueError:  # a byte order, or the stride of a single item, which neither flags nor dtype show
+        return None if host.dtype.isnative else torch.from_numpy(_host.copy(host))
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
@@ -325,6 +334,14 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return list(map(torch.from_numpy, hosts))
     except (TypeError, ValueError):
         return None
+
+
+def plan_state() -> object:
+    return None if _is_traced() else (torch.get_default_dtype(), torch.is_inference_mode_enabled())
+
+
+def plan_kind(x: torch.Tensor, /) -> object:
+    return None if _is_traced() else (x.dtype, x.device)
 
 
 def is_tracing() -> bool:
@@ -339,6 +356,37 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     if is_tracing():
         return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
+
+
+def _is_accepted(host: HostArray) -> bool:
+    """Return True if torch has such strides, and no two elements share memory."""
+    size = behind = host.itemsize
+    for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
+        if stride < 0 or stride % size or (n > 1 and stride < behind):
+            return False
+        behind += (n - 1) * stride
+    return True
+
+
+def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
+    """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
+    try:
+        bits = _BITS.get(x.dtype)
+        host = None if bits is None or x.requires_grad else fast_to_numpy(x.view(bits))
+        return None if host is None else host.view(native_dtype(_NAMES[x.dtype]))
+    except (RuntimeError, TypeError, ValueError, ImportError):
+        return None
+
+
+def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
+    """Return `fast_from_numpy` of a dtype that NumPy has from another package."""
+    native, flags = _NATIVE.get(host.dtype.name), host.flags
+    if native is None or native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
+        return None
+    try:
+        return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
+    except ValueError:  # the stride of a single item
+        return None
 
 
 def _name(dtype: torch.dtype) -> str:

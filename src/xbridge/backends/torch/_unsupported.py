@@ -68,11 +68,23 @@ def freed(x: torch.Tensor) -> tuple[str, str] | None:
 
 def readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
+    if _is_whole(x):
+        return x
     if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
         fault = freed(x)
         if fault:
             raise UnsupportedArrayError.build("read a torch tensor", *fault)
     return x
+
+
+def _is_whole(x: torch.Tensor) -> bool:
+    """Return True for an ordinary tensor with a storage of its own; False in doubt."""
+    if type(x) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
+        return False
+    try:
+        return x.is_contiguous() and not x.storage_offset() and len(x.untyped_storage()) >= x.nbytes
+    except (RuntimeError, TypeError):
+        return False
 
 
 def without_pending(x: torch.Tensor) -> torch.Tensor:

@@ -6,23 +6,34 @@ backend knows the address, so the suite first tests that `memory_layout` is corr
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from xbridge._core.protocol import MemoryLayout
-from xbridge.backends._registry import get
+from xbridge.backends._registry import count_observers, get
 from xbridge.errors import XBridgeError
 from xbridge.testing._raw_memory import in_place
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
+
+
+@contextmanager
+def planned() -> Iterator[None]:
+    """Plan every conversion in the block, as for an observer. The tables of the fast path are empty."""
+    count_observers(1)
+    try:
+        yield
+    finally:
+        count_observers(-1)
 
 
 def read(backend: str, x: Array) -> HostArray:

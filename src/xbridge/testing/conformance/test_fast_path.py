@@ -1,7 +1,4 @@
-"""The fast path: it agrees with the plan, or declines, and caches no array.
-
-``device="cpu"`` does not change an array on the host, but takes the planned path.
-"""
+"""The fast path: it agrees with the plan, or declines, and caches no array."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from xbridge.testing.conformance._probes import (
     disjoint,
     flip_bits,
     memory_of,
+    planned,
     read,
     same_bits,
     same_memory,
@@ -39,16 +37,16 @@ if TYPE_CHECKING:
     from xbridge.testing.samples.model import Sample
 
 
-def assert_same_result(target: str, direct: Array, planned: Array, source: tuple[str, Array]) -> None:
+def assert_same_result(target: str, direct: Array, expected: Array, source: tuple[str, Array]) -> None:
     """Assert that a direct and a planned result have the same type, values, memory and flags."""
     module, (name, x) = get(target), source
-    assert type(direct) is type(planned)
-    assert module.array_info(direct) == module.array_info(planned)
-    assert same_bits(read(target, direct), read(target, planned))
-    assert memory_of(target, direct).writable is memory_of(target, planned).writable, (
+    assert type(direct) is type(expected)
+    assert module.array_info(direct) == module.array_info(expected)
+    assert same_bits(read(target, direct), read(target, expected))
+    assert memory_of(target, direct).writable is memory_of(target, expected).writable, (
         "only one of them is writable"
     )
-    shared = [same_memory(memory_of(target, y), memory_of(name, x)) for y in (direct, planned)]
+    shared = [same_memory(memory_of(target, y), memory_of(name, x)) for y in (direct, expected)]
     assert shared[0] is shared[1], "only one of them shares the memory"
     assert shared[0] or disjoint(memory_of(target, direct), memory_of(name, x))
 
@@ -56,25 +54,27 @@ def assert_same_result(target: str, direct: Array, planned: Array, source: tuple
 @for_own_arrays
 def test_the_fast_path_to_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
     module, x = get(backend), sample.array
-    planned = to_backend(x, HOST, device="cpu")
-    assert_same_result(HOST, to_numpy(x), planned, (backend, x))
+    with planned():
+        expected = to_backend(x, HOST)
+    assert_same_result(HOST, to_numpy(x), expected, (backend, x))
     if type(x) in module.fast_types:
         direct = module.fast_to_numpy(x)
         if direct is not None:
             assert type(direct) is np.ndarray or backend == HOST
-            assert_same_result(HOST, direct, planned, (backend, x))
+            assert_same_result(HOST, direct, expected, (backend, x))
     assert asarray(x) is x
 
 
 @for_host_arrays
 def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sample) -> None:
     module, host = get(backend), sample.array
-    planned = to_backend(host, backend, device=default_device(backend))
-    assert_same_result(backend, to_backend(host, backend), planned, (HOST, host))
+    with planned():
+        expected = to_backend(host, backend, device=default_device(backend))
+    assert_same_result(backend, to_backend(host, backend), expected, (HOST, host))
     if type(host) in get(HOST).fast_types:
         direct = module.fast_from_numpy(host)
         if direct is not None:
-            assert_same_result(backend, direct, planned, (HOST, host))
+            assert_same_result(backend, direct, expected, (HOST, host))
 
 
 def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:

@@ -17,7 +17,14 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, plain_array
-from xbridge.testing.conformance._probes import default_device, memory_of, read, refused_write, same_bits
+from xbridge.testing.conformance._probes import (
+    default_device,
+    memory_of,
+    planned,
+    read,
+    refused_write,
+    same_bits,
+)
 from xbridge.testing.conformance.test_casts import same_values
 from xbridge.testing.samples.lookup import samples_of
 
@@ -114,8 +121,9 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
     for sample in _samples(HOST, shape):
         host = sample.array
         if not module.unsupported_dtype(sample.values.dtype.name, CPU):
-            planned = to_backend(host, backend, device=default_device(backend))
-            for x in (planned, to_backend(host, backend)):
+            with planned():
+                expected = to_backend(host, backend, device=default_device(backend))
+            for x in (expected, to_backend(host, backend)):
                 assert same_bits(read(backend, x), sample.values), sample.layout
             direct = module.fast_from_numpy(host) if type(host) in get(HOST).fast_types else None
             if direct is not None:
@@ -123,7 +131,7 @@ def test_from_numpy_converts_memory_of_any_size(backend: str, shape: tuple[int, 
                 here, there, plan = (
                     memory_of(HOST, host),
                     memory_of(backend, direct),
-                    memory_of(backend, planned),
+                    memory_of(backend, expected),
                 )
                 disjoint = _disjoint_spans(here, there) and _disjoint_spans(here, plan)
                 assert here[:3] == there[:3] or disjoint, sample.layout

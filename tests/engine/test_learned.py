@@ -1,0 +1,836 @@
+"""Learned calls give what a plan gives, also after the state of a library has changed."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from fresh import run
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import _host, tree
+from xbridge._engine import convert
+from xbridge._host import memory
+from xbridge.backends import _registry
+from xbridge.backends._registry import learned
+from xbridge.testing.conformance._probes import planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Call = Callable[[Any], Any]
+
+torch = pytest.importorskip("torch")
+
+
+class SubArray(np.ndarray[Any, Any]):
+    """A class of arrays."""
+
+
+SubTensor: Any = type("SubTensor", (torch.Tensor,), {})
+
+
+CALLS: dict[str, Call] = {
+    "device": lambda x: xbridge.to_backend(x, "torch", device="cpu"),
+    "device object": lambda x: xbridge.to_backend(x, "torch", device=torch.device("cpu")),
+    "copy": lambda x: xbridge.to_backend(x, "torch", copy=True),
+    "no copy": lambda x: xbridge.to_backend(x, "torch", copy=False),
+    "dtype": lambda x: xbridge.to_backend(x, "torch", dtype="float32"),
+    "dtype object": lambda x: xbridge.to_backend(x, "torch", dtype=np.float32, copy=True),
+    "torch casts": lambda x: xbridge.to_backend(x, "torch", dtype=torch.float16),
+    "torch casts a copy": lambda x: xbridge.to_backend(x, "torch", dtype="float16", copy=True),
+    "integers": lambda x: xbridge.to_backend(x, "torch", dtype="int32"),
+    "default": lambda x: xbridge.to_backend(x, "torch", dtype="default"),
+    "nearest": lambda x: xbridge.to_backend(x, "torch", dtype="nearest"),
+    "cast without a copy": lambda x: xbridge.to_backend(x, "torch", dtype="float64", copy=False),
+    "detach": lambda x: xbridge.to_backend(x, "torch", grad="detach"),
+    "keep": lambda x: xbridge.to_backend(x, "torch", grad="keep"),
+    "keep a copy": lambda x: xbridge.to_backend(x, "torch", grad="keep", copy=True),
+    "all": lambda x: xbridge.to_backend(x, "torch", device="cpu", dtype="float32", copy=True, grad="detach"),
+    "asarray": lambda x: xbridge.asarray(x, backend="torch"),
+    "asarray dtype": lambda x: xbridge.asarray(x, backend="torch", dtype="float32"),
+    "in its library": lambda x: xbridge.asarray(x, dtype="float32"),
+    "copy in its library": lambda x: xbridge.asarray(x, copy=True),
+    "like": lambda x: xbridge.asarray(x, like=torch.ones(1)),
+    "align": lambda x: xbridge.align(torch.ones(1), x)[1],
+    "align dtype": lambda x: xbridge.align(torch.ones(1), x, dtype="float32")[1],
+    "to numpy copy": lambda x: xbridge.to_numpy(x, copy=True),
+    "to numpy no copy": lambda x: xbridge.to_numpy(x, copy=False),
+    "to numpy dtype": lambda x: xbridge.to_numpy(x, dtype="float32"),
+    "to numpy default": lambda x: xbridge.to_numpy(x, dtype="default"),
+    "to numpy detach": lambda x: xbridge.to_numpy(x, grad="detach"),
+    "to numpy keep": lambda x: xbridge.to_numpy(x, grad="keep"),
+    "tree dtype": lambda x: tree.to_backend([x, x], "torch", dtype="float32")[1],
+    "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
+    "tree device": lambda x: tree.to_backend([x], "torch", device="cpu")[0],
+    "tree align": lambda x: tree.align([torch.ones(1)], [x])[1][0],
+}
+
+
+def numpys() -> dict[str, Any]:
+    plain = np.arange(1.0, 7.0)
+    locked = plain.copy()
+    locked.flags.writeable = False
+    unaligned = np.zeros(49, "u1")[1:].view("f8")
+    rows = np.arange(12.0).reshape(3, 4)
+    return {
+        "plain": plain,
+        "other": np.full((2, 3), 0.1),
+        "view": plain[1:4],
+        "view of rows": rows[1:],
+        "view that is locked": locked[1:3],
+        "fortran": rows.copy("F"),
+        "transposed": rows.T,
+        "reversed": rows[::-1],
+        "strided": rows[:, ::2],
+        "strided backwards": rows[:, ::-2],
+        "locked": locked,
+        "locked and reversed": locked[::-1],
+        "swapped": plain.astype(">f8"),
+        "swapped and strided": plain.astype(">f8")[::2],
+        "empty": np.zeros((0, 3)),
+        "empty and locked": np.broadcast_to(0.0, (0, 3)),
+        "scalar": np.array(2.5),
+        "one row backwards": rows[1:2][::-1],
+        "one row backwards, locked": np.broadcast_to(rows, rows.shape)[1:2][::-1],
+        "one column of two, backwards": rows[::2, :1][:, ::-1],
+        "one row": rows[1:2],
+        "repeated": np.broadcast_to(1.5, (2, 2)),
+        "overlapping": np.lib.stride_tricks.as_strided(plain, (3, 2), (8, 8)),
+        "odd strides": np.zeros(3, [("a", "u1"), ("b", "f8")])["b"],
+        "unaligned": unaligned,
+        "large": np.array([1.0, 1e300]),
+        "infinite": np.array([np.inf, -np.inf, np.nan, 3.4e38]),
+        "just too large": np.array([3.4028235677973366e38]),
+        "integers": np.arange(3),
+        "large integers": np.array([2**40, 2**53 + 1]),
+        "unsigned": np.array([2**63], "u8"),
+        "single": np.ones(3, "f4"),
+        "half": np.ones(3, "f2"),
+        "bool": np.array([True, False]),
+        "complex": np.array([1 + 2j, 1e300j]),
+        "long": np.ones(2, np.longdouble),
+        "text": np.array(["a"]),
+        "objects": np.array([None]),
+        "records": np.zeros(2, [("x", "f8")]),
+        "matrix": np.ones((2, 2)).view(SubArray),
+        "number": np.float64(3.5),
+    }
+
+
+def torchs() -> dict[str, Any]:
+    base = torch.arange(12.0).double()
+    leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    freed, shrunk = torch.ones(4).double(), torch.ones(4).double()
+    freed.untyped_storage().resize_(0)
+    shrunk.untyped_storage().resize_(8)
+    behind = torch.ones(8).double()[4:]
+    behind.untyped_storage().resize_(40)
+    emptied = torch.ones(8).double()[4:]
+    emptied.untyped_storage().resize_(0)
+    zero = torch._efficientzerotensor((2,), dtype=torch.float64)
+    return {
+        "plain": base,
+        "other": torch.ones(2, 3).double(),
+        "leaf": leaf,
+        "history": 2 * leaf,
+        "parameter": torch.nn.Parameter(torch.ones(2).double()),
+        "fixed parameter": torch.nn.Parameter(torch.ones(2).double(), requires_grad=False),
+        "view": base[4:],
+        "transposed": base.reshape(3, 4).T,
+        "strided": base[::2],
+        "strided leaf": leaf[::2],
+        "expanded": torch.ones(1).double().expand(3),
+        "overlapping": base.as_strided((3, 2), (1, 1)),
+        "conjugate": torch.ones(2, dtype=torch.complex128).conj(),
+        "negative": torch.ones(2, dtype=torch.complex128).conj().imag,
+        "complex": torch.ones(2, dtype=torch.complex128),
+        "zero": zero,
+        "freed": freed,
+        "shrunk": shrunk,
+        "shrunk behind": behind,
+        "freed behind": emptied,
+        "empty": torch.ones(0, 2).double(),
+        "scalar": torch.tensor(2.0).double(),
+        "single": torch.ones(2),
+        "brain": torch.ones(4, dtype=torch.bfloat16),
+        "brain leaf": torch.ones(4, dtype=torch.bfloat16, requires_grad=True),
+        "brain strided": torch.ones(4, dtype=torch.bfloat16)[::2],
+        "integers": torch.arange(3),
+        "large": torch.tensor([1e300]).double(),
+        "bool": torch.tensor([True]),
+        "meta": torch.ones(2, device="meta").double(),
+        "sparse": torch.eye(2).double().to_sparse(),
+        "sub": torch.ones(2).double().as_subclass(SubTensor),
+    }
+
+
+def outcome(call: Call, x: Any) -> tuple[object, ...]:
+    """All that the contract says about a result, or the error."""
+    try:
+        y = call(x)
+    except xbridge.XBridgeError as error:
+        return type(error), str(error)
+    if isinstance(y, str) or y is None:
+        return (y,)
+    if type(y) is np.ndarray and y.dtype.kind not in "biufcV":
+        return type(y), y.dtype, y.tolist()
+    facts: tuple[object, ...] = (type(y), y is x, xbridge.dtype_of(y), xbridge.device_of(y), tuple(y.shape))
+    try:
+        host = xbridge.to_numpy(y)
+        strides = [s for s, n in zip(host.strides, host.shape, strict=True) if n > 1]
+        shares = xbridge.shares_memory(x, y)
+        facts = (*facts, np.ascontiguousarray(host).tobytes(), shares, strides if host.size else [])
+    except xbridge.XBridgeError as error:
+        facts = (*facts, type(error))
+    grads = (
+        getattr(y, "requires_grad", None),
+        getattr(y, "is_leaf", None),
+        getattr(y, "grad_fn", None) is None,
+    )
+    return (*facts, *grads, y.flags.writeable if isinstance(y, np.ndarray) else None)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    for name in ("numpy", "torch"):
+        _registry.get(name)  # a backend that is loaded during a call empties the tables
+    _registry._renew()
+    yield
+    _registry._renew()
+
+
+@pytest.mark.parametrize("make", [numpys, torchs])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_any_array_may_teach_and_any_other_is_converted_as_planned(
+    call: Call, make: Callable[[], dict[str, Any]]
+) -> None:
+    with planned():
+        expected = {name: outcome(call, x) for name, x in make().items()}
+    xs = make()
+    for teacher in xs:
+        _registry._renew()
+        outcome(call, make()[teacher])
+        taught = dict(learned)
+        for pupil, x in make().items():
+            assert outcome(call, x) == expected[pupil], (teacher, pupil)
+            learned.clear()
+            learned.update(taught)
+
+
+TAUGHT = [name for name in CALLS if name != "cast without a copy"]
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_a_call_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, used = CALLS[name], 0
+    for x in (numpys()["plain"], torchs()["plain"]):
+        if isinstance(x, torch.Tensor) and name in ("keep", "keep a copy", "detach", "all"):
+            continue  # within a library, history decides
+        expected = outcome(call, x)
+        used += 1
+        with monkeypatch.context() as patch:
+            for module in ("convert", "batch"):
+                patch.setattr(f"xbridge._engine.{module}.plan", None)
+            assert outcome(call, x) == expected
+    assert used
+
+
+def test_numbers_and_flat_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for obj in (1.5, [1.0, 2.0], [[1, 2], [3, 4]], True):
+        expected = outcome(lambda x: xbridge.asarray(x, backend="torch"), obj)
+        with monkeypatch.context() as patch:
+            patch.setattr(convert, "plan", None)
+            assert outcome(lambda x: xbridge.asarray(x, backend="torch"), obj) == expected
+
+
+# -- state that changes after the first call ------------------------------------------------------
+
+
+def default_dtype() -> Any:
+    @contextmanager
+    def double() -> Iterator[None]:
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    return double()
+
+
+def dispatch_mode() -> Any:
+    from torch_modes import Passes
+
+    return Passes()  # type: ignore[no-untyped-call] # torch's
+
+
+def fake_mode() -> Any:
+    return torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+
+
+STATES = {
+    "default dtype": default_dtype,
+    "inference": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "forward mode": torch.autograd.forward_ad.dual_level,
+    "dispatch mode": dispatch_mode,
+    "fake mode": fake_mode,
+    "policy": lambda: xbridge.policy(copies="raise", casts="raise"),
+    "record": xbridge.record,
+    "observer": planned,
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by the fake mode
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_learned_call_follows_the_state_of_its_libraries(name: str, state: Callable[[], Any]) -> None:
+    def outcomes(kinds: tuple[str, ...]) -> list[tuple[object, ...]]:
+        return [bare(CALLS[name], make[kind]) for make in (first, second) for kind in kinds if kind in make]
+
+    def bare(call: Call, x: Any) -> tuple[object, ...]:
+        try:
+            y = call(x)
+        except (xbridge.XBridgeError, RuntimeError, AssertionError) as error:
+            return type(error), str(error)
+        inference = isinstance(y, torch.Tensor) and y.is_inference()
+        return type(y), str(y.dtype), tuple(y.shape), y is x, inference, getattr(y, "requires_grad", None)
+
+    kinds = ("plain", "leaf", "history", "strided", "integers", "large", "locked", "single")
+    first, second = numpys(), torchs()
+    with state(), planned():
+        expected = outcomes(kinds)
+    outcomes(kinds)
+    with state():
+        assert outcomes(kinds) == expected
+        assert outcomes(kinds) == expected
+
+
+def test_learned_calls_follow_the_64_bits_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+    calls: list[Call] = [
+        lambda x: xbridge.to_backend(x, "jax", dtype="default"),
+        lambda x: xbridge.to_backend(x, "jax", dtype="nearest"),
+        lambda x: xbridge.to_backend(x, "jax", dtype="float32"),
+        lambda x: xbridge.to_backend(x, "jax", copy=True),
+        lambda x: xbridge.to_backend(x, "jax", device="cpu"),
+        lambda x: xbridge.align(jax.numpy.ones(1), x)[1],
+        lambda x: tree.to_backend([x], "jax", dtype="nearest")[0],
+        lambda x: xbridge.asarray([1.0, 2.0], backend="jax"),
+    ]
+    kinds = (
+        "plain",
+        "strided",
+        "reversed",
+        "integers",
+        "single",
+        "large",
+        "locked",
+        "empty",
+        "leaf",
+        "one row",
+    )
+
+    def outcomes(call: Call) -> list[tuple[object, ...]]:
+        return [outcome(call, make()[k]) for make in (numpys, torchs) for k in kinds if k in make()]
+
+    for call in calls:
+        expected = {}
+        for wide in (True, False):
+            with jax.enable_x64(wide), planned():
+                expected[wide] = outcomes(call)
+        assert expected[True] != expected[False] or call is calls[2]
+        for wide in (True, False, True, False):
+            with jax.enable_x64(wide):
+                assert outcomes(call) == expected[wide]
+
+
+def test_arrays_of_jax_are_converted_as_planned() -> None:
+    jax = pytest.importorskip("jax")
+    xs = [jax.numpy.ones(3), jax.numpy.ones((1, 3)), jax.numpy.zeros((0,)), jax.numpy.arange(3)]
+    xs += [jax.numpy.ones(2, "bfloat16"), jax.numpy.ones((2, 3)).T, jax.numpy.float32(1e38) * np.ones(2)]
+    gone = jax.numpy.ones(2)
+    gone.delete()
+    xs.append(gone)
+    calls = [CALLS[name] for name in CALLS if "its library" not in name]
+    for call in calls:
+        with planned():
+            expected = [outcome(call, x) for x in xs]
+        for _ in range(2):
+            assert [outcome(call, x) for x in xs] == expected
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xbridge.to_backend(x, "torch", dtype="float32", copy=True) * 2,
+        lambda x: xbridge.asarray(x, dtype="float32", copy=True) * 2,
+        lambda x: xbridge.align(x, x + 1, dtype="float32")[1] * 2,
+        lambda x: xbridge.asarray(x, like=x, dtype=torch.float32) * 2,
+    ],
+    ids=["to_backend", "asarray", "align", "like"],
+)
+def test_a_compiled_function_does_not_learn_and_follows_what_was_learned(call: Call) -> None:
+    x = torch.arange(3.0).double()
+
+    def compiled() -> Any:
+        torch.compiler.reset()
+        return torch.compile(call, backend="eager", fullgraph=True)(x)
+
+    first = compiled()
+    assert not learned
+    second = call(x)
+    assert learned
+    for y in (second, call(x), compiled()):
+        assert torch.equal(y, first)
+        assert y.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
+@pytest.mark.parametrize("name", ["dtype", "copy", "device", "default", "tree dtype", "to numpy copy"])
+def test_a_compiled_function_leaves_its_library_by_what_was_learned(name: str) -> None:
+    call = CALLS[name]
+
+    def used(x: Any) -> Any:
+        return call(x * 2)
+
+    for x in (np.arange(3.0), torch.arange(3.0).double()):
+        expected = [outcome(used, x) for _ in range(2)]
+        torch.compiler.reset()
+        compiled = torch.compile(used, backend="eager")
+        for _ in range(2):
+            y = compiled(x)
+            assert type(y) is expected[0][0]
+            assert xbridge.dtype_of(y) == expected[0][2]
+            assert np.asarray(y).tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_result_that_was_shared_is_copied_as_soon_as_the_array_is_read_only() -> None:
+    x = np.arange(3.0)
+    for _ in range(2):
+        assert xbridge.shares_memory(xbridge.to_backend(x, "torch", copy=False), x)
+    x.flags.writeable = False
+    with pytest.raises(xbridge.CopyError, match="read-only"):
+        xbridge.to_backend(x, "torch", copy=False)
+
+
+def test_a_learned_call_reads_the_storage_that_is_there_now() -> None:
+    for x in (torch.ones(4), torch.ones(4)):
+        xbridge.to_backend(x, "torch", copy=True)
+        xbridge.to_backend(x, "torch", dtype="float64")
+        xbridge.to_numpy(torch.ones(4), copy=True)
+        xbridge.to_numpy(torch.ones(4), dtype="float64")
+    x.untyped_storage().resize_(0)
+    for options in ({"copy": True}, {"dtype": "float64"}):
+        for target in ("torch", "numpy"):
+            with pytest.raises(xbridge.UnsupportedArrayError, match="freed"):
+                xbridge.to_backend(x, target, **options)
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that the host has copied."""
+    shapes: list[tuple[int, ...]] = []
+    copy = _host.copy
+
+    def counted(host: Any, *order: Any) -> Any:
+        shapes.append(host.shape)
+        return copy(host, *order)
+
+    monkeypatch.setattr(_host, "copy", counted)
+    return shapes
+
+
+def test_an_array_is_copied_once_though_the_target_declines_it_now(copied: list[tuple[int, ...]]) -> None:
+    for x in (np.ones(5), np.ones(5, "Q")):  # C has two names for this integer, and torch knows one
+        copied.clear()
+        for mode in (False, True, True, False):
+            with torch.inference_mode(mode):
+                converted(x)
+        assert copied.count((5,)) == 4
+
+
+def test_a_copy_for_the_strides_of_one_array_is_not_made_for_others(copied: list[tuple[int, ...]]) -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    for x in (rows[::-1], rows[::-1], rows[:, ::2]):
+        xbridge.to_backend(x, "torch", dtype="float16", copy=True)  # the cast is torch's
+    assert copied == [(3, 4), (3, 4)]
+
+
+def test_a_view_behind_the_end_of_its_storage_is_not_read() -> None:
+    whole = torch.ones(8)
+    view = whole[4:]
+    whole.untyped_storage().resize_(24)
+    for _ in range(2):
+        xbridge.to_backend(torch.ones(8)[4:], "torch", copy=True)
+        for options in ({"copy": True}, {"dtype": "float64"}):
+            for target in ("torch", "numpy"):
+                with pytest.raises(xbridge.UnsupportedArrayError, match="freed or shrunk"):
+                    xbridge.to_backend(view, target, **options)
+
+
+# -- observers, registrations and threads -----------------------------------------------------------
+
+
+def test_a_record_sees_each_learned_call_once() -> None:
+    x = np.arange(3.0)
+    for _ in range(2):
+        xbridge.to_backend(x, "torch", dtype="float32")
+    with xbridge.record() as seen:
+        for _ in range(3):
+            xbridge.to_backend(x, "torch", dtype="float32")
+            tree.to_backend([x], "torch", dtype="float32")
+    assert sorted(row.calls for row in seen.rows) == [3, 3]
+    assert not learned
+
+
+def converted(x: Any) -> Any:
+    return xbridge.to_backend(x, "torch", copy=True)
+
+
+def during_the_plan(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    """Make a change while the next conversion is planned."""
+    plan = convert.plan
+
+    def changed(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(convert, "plan", plan)
+        found = plan(*args, **options)
+        change()
+        return found
+
+    monkeypatch.setattr(convert, "plan", changed)
+
+
+def enter_and_leave() -> None:
+    with xbridge.policy(casts="warn"):
+        pass
+
+
+@pytest.mark.parametrize("change", [enter_and_leave, _registry._renew])
+def test_a_plan_from_before_a_change_is_not_learned(
+    change: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xbridge.to_backend(np.ones(2), "torch")
+    during_the_plan(monkeypatch, change)
+    converted(np.ones(2))
+    assert not learned
+    converted(np.ones(2))
+    assert learned
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_backend_that_is_replaced_during_a_plan_is_used_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def toys(word: str) -> Any:
+        made: Any = {"from_numpy": Toy, "fast_from_numpy": Toy, "plan_state": lambda: None}
+        return make_backend(samples=word, assumes_immutable=False, **made)
+
+    xbridge.register_backend("toylib", toys("old"))
+    x = np.ones(2)
+    xbridge.to_backend(x, "toylib")
+    during_the_plan(monkeypatch, lambda: xbridge.register_backend("toylib", toys("new"), replace=True))
+    xbridge.to_backend(x, "toylib", copy=True)
+    assert not learned
+    for _ in range(2):
+        xbridge.to_backend(x, "toylib", copy=True)
+    assert len(learned) == 1
+    xbridge.register_backend("toylib", toys("newer"), replace=True)
+    assert not learned
+
+
+def test_a_state_that_changes_during_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        during_the_plan(monkeypatch, lambda: torch.set_default_dtype(torch.float64))
+        assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
+        assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_state_that_changes_before_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = convert.plan
+
+    def later(*args: Any, **options: Any) -> Any:
+        torch.set_default_dtype(torch.float64)
+        return plan(*args, **options)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(convert, "plan", later)
+            assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert xbridge.to_backend(np.ones(2), "torch", dtype="default").dtype == torch.float32
+
+
+def test_a_policy_that_is_entered_while_another_thread_plans_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    xbridge.to_backend(np.ones(2), "torch")
+    planning, entered = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        planning.set()
+        assert entered.wait(60)
+
+    during_the_plan(monkeypatch, wait)
+    thread = threading.Thread(target=converted, args=(np.ones(2),))
+    thread.start()
+    assert planning.wait(60)
+    with xbridge.policy(copies="raise"):
+        entered.set()
+        thread.join(60)
+        assert not learned
+        for _ in range(2):
+            with pytest.raises(xbridge.PolicyError):
+                converted(np.ones(2))
+    converted(np.ones(2))
+    assert learned
+
+
+def test_threads_that_learn_while_policies_come_and_go_get_what_is_planned() -> None:
+    x, wrong = np.arange(4.0), []
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            for name in ("copy", "dtype", "default", "to numpy dtype", "tree dtype", "align"):
+                y = CALLS[name](x)
+                if not np.array_equal(np.asarray(y), x) or (name != "align" and xbridge.shares_memory(x, y)):
+                    wrong.append(name)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(50):
+            with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError):
+                converted(x)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+# -- options ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", [1, 0, 1.0, np.True_, np.False_, "yes"])
+def test_an_option_that_equals_a_learned_one_is_refused_as_before(copy: Any) -> None:
+    x, t = np.ones(2), torch.ones(2)
+    for known in (True, False):
+        for _ in range(2):
+            xbridge.to_backend(x, "torch", copy=known)
+            xbridge.to_backend(t, "torch", copy=known)
+            xbridge.to_numpy(t, copy=known)
+            xbridge.asarray(x, copy=known)
+            tree.to_backend([x], "torch", copy=known)
+    for call in (
+        lambda: xbridge.to_backend(x, "torch", copy=copy),
+        lambda: xbridge.to_numpy(t, copy=copy),
+        lambda: xbridge.asarray(x, backend="torch", copy=copy),
+        lambda: xbridge.asarray(x, copy=copy),
+        lambda: xbridge.align(t, x, copy=copy),
+        lambda: tree.to_backend([x], "torch", copy=copy),
+    ):
+        with pytest.raises(xbridge.OptionError, match="it is None, True or False"):
+            call()
+
+
+def test_an_option_without_a_hash_is_read_by_the_plan() -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+    for _ in range(2):
+        with pytest.raises(xbridge.DeviceError):
+            xbridge.to_backend(np.ones(2), "torch", device=Odd())
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_numpy(np.ones(2), dtype=[])
+
+
+def test_options_of_unknown_classes_are_not_learned() -> None:
+    class Word(StrEnum):
+        SINGLE = "float32"
+
+    for _ in range(2):
+        assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
+    assert not learned
+    xbridge.to_backend(np.ones(2), "torch", dtype="float32")
+    assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
+
+
+def test_a_backend_that_does_not_report_its_state_is_planned(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    for _ in range(2):
+        assert isinstance(xbridge.to_backend(np.ones(2), "toylib", copy=True), Toy)
+    assert not learned
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: xbridge.to_backend(x, "toylib", dtype="float64").data,
+        lambda x: tree.to_backend([x], "toylib", dtype="float64")[0].data,
+        lambda x: xbridge.to_numpy(Toy(x), dtype="float64"),
+        lambda x: tree.to_numpy([Toy(x)], dtype="float64")[0],
+    ],
+    ids=["to it", "tree to it", "from it", "tree from it"],
+)
+def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None) -> None:
+    tracing = [True]
+    verbs: Any = {"is_tracing": lambda: tracing[0], "untraced": lambda fn: fn, "plan_state": lambda: None}
+    own: Any = {"gaps": {}, "assumes_immutable": False, "fast_from_numpy": Toy}
+    xbridge.register_backend("toylib", make_backend(fast_to_numpy=lambda x: x.data, **verbs, **own))
+    locked = np.arange(4.0)
+    locked.flags.writeable = False
+    assert not np.shares_memory(convert(locked), locked)
+    tracing[0] = False
+    for _ in range(3):
+        assert np.shares_memory(convert(locked), locked)
+    assert learned
+
+
+def test_a_move_is_not_learned(own_registry: None) -> None:
+    moved: list[str] = []
+    places = (xbridge.Device("cpu"), xbridge.Device("toy:0"))
+
+    def move(x: Toy, device: xbridge.Device, /) -> Toy:
+        moved.append(device)
+        return x
+
+    verbs: Any = {"devices": lambda: places, "to_device": move, "plan_state": lambda: None}
+    xbridge.register_backend("toylib", make_backend(fast_from_numpy=Toy, **verbs))
+    for options in ({}, {"copy": True}, {"dtype": "float32"}):
+        for _ in range(3):
+            xbridge.to_backend(np.ones(2), "toylib", device="toy:0", **options)
+    assert moved == ["toy:0"] * 9
+
+
+def test_text_in_a_tree_stays_itself_after_text_was_copied() -> None:
+    text = np.array(["a", "b"])
+    for _ in range(2):
+        assert xbridge.to_backend(text, "numpy", copy=True) is not text
+        assert tree.to_backend([text], "numpy", copy=True)[0] is text
+
+
+def test_a_class_of_tensors_is_planned_past_its_own_code() -> None:
+    class Counting(torch.Tensor):  # type: ignore[misc,name-defined] # torch is Any here
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, *args: Any, **kwargs: Any) -> Any:
+            cls.calls += 1
+            return super().__torch_function__(*args, **kwargs)
+
+    x = torch.ones(3).as_subclass(Counting)
+    Counting.calls = 0
+    for _ in range(3):
+        assert xbridge.to_numpy(x, dtype="float64").tolist() == [1.0] * 3
+        assert xbridge.to_numpy(x, copy=True).tolist() == [1.0] * 3
+    assert Counting.calls == 0
+
+
+def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
+    jax = pytest.importorskip("jax")
+    own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}}
+    xbridge.register_backend("toylib", make_backend(**own))
+    raw = np.zeros(64, "f4")
+    start = -raw.ctypes.data % 64 // 4
+    aligned, odd = raw[start : start + 16], raw[start + 1 : start + 17]
+    for x in (aligned, aligned):
+        assert isinstance(xbridge.to_backend(Toy(x), "jax", copy=False), jax.Array)
+    with pytest.raises(xbridge.CopyError):
+        xbridge.to_backend(Toy(odd), "jax", copy=False)
+
+
+def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    for dtype in ("float32", "int64", "int32", "float32"):
+        for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
+            assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
+    assert len(learned) == 2
+
+
+def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:
+    fits, lost = np.array([1.0, 3.4028234e38]), np.array([1.0, 3.5e38])
+    for _ in range(2):
+        assert xbridge.to_backend(fits, "torch", dtype="default").dtype == torch.float32
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.to_backend(lost, "torch", dtype="default")
+
+
+EDGES = {
+    "single": [1.0, 3.4028234663852886e38, -3.4028235677973362e38, 1e-300, 5e-324, np.inf, -np.inf, np.nan],
+    "one too large": [3.4028235677973366e38],
+    "one too small": [-1e39, np.nan, np.inf],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("values", EDGES.values(), ids=EDGES)
+@pytest.mark.parametrize("known", [memory._SINGLES, {}], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("large", [memory.LARGE, 0])
+def test_a_checked_cast_finds_what_the_check_and_the_cast_find(
+    values: list[float], known: dict[str, str], large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_SINGLES", known)
+    monkeypatch.setattr(memory, "LARGE", large)
+    real = np.array(values)
+    for x, dtype in (
+        (real, "float32"),
+        (np.tile(real, 40)[::-3], "float32"),
+        (np.broadcast_to(real, (3, len(values))), "float32"),
+        (real + 1j, "complex64"),
+        (1 + 1j * np.nan_to_num(real, posinf=0, neginf=0), "complex64"),
+        (memory.astype(real, "float32"), "float16"),
+        (np.arange(3), "int32"),
+        (np.array([2**40]), "int32"),
+    ):
+        outcomes: list[object] = []
+        for cast in (memory.astype_checked, lambda x, word: memory.astype(memory.check_cast(x, word), word)):
+            try:
+                y = cast(x, dtype)
+                outcomes.append((y.dtype, y.shape, y.strides, y.tobytes()))
+            except xbridge.ValueLossError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
+
+
+def test_a_machine_that_does_not_report_an_overflow_checks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory._reports_overflow() is bool(memory._SINGLES)
+    monkeypatch.setattr(memory, "_RAISING", memory._SILENT)
+    assert not memory._reports_overflow()
+
+
+def test_an_option_that_the_plan_reads_and_no_table_holds_is_planned() -> None:
+    class Word(str):
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+    for _ in range(2):
+        assert tree.to_backend([np.ones(2)], "torch", device=Word("cpu"))[0].dtype == torch.float64
+        assert xbridge.to_backend(np.ones(2), "torch", device=Word("cpu")).dtype == torch.float64
+    assert not learned
+
+
+def test_the_first_planned_call_does_not_import_masked_arrays() -> None:
+    code = """
+    import sys
+    import numpy as np
+    import xbridge
+    before = "numpy.ma" in sys.modules
+    xbridge.to_numpy(np.ones(2), dtype="float32")
+    print(before, "numpy.ma" in sys.modules)
+    try:
+        xbridge.to_numpy(np.ma.masked_array([1.0]), dtype="float32")
+    except xbridge.UnsupportedArrayError:
+        print("refused")
+    """
+    assert run(code) == (0, ["False False", "refused"])
