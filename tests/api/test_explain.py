@@ -209,8 +209,8 @@ def test_a_promise_is_explained_and_not_kept() -> None:
     lazy = da.from_delayed(dask.delayed(fail)(), (3,), "float64")
     plan = explain(lazy, "numpy", dtype="float32")
     assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
-        ("materialize", 24),
         ("astype", 12),
+        ("materialize", 12),
     ]
     assert not plan.shares_memory
     unknown = lazy[lazy > 0]
@@ -218,8 +218,8 @@ def test_a_promise_is_explained_and_not_kept() -> None:
     plan = explain(unknown, "numpy", dtype="float32")
     assert plan.error is None
     assert [(step.op, step.nbytes) for step in plan.steps if step.copy_reason] == [
-        ("materialize", None),
         ("astype", None),
+        ("materialize", None),
     ]
     ends = plan.to_dict()["source"], plan.to_dict()["target"]
     assert [(end["shape"], end["nbytes"]) for end in ends] == [([None], None)] * 2

@@ -344,6 +344,14 @@ class Backend(Protocol):
     def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
         """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
 
+    @property
+    def in_parts(self) -> Callable[[Array], Array] | None:
+        """`in_parts(x)`: `x` for a conversion to another library, so that no whole array is made of its dtype.
+
+        `check_cast` and `astype` of the result read nothing. `materialize` does both with each part of the
+        array, as NumPy does.
+        """
+
     # -- speed ---------------------------------------------------------------------------------------
     @property
     def fast_types(self) -> tuple[type, ...]:
@@ -448,6 +456,7 @@ TOGETHER = (
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("to_device_many", "to_device"),
     ("materialize_many", "materialize"),
+    ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),
     ("stream_to_device", "streams_to_device"),
 )

@@ -118,13 +118,16 @@ def align_sources(
         raise error.at(place(error.index)) from error
     words = _given(**{**keywords, "device": options.device})
     made: list[Array] = []
+    late: list[int] = []
     try:
         for source in sources:
             if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
             result = recall(target.name, source.array, words)
-            if result is None:
+            if result is None and source.backend.materialize_many and source.backend is not target:
+                late.append(len(made))
+            elif result is None:
                 fn, given, backends = choose_converter(source)
                 if fn is not from_arrays:
                     fn = partial(fn, lesson=Lesson(target.name, words, begun))
@@ -132,7 +135,22 @@ def align_sources(
             made.append(result)
     except XBridgeError as error:
         raise error.at(place(len(made))) from error
+    for i, result in zip(late, _all_together(sources, late, place, target, options), strict=True):
+        made[i] = result
     return tuple(made)
+
+
+def _all_together(
+    sources: list[Source], chosen: list[int], place: Callable[[int], str], target: Backend, options: Options
+) -> list[Array]:
+    """Convert the chosen inputs, which may be lazy, together."""
+    some = [sources[i] for i in chosen]
+    try:
+        return outside(convert_all, some, [source.backend for source in some], target, options)
+    except XBridgeError as error:
+        if error.index is None:  # a task failed, and its library does not say for which array
+            raise
+        raise error.at(place(chosen[error.index])) from error
 
 
 def choose_target(

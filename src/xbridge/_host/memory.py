@@ -169,6 +169,12 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> 
     return fresh
 
 
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """Allocate memory in C order. Large memory is aligned to be shared."""
+    large = math.prod(shape) * dtype.itemsize >= ALIGNED
+    return _aligned(shape, dtype) if large else np.empty(shape, dtype)
+
+
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
