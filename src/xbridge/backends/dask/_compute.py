@@ -61,8 +61,8 @@ class Result:
     def __init__(self, x: Array | InParts) -> None:
         x = x if isinstance(x, InParts) else InParts(x)
         self.array = x.array
-        self.refused: XBridgeError | None = None
-        """The error that a chunk was refused with."""
+        self.refused: list[XBridgeError] = []
+        """The errors with which chunks were refused: several threads may find one."""
         self._info = array_info(self.array)
         self._dtype = x.dtype or self._info.dtype
         self._check = x.check
@@ -107,7 +107,7 @@ class Result:
         try:
             self._write(self._memory[(..., *self._slices[place])], given)
         except XBridgeError as error:
-            self.refused = error
+            self.refused.append(error)
             raise
 
     def done(self) -> HostArray:
@@ -220,7 +220,7 @@ def computed(xs: list[Array | InParts]) -> list[HostArray]:
         ):
             _compute(results)
     except XBridgeError as error:
-        refused = [i for i, result in enumerate(results) if result.refused is error]
+        refused = [i for i, result in enumerate(results) if any(error is found for found in result.refused)]
         error.index = next(iter(refused), 0 if one else None)  # an index that a task had set is not ours
         raise
     return list(index_errors(result.done() for result in results))
