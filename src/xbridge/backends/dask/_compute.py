@@ -1,7 +1,8 @@
 """Compute Dask arrays: each chunk is cast, written into the memory of the result, and released.
 
-Tasks in this process write their chunks themselves. From a cluster, chunks are fetched as they are completed.
-Any other scheduler returns all chunks, and each is released after it is written.
+In this process, tasks of ours write the chunks. On a cluster and in other processes, tasks of ours cast them. From
+a cluster they are fetched as they are completed. Any other scheduler gets the tasks of the array alone, and returns
+all chunks, each of which is released after it is written.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import dask.array as da
 import numpy as np
 from dask.array.core import slices_from_chunks
 from dask.base import get_scheduler
+from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
 from xbridge import _host
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
     Place = tuple[int, ...]
     """The index of a chunk along each axis."""
+
+SMALL = 1 << 22
+"""Arrays of fewer bytes together are computed without tasks of ours. Measured: two more copies cost less."""
 
 FETCHED = 1 << 26
 """Bytes after which no further chunk is fetched from a cluster in the same call."""
@@ -87,17 +92,25 @@ class Result:
         return self._mapped(self._cast()) if self.casts else self.array
 
     @property
+    def size(self) -> int:
+        """The bytes of the result; a guess if they are unknown."""
+        return self.array.npartitions * _UNKNOWN if self._memory is None else self._memory.nbytes
+
+    @property
     def casts(self) -> bool:
         """True if the dtype changes."""
         return self._dtype != self._info.dtype
 
     def write(self, chunk: Any, block_id: Place) -> None:
         """Take a chunk as it was computed, in a task. A chunk that has to wait for others is cast first."""
-        self.put(self._cast()(chunk) if self._memory is None and self.casts else (chunk,), block_id)
+        if self._memory is None and self.casts:
+            self.put(self._cast()(chunk), block_id)
+        else:
+            self.put_raw(chunk, block_id)
 
-    def take(self, chunk: Any, place: Place) -> None:
-        """Take a chunk of `casting`."""
-        self.put(chunk if self.casts else (chunk,), place)
+    def put_raw(self, chunk: Any, place: Place) -> None:
+        """Take a chunk as it was computed."""
+        self.put((chunk,), place)
 
     def put(self, given: Any, place: Place) -> None:
         """Take a chunk: write it, or keep it until the sizes of all are known."""
@@ -189,10 +202,11 @@ def _caster(
 
 
 class _Awaited(NamedTuple):
-    """A chunk that a cluster computes, and the results that it belongs to."""
+    """A chunk that a cluster computes, and the functions that take it."""
 
     future: Any
-    takers: list[tuple[Result, Place]]
+    nbytes: int
+    takers: list[Callable[[Any], None]]
 
 
 class _Chunks:
@@ -229,37 +243,42 @@ def computed(xs: list[Array | InParts]) -> list[HostArray]:
 def _compute(results: list[Result]) -> None:
     """Compute the chunks of all results, and put them."""
     arrays = [result.array for result in results]
-    here = _runs_here(arrays)
-    if here and any(x.npartitions > 1 for x in arrays):
+    schedule = get_scheduler(collections=arrays)
+    small = sum(result.size for result in results) < SMALL
+    if not small and _runs_here(schedule) and any(x.npartitions > 1 for x in arrays):
         dask.persist(*[_Chunks(result.writing()) for result in results], traverse=False)
         return
-    lazy = arrays if here else [result.casting() for result in results]
+    raw = small or not _runs_elsewhere(schedule)
+    lazy = arrays if raw else [result.casting() for result in results]
     # A copy of each dictionary, because equal arrays have one, and the first result empties it.
     persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
     waiting: dict[object, _Awaited] = {}
     for result, chunks in zip(results, persisted, strict=True):
+        take = result.put_raw if raw or not result.casts else result.put
         for key in list(chunks):
             chunk, place = chunks.pop(key), key[1:]
-            if _is_future(chunk):
-                waiting.setdefault(chunk.key, _Awaited(chunk, [])).takers.append((result, place))
-            elif here:
-                result.put((chunk,), place)
+            if _is_of_cluster(chunk, "Future"):
+                one = waiting.setdefault(chunk.key, _Awaited(chunk, result.nbytes(place), []))
+                one.takers.append(partial(take, place=place))
             else:
-                result.take(chunk, place)
+                take(chunk, place)
     if waiting:
         _fetch(waiting)
 
 
-def _runs_here(arrays: list[Array]) -> bool:
-    """Return True if the scheduler runs tasks in this process alone, so that they can write its memory."""
+def _runs_here(schedule: object) -> bool:
+    """Return True if a scheduler runs tasks in this process alone, so that they can write its memory."""
     pools = (type(None), int, ThreadPool, ThreadPoolExecutor)
-    return get_scheduler(collections=arrays) in (threaded_get, dask.get) and isinstance(
-        dask.config.get("pool", None), pools
-    )
+    return schedule in (threaded_get, dask.get) and isinstance(dask.config.get("pool", None), pools)
 
 
-def _is_future(chunk: object) -> bool:
-    return isinstance(chunk, getattr(sys.modules.get("distributed"), "Future", ()))
+def _runs_elsewhere(schedule: object) -> bool:
+    """Return True if a scheduler sends the code of tasks to other processes."""
+    return schedule is processes_get or _is_of_cluster(getattr(schedule, "__self__", None), "Client")
+
+
+def _is_of_cluster(thing: object, kind: str) -> bool:
+    return isinstance(thing, getattr(sys.modules.get("distributed"), kind, ()))
 
 
 def _fetch(waiting: dict[object, _Awaited]) -> None:
@@ -277,8 +296,8 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
                 chunks = client.gather(group)
                 while group:
                     chunk = chunks.pop()
-                    for result, place in waiting.pop(group.pop().key).takers:
-                        result.take(chunk, place)
+                    for take in waiting.pop(group.pop().key).takers:
+                        take(chunk)
                     del chunk
 
 
@@ -288,6 +307,5 @@ def _group(batch: list[Any], waiting: dict[object, _Awaited]) -> list[Any]:
     size = 0
     while batch and (not group or size < FETCHED):
         group.append(batch.pop())
-        result, place = waiting[group[-1].key].takers[0]
-        size += result.nbytes(place)
+        size += waiting[group[-1].key].nbytes
     return group
