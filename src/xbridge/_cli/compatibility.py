@@ -51,9 +51,8 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
     names = [UNNAMED if x.name is None else x.name for x in arrays]
     if allowed.array is not None:
         if allowed.array not in names:
-            raise RefusedError.build(
-                f"find the array {allowed.array!r}", f"the file has {_listed(names)}", "one of these names"
-            )
+            action, reason = f"find the array {allowed.array!r}", f"the file has {_listed(names)}"
+            raise RefusedError.build(action, reason, "one of these names")
         return [arrays[names.index(allowed.array)]]
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"

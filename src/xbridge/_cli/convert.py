@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from xbridge._cli.formats import Format
     from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import Stored
 
 HELP = "convert an array file to another format"
 DESCRIPTION = f"""\
@@ -57,23 +58,21 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
     written = convert(asked)
-    arrays = [
-        {"name": x.name, "dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
-        for x in written.arrays
-    ]
     if asked.json:
+        arrays = [
+            {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in written
+        ]
         print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
     else:
         rows = [
-            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)]
-            for x in written.arrays
+            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in written
         ]
         print_table(["array", "dtype", "shape", "size"], rows)
     return 0
 
 
-def convert(asked: Namespace) -> Content:
-    """Write the file; what it holds comes back."""
+def convert(asked: Namespace) -> Sequence[Stored]:
+    """Write the file. Return its arrays."""
     from xbridge._cli.atomic_write import replacing, resolve  # noqa: PLC0415 -- likewise
     from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
@@ -84,19 +83,16 @@ def convert(asked: Namespace) -> Content:
     target = resolve(asked.target, source, force=asked.force)
     allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
 
-    def unsupported(error: Exception) -> RefusedError:
-        return RefusedError.build(f"write {asked.target}", str(error), "another format, or other names")
-
     with ExitStack() as stack:
         content = fitted(reader.read(source, stack, checksums=not asked.no_checksum), writer, allowed, target)
         _try_names(writer, content, target)
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         with replacing(target, force=asked.force) as (file, part), bar as advance:
-            with Sink(file, advance) as sink, Chained(unsupported):
+            with Sink(file, advance) as sink, Chained(partial(_unwritable, asked.target)):
                 writer.write(sink, content, target.parent)
             file.flush()
             _read_back(part, writer, content, target)
-    return content
+    return content.arrays
 
 
 def casts(asked: Sequence[str]) -> dict[str, str]:
@@ -105,9 +101,8 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
-            raise RefusedError.build(
-                f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", "bfloat16=float32"
-            )
+            reason = f"the dtypes are {', '.join(DTYPES)}"
+            raise RefusedError.build(f"cast {one!r}", reason, "bfloat16=float32")
         found[before] = after
     return found
 
@@ -140,5 +135,8 @@ def _read_back(part: Path, writer: Format, content: Content, target: Path) -> No
 
 
 def _lost(target: Path, reason: object) -> RefusedError:
-    reason = f"the new file cannot be read back: {reason}"
-    return RefusedError.build(f"write {target}", reason, "another format, or other names")
+    return _unwritable(target, f"the new file cannot be read back: {reason}")
+
+
+def _unwritable(target: Path, reason: object) -> RefusedError:
+    return RefusedError.build(f"write {target}", str(reason), "another format, or other names")

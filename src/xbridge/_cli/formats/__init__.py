@@ -52,25 +52,16 @@ class Content(NamedTuple):
 class Format(Protocol):
     """The module of a format."""
 
-    @property
-    def names(self) -> bool:
-        """True if files hold arrays by name; else they hold one array."""
-
-    @property
-    def unnamed(self) -> bool:
-        """True if a file can hold one array without a name."""
-
-    @property
-    def metadata(self) -> bool:
-        """True if files hold text beside the arrays."""
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
-
-    @property
-    def swaps(self) -> bool:
-        """True if the format can hold bytes in the order of another machine."""
+    names: bool
+    """True if files hold arrays by name; else they hold one array."""
+    unnamed: bool
+    """True if a file can hold one array without a name."""
+    metadata: bool
+    """True if files hold text beside the arrays."""
+    orders: tuple[str, ...]
+    """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
+    swaps: bool
+    """True if the format can hold bytes in the order of another machine."""
 
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Return why the format cannot hold a dtype; empty if it can."""

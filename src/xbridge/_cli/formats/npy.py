@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
-from xbridge._cli.formats.stored import InFile, order_of
+from xbridge._cli.formats.stored import InFile
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ _HEADERS = {
 
 _LONGEST = 10_000
 """The longest header that NumPy accepts. NumPy checks it after reading, and a bomb unpacks to 4 GiB."""
-
-
-class Header(NamedTuple):
-    """The header before the values."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    order: str
 
 
 def lacks(dtype: np.dtype[Any]) -> str:
@@ -71,8 +63,8 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
     yield None, array.dtype, array.shape
 
 
-def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
-    """Read the header of a file or of a member of an archive."""
+def read_header(file: BinaryIO, path: Path, member: str = "") -> tuple[np.dtype[Any], tuple[int, ...], str]:
+    """Read the dtype, the shape and the order of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
     with reading(path, member):
         version = np.lib.format.read_magic(file)
@@ -90,7 +82,7 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
-    return Header(dtype, shape, order_of(shape, fortran=fortran))
+    return dtype, shape, "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"
 
 
 def write_array(file: Any, stored: Stored) -> None:

@@ -53,8 +53,8 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
         for name in arrays.files:
             # `arrays[name]` would read the values.
             with arrays.zip.open(f"{name}{_SUFFIX}") as member:
-                header = npy.read_header(member, path, name)
-            yield name, header.dtype, header.shape
+                dtype, shape, _ = npy.read_header(member, path, name)
+            yield name, dtype, shape
 
 
 def numbers(content: bytes) -> Mapping[str, Any]:
@@ -63,10 +63,9 @@ def numbers(content: bytes) -> Mapping[str, Any]:
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
-    with _unpacked(archive, path, name) as (_, header):
-        pass
     opened = partial(_unpacked, archive, path, name)
-    return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
+    with opened() as (_, header):
+        return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
 
 
 @contextmanager
