@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo, Stored
+
+Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
+"""The dtype, the shape and the order, `C` or `F`."""
 
 names = False
 unnamed = True
@@ -63,8 +66,8 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
     yield None, array.dtype, array.shape
 
 
-def read_header(file: BinaryIO, path: Path, member: str = "") -> tuple[np.dtype[Any], tuple[int, ...], str]:
-    """Read the dtype, the shape and the order of a file or of a member of an archive."""
+def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
+    """Read the header of a file or of a member of an archive."""
     inside = f"{member!r}: " if member else ""
     with reading(path, member):
         version = np.lib.format.read_magic(file)

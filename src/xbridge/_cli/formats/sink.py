@@ -15,19 +15,10 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """A binary file, written once from the start.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        An open, empty file, unbuffered or not.
-    advance : callable
-        Called after each block with the number of bytes written.
-    """
+    """A binary file, written once from the start. `advance` is called with the size of each block."""
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], object]) -> None:
-        self._file = file
-        self._advance = advance
+        self._file, self._advance = file, advance
         self.failed: BaseException | None = None
         """The first exception that a write raised, or an interrupt."""
 
