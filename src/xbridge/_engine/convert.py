@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.execute import observers, run
 from xbridge._engine.learned import learn, state_of
 from xbridge._engine.source import import_for, import_source
+from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Plan, in_words
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
@@ -114,7 +114,7 @@ def share(source: Source, target: Backend, options: Options) -> Array:
         if source.backend is target
         else (source.backend.memory_layout(source.array), target.memory_layout(result))
     )
-    if layouts and not any(layout.is_unallocated() for layout in layouts) and not _host.overlap(*layouts):
+    if layouts and not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
         raise CopyError.build(
             f"share this memory with {target.name}",
             f"{target.name} has copied it",

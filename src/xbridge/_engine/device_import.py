@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, MemoryLayout
-    from xbridge._host import NotOnHostError
+    from xbridge._host.dlpack import NotOnHostError
 
 INDEXED = sorted(
     (name for name, entry in INDEX.items() if entry.imports_dlpack),

@@ -6,10 +6,10 @@ import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xbridge import _host
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.dynamo import constant
+from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
 from xbridge.backends._registry import backends_for_object, get, is_root
@@ -118,7 +118,7 @@ def _spelt(word: str) -> str:
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
         return parts[3]
-    found = get(HOST).dtype_name(_host.dtype_of_code(word))
+    found = get(HOST).dtype_name(dtype_of_code(word))
     return found if found in DTYPES else ""
 
 
@@ -136,7 +136,7 @@ def _unknown(dtype: object) -> XBridgeError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     word = shown(dtype, str)
-    coded = _host.dtype_of_code(word)
+    coded = dtype_of_code(word)
     native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"

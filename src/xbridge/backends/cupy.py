@@ -18,7 +18,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import extremes, native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
 
@@ -162,7 +162,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with x.device:
             wide = x if x.dtype.kind in "biufc" else x.astype("float32")
-            _host.check_cast(_host.extremes(cupy, wide).get(), dtype)
+            _host.check_cast(extremes(cupy, wide).get(), dtype)
     return x
 
 

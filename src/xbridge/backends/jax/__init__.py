@@ -20,6 +20,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge._host.memory import ALIGNMENT, extremes
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
@@ -121,7 +122,7 @@ def memory_layout(x: Array, /) -> MemoryLayout:
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     in_rows = layout.strides == c_strides(layout.shape, layout.itemsize)
-    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
+    return info.native_byteorder and in_rows and layout.address % ALIGNMENT == 0
 
 
 def namespace(x: Array, /) -> ModuleType:
@@ -183,7 +184,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with _eager(x):
             near = array_info(x).device == CPU
-            few = x if near else jax.device_put(_host.extremes(jnp, x), host_device())
+            few = x if near else jax.device_put(extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
     return x
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._host import fill
+from xbridge._host.memory import fill
 from xbridge.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
