@@ -2,14 +2,13 @@
 
 An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
 one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
-plan. The caller of a conversion in another thread is the line
-that began it.
+plan. The caller of a conversion in another thread is the line that began it.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge._core.locks import lock
 from xbridge._engine.caller import caller
@@ -47,24 +46,20 @@ _FAILURES: dict[Op, type[XBridgeError]] = {
 }
 
 
-class Observer(Protocol):
+class Observer:
     """An observer of conversions. While an observer is registered, every conversion is planned."""
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the conversion may not run."""
-        ...
 
     def before(self, plan: Plan, caller: Caller) -> None:
         """Notice a conversion that will run."""
-        ...
 
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
         """Notice a conversion that has run, and the time that it took."""
-        ...
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
         """Notice a batch that `prefetch` was asked for, and the wait for it."""
-        ...
 
 
 _observers: tuple[Observer, ...] = ()
