@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
     """Return the backend that performs the cast in a conversion through host memory."""
-    source, target, info, _, after, goal = conversion
-    before, start = info.dtype, info.device
+    source, target, info = conversion.source, conversion.target, conversion.info
+    before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device
     if after != before and target.unsupported_dtype(before, CPU):
         return _host if source.unsupported_dtype(after, CPU) else source
     fewer = _narrows(conversion)
@@ -114,6 +114,6 @@ def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
 
 def _is_alike(conversion: Conversion) -> bool:
     """Return True if the casts of source and target both give NumPy's numbers, each on its device."""
-    source, target, info, _, dtype, _ = conversion
-    alike = source.cast_matches_numpy(info.dtype, dtype, info.device)
-    return alike and target.cast_matches_numpy(info.dtype, dtype, CPU)
+    info, dtype = conversion.info, conversion.dtype
+    alike = conversion.source.cast_matches_numpy(info.dtype, dtype, info.device)
+    return alike and conversion.target.cast_matches_numpy(info.dtype, dtype, CPU)
