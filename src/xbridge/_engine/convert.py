@@ -22,25 +22,19 @@ if TYPE_CHECKING:
 
 
 def convert(
-    source: Source,
-    target: Backend,
-    options: Options,
-    *,
-    leaving: bool = False,
-    lesson: Lesson | None = None,
+    source: Source, target: Backend, options: Options, *, leaving: bool = False, lesson: Lesson | None = None
 ) -> Array:
     """Convert an input to the target. With `leaving`, check it as if it left its library.
 
     With a `lesson`, the plan is learned for the next call.
     """
     source = import_for(source, target, options)
-    state = None if lesson is None else state_of(source.backend, target, options)
-    if lesson is None or state is None:
-        return run(source.array, plan(source, target, options, leaving=leaving))
-    before = state()
+    state = state_of(source.backend, target, options) if lesson else None
+    before = state() if state else None
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
-    learn(lesson, source.array, found, state, before)
+    if lesson and state:
+        learn(lesson, source.array, found, state, before)
     return result
 
 
@@ -109,15 +103,10 @@ def share(source: Source, target: Backend, options: Options) -> Array:
     """Convert an array over the same memory, also if the contract would copy it."""
     source = import_source(source, target, must_share=True)
     result = convert(source, target, options)
-    layouts = (
-        ()
-        if source.backend is target
-        else (source.backend.memory_layout(source.array), target.memory_layout(result))
-    )
-    if layouts and not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
-        raise CopyError.build(
-            f"share this memory with {target.name}",
-            f"{target.name} has copied it",
-            f"to_backend(x, {target.name!r})",
-        )
+    if source.backend is target:
+        return result
+    layouts = source.backend.memory_layout(source.array), target.memory_layout(result)
+    if not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
+        action, reason = f"share this memory with {target.name}", f"{target.name} has copied it"
+        raise CopyError.build(action, reason, f"to_backend(x, {target.name!r})")
     return result
