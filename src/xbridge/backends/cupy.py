@@ -186,9 +186,8 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return device
     if device in ("gpu", _KIND):
         return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
-    raise DeviceError.build(
-        f"put a CuPy array on {device!r}", f"its devices are {', '.join(_DEVICES)}", "device='gpu'"
-    )
+    reason = f"its devices are {', '.join(_DEVICES)}"
+    raise DeviceError.build(f"put a CuPy array on {device!r}", reason, "device='gpu'")
 
 
 def to_dlpack(x: Array, /) -> Exporter:

@@ -37,11 +37,8 @@ _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp,
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
-_BITS = {
-    dtype: np.dtype(f"uint{8 * dtype.itemsize}")
-    for dtype in _NAMES
-    if dtype.itemsize < 4 and dtype.kind not in "biu"
-}
+_SMALL = [dtype for dtype in _NAMES if dtype.itemsize < 4 and dtype.kind not in "biu"]
+_BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE)
 _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
@@ -98,14 +95,11 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     elif x.is_deleted():
         reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
     elif not x.is_fully_addressable:
-        reason, hint = (
-            "other processes hold parts of it",
-            "jax.experimental.multihost_utils.process_allgather(x)",
-        )
+        reason = "other processes hold parts of it"
+        hint = "jax.experimental.multihost_utils.process_allgather(x)"
     elif x.dtype not in _NAMES:
-        return Unsupported(
-            DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8') or x.astype('float32')"
-        )
+        hint = "x.astype('int8') or x.astype('float32')"
+        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", hint)
     else:
         return None
     return Unsupported(UnsupportedArrayError, reason, hint)
@@ -178,9 +172,8 @@ def astype(x: Array, dtype: str, /) -> Array:
 
 def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, _Tracer):
-        raise DTypeError.build(
-            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
-        )
+        action, reason = f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check"
+        raise DTypeError.build(action, reason, f"dtype={dtype!r}")
     if x.size:
         with _eager(x):
             near = array_info(x).device == CPU
@@ -219,9 +212,8 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
     if alike:
         return alike[0]
-    raise DeviceError.build(
-        f"put a JAX array on {device!r}", f"its devices are {', '.join(present)}", f"device={present[0]!r}"
-    )
+    reason = f"its devices are {', '.join(present)}"
+    raise DeviceError.build(f"put a JAX array on {device!r}", reason, f"device={present[0]!r}")
 
 
 def to_dlpack(x: Array, /) -> Exporter:
