@@ -10,17 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._cli.errors import RefusedError
-from xbridge._cli.formats import UNNAMED, Content
-from xbridge._cli.formats.stored import Cast, Relaid, name_of
+from xbridge._cli.formats import UNNAMED, Content, Format
+from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._host.memory import native_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from xbridge._cli.formats import Format
-    from xbridge._cli.formats.stored import Stored
 
 
 class Allowed(NamedTuple):

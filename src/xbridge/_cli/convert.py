@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from xbridge._cli.errors import RefusedError, check_source, printable
-from xbridge._cli.formats import SUFFIXES, Content, format_of
+from xbridge._cli.formats import SUFFIXES, Content, Format, format_of
 from xbridge._cli.output import print_json, print_table, progress
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.text import format_bytes
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
-    from xbridge._cli.formats import Format
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import Stored
 

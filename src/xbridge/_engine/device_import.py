@@ -11,9 +11,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.protocol import ArrayInfo
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
 from xbridge._host.array_interface import cuda_layout, exporting, unreadable
-from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
+from xbridge._host.dlpack import IS_COPIED, READ_ONLY, NotOnHostError, ask, outline, read
 from xbridge._host.importers import check_export, not_shared
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, is_available, known_backends
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, MemoryLayout
-    from xbridge._host.dlpack import NotOnHostError
 
 INDEXED = sorted(
     (name for name, entry in INDEX.items() if entry.imports_dlpack),

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge._core.locks import lock
-from xbridge._engine.caller import caller
+from xbridge._engine.caller import Caller, caller
 from xbridge.backends import _registry
 from xbridge.errors import (
     Chained,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Op, Options, Plan, Step
     from xbridge.errors import XBridgeError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
 from xbridge._host.sequences import is_literal
@@ -13,7 +13,6 @@ from xbridge.backends._registry import backend_for, get
 from xbridge.errors import OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend
     from xbridge._plan.steps import Options
 

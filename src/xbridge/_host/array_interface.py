@@ -7,18 +7,14 @@ only the form of that interface is checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
+from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import Window, layout_of
-from xbridge.errors import Chained, DTypeError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
-    from xbridge.errors import XBridgeError
+from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
 
 
 def unreadable(

@@ -15,15 +15,13 @@ import numpy as np
 
 from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
+from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import native_dtype, raw_view
-from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import HostArray
-    from xbridge.errors import XBridgeError
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm

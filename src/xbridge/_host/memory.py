@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, HostArray
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""

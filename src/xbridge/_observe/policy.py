@@ -10,11 +10,11 @@ which a block has no rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from warnings import warn_explicit
 
 from xbridge._core.locks import lock
@@ -30,9 +30,6 @@ from xbridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
-    from typing import Self
-
     from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan, Step
     from xbridge.errors import CrossingWarning

@@ -10,7 +10,7 @@ import json
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.locks import lock
@@ -21,7 +21,6 @@ from xbridge.errors import MissingLibraryError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
-    from typing import Self
 
     from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan

@@ -11,17 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
 from xbridge._plan.reasons import reason
-from xbridge._plan.steps import Step, nbytes_of
+from xbridge._plan.steps import Conversion, Step, nbytes_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
-    from xbridge._plan.steps import Conversion
 
 
 def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts

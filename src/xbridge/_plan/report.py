@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from xbridge._plan.steps import ArrayEndpoint, Plan
 

@@ -7,7 +7,7 @@ shows is the plan that runs. A run needs only the steps. The sizes and the resul
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
 from xbridge._plan import report
@@ -15,7 +15,6 @@ from xbridge._plan import report
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-    from typing import Any
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout

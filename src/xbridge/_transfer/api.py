@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
-from xbridge._engine.caller import caller
+from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._transfer.threads import (
     begun_by,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from xbridge._api import Grad
     from xbridge._core.protocol import ArrayFn, Backend
-    from xbridge._engine.caller import Caller
 
 _END = object()
 

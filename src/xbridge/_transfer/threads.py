@@ -7,13 +7,13 @@ Libraries keep streams, modes and options by thread. Each backend captures its o
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._engine import caller as _caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
@@ -23,10 +23,8 @@ from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.caller import Caller
 

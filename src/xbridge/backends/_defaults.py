@@ -10,10 +10,10 @@ if there is one. The backend's module itself is unchanged.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
 from xbridge.backends import numpy
@@ -21,9 +21,7 @@ from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, Unsu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, MemoryLayout
 
 

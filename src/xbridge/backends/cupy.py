@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from xbridge import _host
-from xbridge._core.devices import CPU, device_named
+from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
 from xbridge._host.memory import extremes, native_dtype
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayFn, Exporter, HostArray
 
 

@@ -13,12 +13,10 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
-from xbridge.tree.containers import PLAIN, find
+from xbridge.tree.containers import PLAIN, Container, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-
-    from xbridge.tree.containers import Container
 
     LeafFn: TypeAlias = Callable[[Any], Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -17,7 +17,6 @@ from xbridge._cli.formats.stored import InArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import ExitStack
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink

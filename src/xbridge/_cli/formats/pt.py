@@ -24,7 +24,7 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
 from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xbridge._cli.errors import RefusedError
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo, Block
     from xbridge._core.protocol import HostArray

@@ -17,7 +17,7 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs la
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
 from xbridge._host.memory import ALIGNMENT, extremes
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}

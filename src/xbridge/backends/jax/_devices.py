@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import jax
 import jax.extend.backend
 
-from xbridge._core.devices import SHARDED, device_named
+from xbridge._core.devices import SHARDED, Device, device_named
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
 
 
