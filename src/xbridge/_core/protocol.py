@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge.errors import XBridgeError
 
-    ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 """An array in host memory: the form that all libraries have in common."""

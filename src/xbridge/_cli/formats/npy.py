@@ -9,7 +9,7 @@ import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
-from xbridge._cli.formats.stored import InFile
+from xbridge._cli.formats.stored import ArrayInfo, InFile, Stored
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo, Stored
 
 Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
 """The dtype, the shape and the order, `C` or `F`."""

@@ -13,14 +13,13 @@ import numpy as np
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, npy
 from xbridge._cli.formats.archive import open_archive
-from xbridge._cli.formats.stored import InArchive
+from xbridge._cli.formats.stored import ArrayInfo, InArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo
 
 names = True
 unnamed = False

@@ -27,7 +27,7 @@ from xbridge._api import to_backend, to_numpy
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
-from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
+from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo, Block
     from xbridge._core.protocol import HostArray
 
 names = True

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, HostArray
 
-    Block: TypeAlias = bytes | memoryview
-    DType: TypeAlias = np.dtype[Any]
-    ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
-    """The name, the dtype and the shape of an array in a file."""
+Block: TypeAlias = bytes | memoryview
+DType: TypeAlias = np.dtype[Any]
+ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
+"""The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
 """Bytes in memory at a time. A cast has two blocks, and the results of their comparison."""
