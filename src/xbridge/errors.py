@@ -135,13 +135,11 @@ class ValueLossError(XBridgeError, OverflowError):
 
         With `both`, the target has the wider dtype too, and the hint offers it.
         """
-        return cls.build(
-            f"turn {dtype} into {narrower} unasked",
-            f"a value does not fit {narrower}",
-            f"naming one: dtype={dtype!r} or dtype={narrower!r}"
-            if both
-            else f"naming it: dtype={narrower!r}",
+        action, reason = f"turn {dtype} into {narrower} unasked", f"a value does not fit {narrower}"
+        hint = (
+            f"naming one: dtype={dtype!r} or dtype={narrower!r}" if both else f"naming it: dtype={narrower!r}"
         )
+        return cls.build(action, reason, hint)
 
 
 class GradientError(XBridgeError, RuntimeError):

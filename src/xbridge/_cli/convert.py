@@ -36,21 +36,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
     parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
-    parser.add_argument(
-        "--cast",
-        action="append",
-        default=[],
-        metavar="FROM=TO",
-        help="cast arrays of one dtype to another; refused if a value would change",
-    )
-    parser.add_argument(
-        "--relayout",
-        action="store_true",
-        help="change axis order and byte order if DST cannot hold them; values never change",
-    )
-    parser.add_argument(
-        "--no-checksum", action="store_true", help="read a .pt file that torch wrote without checksums"
-    )
+    words = "cast arrays of one dtype to another; refused if a value would change"
+    parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
+    words = "change axis order and byte order if DST cannot hold them; values never change"
+    parser.add_argument("--relayout", action="store_true", help=words)
+    words = "read a .pt file that torch wrote without checksums"
+    parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
 
 

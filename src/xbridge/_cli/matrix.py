@@ -35,16 +35,10 @@ Convert an array for every cell of a table, and show what happened to its memory
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument(
-        "table",
-        nargs="?",
-        choices=("dtypes", "layouts", "pairs"),
-        default="pairs",
-        help="pairs, if not given",
-    )
-    parser.add_argument(
-        "--from", dest="source", default="numpy", metavar="BACKEND", help="numpy, if not given; not for pairs"
-    )
+    tables = ("dtypes", "layouts", "pairs")
+    parser.add_argument("table", nargs="?", choices=tables, default="pairs", help="pairs, if not given")
+    words = "numpy, if not given; not for pairs"
+    parser.add_argument("--from", dest="source", default="numpy", metavar="BACKEND", help=words)
     parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are installed, if not given")
 
 

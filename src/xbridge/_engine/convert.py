@@ -56,11 +56,8 @@ def list_values(source: Source, host: Backend, options: Options) -> Any:
     listable = bool(named) or not is_numeric(dtype)
     listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
     if listed is None or host.array_info(listed).dtype not in DTYPES:
-        raise DTypeError.build(
-            f"list an array of {dtype}",
-            "Python has no such numbers",
-            f"to_numpy(x, {instead(dtype)}).tolist()",
-        )
+        hint = f"to_numpy(x, {instead(dtype)}).tolist()"
+        raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
     return listed.tolist()
 
 
@@ -89,11 +86,9 @@ def _viewed(source: Source, target: Backend) -> Source:
     try:
         return import_source(source, target, must_share=source.foreign)
     except CopyError as error:
-        raise UnsupportedArrayError.build(
-            f"explain a conversion of a {type(source.array).__name__}",
-            "its memory cannot be shown without a copy or a computation",
-            "reading it first: asarray(x)",
-        ) from error
+        action = f"explain a conversion of a {type(source.array).__name__}"
+        reason = "its memory cannot be shown without a copy or a computation"
+        raise UnsupportedArrayError.build(action, reason, "reading it first: asarray(x)") from error
 
 
 def share(source: Source, target: Backend, options: Options) -> Array:

@@ -27,21 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge._core.protocol import Array, Backend
-    from xbridge._plan.steps import Op, Options, Plan, Step
+    from xbridge._plan.steps import Options, Plan, Step
     from xbridge.errors import XBridgeError
 
 T = TypeVar("T")
 
-_FAILURES: dict[Op, type[XBridgeError]] = {
-    "astype": DTypeError,
-    "check_cast": DTypeError,
-    "to_device": DeviceError,
-    "to_device_many": DeviceError,
-    "stream_to_device": DeviceError,
-    "to_dlpack": DeviceError,
-    "from_dlpack": DeviceError,
-    "detach": GradientError,
-    "require_grad": GradientError,
+_FAILURES: dict[str, type[XBridgeError]] = {
+    **dict.fromkeys(("astype", "check_cast"), DTypeError),
+    **dict.fromkeys(("to_device", "to_device_many", "stream_to_device"), DeviceError),
+    **dict.fromkeys(("to_dlpack", "from_dlpack"), DeviceError),
+    **dict.fromkeys(("detach", "require_grad"), GradientError),
 }
 
 

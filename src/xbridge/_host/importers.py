@@ -30,6 +30,7 @@ _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
+_AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
@@ -41,9 +42,7 @@ _WAYS_OUT = {
     "__fspath__": "numpy.load(x)",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
     "keys": f"dict(x), and {_IN_A_TREE}",
-    **dict.fromkeys(
-        ("__iter__", "__getitem__"), f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
-    ),
+    **dict.fromkeys(("__iter__", "__getitem__"), _AS_A_LIST),
     "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
 """Hints by an attribute that the class of an object has."""
@@ -255,15 +254,11 @@ def _from_buffer(x: object) -> HostArray:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
             raise unreadable(x, reason, hint) from error
         except TypeError as error:
-            action, reason = (
-                f"convert a {type(x).__name__}",
-                "no backend owns the type and it exports no memory",
-            )
-            raise UnsupportedArrayError.build(action, reason, _way_out(type(x))) from error
+            reason, hint = "no backend owns the type and it exports no memory", _way_out(type(x))
+            raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
-        raise UnsupportedArrayError.build(
-            f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
-        )
+        action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
+        raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
     with exporting(x):
         host: HostArray = np.asarray(view)
     return host

@@ -46,12 +46,9 @@ def native_dtype(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
         except ImportError as error:
-            raise MissingLibraryError.build(
-                f"hold {name} in host memory",
-                "NumPy knows it through ml_dtypes, which is not installed",
-                "pip install ml_dtypes, or dtype='float32'",
-            ) from error
-
+            reason = "NumPy knows it through ml_dtypes, which is not installed"
+            hint = "pip install ml_dtypes, or dtype='float32'"
+            raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extended
     return np.dtype(name)

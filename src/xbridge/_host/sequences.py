@@ -88,11 +88,8 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        raise ValueLossError.build(
-            f"make a {floating} array of this list",
-            f"an integer would be rounded in {floating}",
-            f"dtype={dtype!r} to say that it may be",
-        )
+        action, reason = f"make a {floating} array of this list", f"an integer would be rounded in {floating}"
+        raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
     with Chained(_failed):
         try:
             return np.array(x, dtype)
@@ -125,11 +122,9 @@ def promote(names: list[str], weak: list[complex]) -> str:
 
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
-    return DTypeError.build(
-        f"stack arrays of {' and '.join(dict.fromkeys(names))}",
-        "they have no common dtype",
-        f"leaving out what is {odd}" if odd else "dtype='float32'",
-    )
+    action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
+    hint = f"leaving out what is {odd}" if odd else "dtype='float32'"
+    return DTypeError.build(action, "they have no common dtype", hint)
 
 
 def _flat(x: Nested) -> Iterator[Any]:

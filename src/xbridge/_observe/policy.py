@@ -64,11 +64,8 @@ class _Block(Observer):
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the plan has an operation that the policy forbids."""
         for word, reason in self._found(plan, "raise"):
-            raise PolicyError.build(
-                plan.conversion.asked(),
-                f"{reason}, and policy({word}='raise') forbids {word}",
-                f"policy({word}='allow') around it",
-            )
+            why = f"{reason}, and policy({word}='raise') forbids {word}"
+            raise PolicyError.build(plan.conversion.asked(), why, f"policy({word}='allow') around it")
 
     def before(self, plan: Plan, caller: Caller) -> None:
         """Warn of operations of the plan, at the calling line."""
@@ -247,7 +244,6 @@ def _words(step: Step) -> tuple[str, ...]:
 
 def _checked(word: str, rule: str) -> Rule:
     if not isinstance(rule, str) or rule not in ("allow", "warn", "raise"):
-        raise OptionError.build(
-            f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
-        )
+        action = f"take {word}={shown(rule)} as a policy"
+        raise OptionError.build(action, "it is 'allow', 'warn' or 'raise'", f"{word}='raise'")
     return cast("Rule", rule)

@@ -10,7 +10,7 @@ import json
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.locks import lock
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
 
 _MOST_ROWS = 10_000
-_ELSEWHERE: dict[str, Any] = {
-    "file": "elsewhere",
-    "line": 0,
-    "function": "",
-    "avoid": "",
-    "source": "anything",
-    "target": "anything",
-}
 
 _IF_SAME = " (if it stays the same)"
 """A result that is made once for many conversions does not show later writes to the source."""
@@ -132,7 +124,8 @@ class _Counter(Observer):
         key = (row.file, row.line, row.source, row.target, row.avoid)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                row = row._replace(**_ELSEWHERE)
+                row = row._replace(file="elsewhere", line=0, function="", avoid="")
+                row = row._replace(source="anything", target="anything")
                 key = (row.file, row.line, row.source, row.target, row.avoid)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)

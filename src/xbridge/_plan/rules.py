@@ -135,11 +135,9 @@ def _accelerator(target: Backend, asked: Device) -> Device:
 def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
     """Choose the dtype and the device, and raise if they cannot be had."""
     if info.device == SHARDED and options.device is None and source is not target:
-        raise DeviceError.build(
-            in_words(source, info, target),
-            "it is on several devices, and is gathered only if a device is named",
-            f"to_backend(x, {target.name!r}, device='cpu')",
-        )
+        why = "it is on several devices, and is gathered only if a device is named"
+        hint = f"to_backend(x, {target.name!r}, device='cpu')"
+        raise DeviceError.build(in_words(source, info, target), why, hint)
     device = destination(target, options.device, info.device)
     dtype = _dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)

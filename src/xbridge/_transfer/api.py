@@ -103,9 +103,8 @@ class Transfer:
         if timeout is not None and (
             not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
         ):
-            raise OptionError.build(
-                f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
-            )
+            action = f"wait timeout={shown(timeout)}"
+            raise OptionError.build(action, "it is a number of seconds, or None", "timeout=1.0")
         if not self._future.done():
             _stay(self._process, "wait for a transfer", "transfer")
         try:

@@ -38,11 +38,8 @@ def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tup
     device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
-        raise DeviceError.build(
-            f"transfer arrays to {target.name} on {place}",
-            f"its devices are {', '.join(here)}",
-            "device='cpu'",
-        )
+        action, reason = f"transfer arrays to {target.name} on {place}", f"its devices are {', '.join(here)}"
+        raise DeviceError.build(action, reason, "device='cpu'")
     return target, place
 
 

@@ -119,12 +119,8 @@ def _of_torch(cls: type) -> Container | None:
     found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
-    return Container(
-        cls,
-        found.flatten_fn,
-        lambda form, parts: found.unflatten_fn(parts, form),
-        _paths_of(sys.modules["torch.utils._pytree"]),
-    )
+    paths = _paths_of(sys.modules["torch.utils._pytree"])
+    return Container(cls, found.flatten_fn, lambda form, parts: found.unflatten_fn(parts, form), paths)
 
 
 def _of_jax(cls: type, x: object) -> Container | None:
@@ -293,12 +289,10 @@ class _Unregistered:
             return found
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
             return others
-        raise UnsupportedArrayError.build(
-            f"flatten a {self._cls.__name__}",
-            f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
-            "attribute that stores its value",
-            f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
-        )
+        hidden = f"the class keeps field {name!r} behind a {type(descriptor).__name__}"
+        reason = f"{hidden}, and the object has no attribute that stores its value"
+        hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)
+        raise UnsupportedArrayError.build(f"flatten a {self._cls.__name__}", reason, f"{{{hint}}}")
 
     def paths(self, _: object, form: _Form) -> list[str]:
         """Return paths by key or by name."""

@@ -82,11 +82,11 @@ class TreeSpec:
         """Raise an error if a container now holds other objects, or holds them in another order."""
         for container, x, children, form, rows, _ in self._opened:
             if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
-                action, reason = (
-                    "build a tree of the same form",
+                reason, hint = (
                     "a container in it has been changed meanwhile",
+                    "a function that leaves it alone",
                 )
-                raise OptionError.build(action, reason, "a function that leaves it alone")
+                raise OptionError.build("build a tree of the same form", reason, hint)
 
     def name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""

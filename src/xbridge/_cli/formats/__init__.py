@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo, Stored
 
-_TORCH = ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'")
-
 SUFFIXES = {
     ".npy": ("xbridge._cli.formats.npy", "pip install numpy"),
     ".npz": ("xbridge._cli.formats.npz", "pip install numpy"),
     ".safetensors": ("xbridge._cli.formats.safetensors", "pip install 'xbridge-array[cli]'"),
-    ".pt": _TORCH,
-    ".pth": _TORCH,
+    ".pt": ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'"),
+    ".pth": ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'"),
 }
 """The suffix of a name, the module of the format, and the command that installs its library."""
 
@@ -86,15 +84,12 @@ def format_of(path: Path) -> Format:
     """Return the format for the suffix of a file's name."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise RefusedError.build(
-            f"find the format of {path}",
-            f"its name ends in {suffix!r}" if suffix else "its name has no suffix",
-            f"a name that ends in {', '.join(SUFFIXES)}",
-        )
+        reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
+        hint = f"a name that ends in {', '.join(SUFFIXES)}"
+        raise RefusedError.build(f"find the format of {path}", reason, hint)
     module, install = SUFFIXES[suffix]
     try:
         return cast("Format", import_module(module))
     except ModuleNotFoundError as error:
-        raise MissingLibraryError.build(
-            f"read or write {path}", f"{error.name} is not installed", install
-        ) from error
+        reason = f"{error.name} is not installed"
+        raise MissingLibraryError.build(f"read or write {path}", reason, install) from error

@@ -122,9 +122,8 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
     for name, tensor in loaded.items():
         if not isinstance(name, str):
-            raise unreadable(
-                path, f"the name {name!r} is not a string", "saving the dict with strings as keys"
-            )
+            hint = "saving the dict with strings as keys"
+            raise unreadable(path, f"the name {name!r} is not a string", hint)
         if not isinstance(tensor, torch.Tensor):
             reason = f"{name!r} is of type {type(tensor).__name__}, which is not a tensor"
             raise unreadable(path, reason, "saving a flat dict of tensors alone")
@@ -201,9 +200,8 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
         before = [(end, other) for end, other in before if end > low]
         for _, other in before:
             if shares_memory(arrays[at].array, arrays[other].array):
-                reason = (
-                    f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
-                )
+                both = f"{arrays[other].name!r} and {arrays[at].name!r}"
+                reason = f"{both} share memory, and would be two arrays"
                 raise unreadable(path, reason, "saving .clone() of one of them, or one of them alone")
         before.append((high, at))
 

@@ -121,6 +121,5 @@ def _dtype(code: str) -> np.dtype[Any]:
 def _entry(path: Path, name: str, info: dict[str, Any], start: int) -> InFile:
     if info["dtype"] not in _DTYPES:
         raise unreadable(path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
-    return InFile(
-        name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, start + info["data_offsets"][0]
-    )
+    offset = start + info["data_offsets"][0]
+    return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, offset)

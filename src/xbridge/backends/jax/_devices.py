@@ -25,11 +25,9 @@ def host_device() -> jax.Device:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
-        raise DeviceError.build(
-            "use host memory in JAX",
-            "it was started without its CPU",
-            "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'",
-        ) from error
+        action, reason = "use host memory in JAX", "it was started without its CPU"
+        hint = "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'"
+        raise DeviceError.build(action, reason, hint) from error
 
 
 def places() -> dict[Device, jax.Device]:
