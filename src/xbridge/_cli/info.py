@@ -1,8 +1,4 @@
-"""`info`: the backends that are installed, their versions and devices, and what to type for the others.
-
-The command imports each library. The memory of a device and the switches that change a conversion differ by
-library; `_PROBES` reads them.
-"""
+"""`info`: the backends that are installed, their versions and devices, and what to type for the others."""
 
 from __future__ import annotations
 

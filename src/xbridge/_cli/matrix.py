@@ -1,8 +1,4 @@
-"""`matrix`: tables of conversions, measured by converting an array for every cell.
-
-A cell shows if memory is shared, by `shares_memory`, and if the result is writable. For a refused conversion,
-it shows the error.
-"""
+"""`matrix`: tables of conversions, measured by converting an array for every cell."""
 
 from __future__ import annotations
 

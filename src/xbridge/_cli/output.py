@@ -1,8 +1,4 @@
-"""Output of the command line: JSON, aligned text in a pipe, and rich's tables on a terminal.
-
-rich is an extra. Without it, or if the output is not a terminal, a table is lines of text that `cut` and
-`grep` understand.
-"""
+"""Output of the command line: JSON, rich's tables on a terminal, and else text that `cut` understands."""
 
 from __future__ import annotations
 

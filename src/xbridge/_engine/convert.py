@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def convert(
     source: Source, target: Backend, options: Options, *, leaving: bool = False, lesson: Lesson | None = None
 ) -> Array:
-    """Convert an input to the target. With `leaving`, check it as if it left its library.
-
-    With a `lesson`, the plan is learned for the next call.
-    """
+    """Convert an input, checked as if it left its library with `leaving`, and learn from it with `lesson`."""
     source = import_for(source, target, options)
     state = state_of(source.backend, target, options) if lesson else None
     before = state() if state else None

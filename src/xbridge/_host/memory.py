@@ -109,10 +109,7 @@ def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> Ho
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
-    """Cast as `astype` does, in one pass; raise as `check_cast` does, if a value would be lost.
-
-    The processor reports a finite value that becomes infinite.
-    """
+    """Check and cast, in one pass if the processor reports a finite value that becomes infinite."""
     single = _SINGLES.get(host.dtype.char) == dtype
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
@@ -226,10 +223,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
 
 
 def extremes(xp: ModuleType, x: Array) -> Array:
-    """Return the least and the greatest finite values of an array, computed by its library.
-
-    They are few numbers to move to the host, where `check_cast` decides by them as by the whole array.
-    """
+    """Return the least and the greatest finite values, by which `check_cast` decides as by the array."""
     if x.dtype.kind in "biu":
         return xp.stack([x.min(), x.max()])
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]

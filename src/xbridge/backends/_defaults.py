@@ -26,23 +26,12 @@ if TYPE_CHECKING:
 
 
 class Completed(ModuleType):
-    """A backend with every name of the protocol: the module's own, and these defaults.
-
-    Parameters
-    ----------
-    module : module
-        A module that writes the four required names.
-    """
+    """A backend with every name of the protocol: those of a module, and these defaults."""
 
     name: str
     array_types: tuple[type, ...]
-    fast_types: tuple[type, ...]
     to_numpy: Callable[[Array], HostArray]
     from_numpy: Callable[[HostArray], Array]
-    gaps: Mapping[str, Gap]
-    readonly: bool
-    autograd: bool
-    host_only: bool
     assumes_immutable: bool = False
     imports_dlpack: bool = False
     samples: str = ""

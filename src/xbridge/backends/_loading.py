@@ -127,10 +127,7 @@ def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield the public functions of a module that are misspelt verbs: the name, and the verb.
-
-    Helpers that are imported from xbridge are skipped.
-    """
+    """Yield each public function of a module that is a misspelt verb, and the verb."""
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 
     from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only

@@ -239,10 +239,7 @@ class _Unregistered:
         return children, _Form(x, children, keys, storages, stored, itself)
 
     def unflatten(self, form: _Form, parts: list[Any]) -> Any:
-        """Return an object with new items and fields, and the other attributes.
-
-        Attributes that were computed from the fields are left out.
-        """
+        """Return an object with new items and fields, and the attributes that were not computed from them."""
         base, count = self._base, len(form.keys)
         items = parts[:count]
         if base is tuple and all(map(is_, parts, form.children)):

@@ -36,13 +36,7 @@ _DEEPEST = 2000
 
 
 class TreeSpec:
-    """The form and the leaves of a tree at this moment. Later changes of its containers change nothing here.
-
-    Parameters
-    ----------
-    tree : tree
-        Any container, or a leaf.
-    """
+    """The form and the leaves of a tree at this moment, whatever its containers hold later."""
 
     leaves: list[Any]
     """The leaves, in order."""

@@ -65,10 +65,7 @@ class Format(Protocol):
         """Return why the format cannot hold a dtype; empty if it can."""
 
     def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
-        """Return the content of a file, which stays open as long as the stack. The values are read later.
-
-        With `checksums`, a file that should have checksums and has none is refused.
-        """
+        """Open a file as long as the stack. With `checksums`, refuse one that lacks those it should have."""
 
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""

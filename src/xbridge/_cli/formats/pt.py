@@ -164,10 +164,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
 
 
 def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
-    """Check the records that describe the tensors.
-
-    Return True if torch can map the file, and the checksums of its storages if it has any.
-    """
+    """Check all records but values. Return True if torch can map the file, and its checksums, if any."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
             return False, None
@@ -190,10 +187,7 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
 
 
 def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
-    """Raise if two tensors share memory: they would become two arrays.
-
-    The tensors are sorted by address, so that few pairs are compared.
-    """
+    """Raise if two tensors share memory. They are sorted by address, so that few pairs are compared."""
     spans = sorted((*byte_bounds(x.array), at) for at, x in enumerate(arrays) if x.nbytes)
     before: list[tuple[int, int]] = []
     for low, high, at in spans:
