@@ -128,11 +128,9 @@ def array_namespace(*xs: Array) -> ModuleType:
     arrays = [x for x in xs if not is_number(x)]
     names = dict.fromkeys(_owner(x).name for x in arrays)
     if len(names) != 1:
-        raise UnsupportedArrayError.build(
-            "find one namespace",
-            f"the arrays come from {' and '.join(names) or 'nowhere'}",
-            "align(*xs) first" if names else "an array",
-        )
+        reason = f"the arrays come from {' and '.join(names) or 'nowhere'}"
+        hint = "align(*xs) first" if names else "an array"
+        raise UnsupportedArrayError.build("find one namespace", reason, hint)
     return get(*names).namespace(arrays[0])
 
 
@@ -224,7 +222,6 @@ def explain(
 def _owner(x: Array) -> Backend:
     backend = backend_for(type(x))
     if backend is None:
-        raise UnsupportedArrayError.build(
-            f"name the backend of a {type(x).__name__}", "no backend owns that type", "asarray(x)"
-        )
+        action = f"name the backend of a {type(x).__name__}"
+        raise UnsupportedArrayError.build(action, "no backend owns that type", "asarray(x)")
     return backend

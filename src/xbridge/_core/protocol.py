@@ -18,22 +18,19 @@ default for every other name from these. The core works with the completed backe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import mul
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
     import numpy as np
 
     from xbridge._core.devices import Device
     from xbridge.errors import XBridgeError
 
-    ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 """An array in host memory: the form that all libraries have in common."""

@@ -10,7 +10,6 @@ from itertools import compress
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
 from xbridge._core.protocol import ArrayInfo
@@ -19,6 +18,7 @@ from xbridge._engine.convert import convert
 from xbridge._engine.execute import run
 from xbridge._engine.learned import recall
 from xbridge._engine.source import Source, import_for, resolve_source
+from xbridge._host import sequences
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.learned import Lesson
-    from xbridge._host import Nest
+    from xbridge._host.sequences import Nest
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
     """
     if not source.is_literal():
         return convert, source, [source.backend]
-    nest = _host.nest(source.array)
+    nest = sequences.nest(source.array)
     if nest is None:
         return from_numbers, source.array, [source.backend]
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
@@ -77,7 +77,7 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     named = _named(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
-    host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
+    host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
@@ -146,7 +146,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
 def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
     options = options._replace(copy=None)  # `copy=False` is refused for the whole list
     given = [
-        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
+        Source(sequences.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     sources = [import_for(source, target, options) for source in given]
@@ -199,9 +199,9 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options) -
 
 def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
     """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
-    weak = [_host.sample(number) for number in numbers]
+    weak = [sequences.sample(number) for number in numbers]
     own = library.promote and library.promote(dtypes, weak)
-    return own or _host.promote(dtypes, weak)
+    return own or sequences.promote(dtypes, weak)
 
 
 def _is_mixed(elements: list[_Element]) -> bool:

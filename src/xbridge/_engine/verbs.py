@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
 from xbridge._core.devices import SHARDED, Device
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
@@ -17,6 +16,7 @@ from xbridge._engine.execute import outside
 from xbridge._engine.learned import Lesson, recall
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
 from xbridge._engine.stack import choose_converter, from_arrays
+from xbridge._host.memory import overlap
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -218,4 +218,4 @@ def shares_memory(a: object, b: object) -> bool:
         )
     if one != other:
         return False
-    return _host.overlap(*(source.backend.memory_layout(source.array) for source in sources))
+    return overlap(*(source.backend.memory_layout(source.array) for source in sources))

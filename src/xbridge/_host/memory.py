@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, HostArray
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""
@@ -47,12 +46,9 @@ def native_dtype(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
         except ImportError as error:
-            raise MissingLibraryError.build(
-                f"hold {name} in host memory",
-                "NumPy knows it through ml_dtypes, which is not installed",
-                "pip install ml_dtypes, or dtype='float32'",
-            ) from error
-
+            reason = "NumPy knows it through ml_dtypes, which is not installed"
+            hint = "pip install ml_dtypes, or dtype='float32'"
+            raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extended
     return np.dtype(name)
@@ -113,10 +109,7 @@ def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> Ho
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
-    """Cast as `astype` does, in one pass; raise as `check_cast` does, if a value would be lost.
-
-    The processor reports a finite value that becomes infinite.
-    """
+    """Check and cast, in one pass if the processor reports a finite value that becomes infinite."""
     single = _SINGLES.get(host.dtype.char) == dtype
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
@@ -236,10 +229,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
 
 
 def extremes(xp: ModuleType, x: Array) -> Array:
-    """Return the least and the greatest finite values of an array, computed by its library.
-
-    They are few numbers to move to the host, where `check_cast` decides by them as by the whole array.
-    """
+    """Return the least and the greatest finite values, by which `check_cast` decides as by the array."""
     if x.dtype.kind in "biu":
         return xp.stack([x.min(), x.max()])
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]

@@ -65,14 +65,10 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
         host = np.array(x)
     except ValueError as error:
         raise _ragged(str(error)) from error
-    if host.dtype.kind in "biu" or _are_floats(x) or (host.dtype.kind in "fc" and _is_small(host, floating)):
+    no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
+    if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
     return _of_large_integers(x, floating, rounding=rounding)
-
-
-def _are_floats(x: Nested) -> bool:
-    """Return True for a float or a flat list of floats, which holds no integer that could be rounded."""
-    return type(x) is float or (type(x) is list and set(map(type, x)) == {float})
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:
@@ -84,9 +80,7 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
     """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
-        raise UnsupportedArrayError.build(
-            "make an array of this list", "not all of its items are numbers", "a list of numbers or arrays"
-        )
+        raise _unusable("not all of its items are numbers")
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
@@ -94,11 +88,8 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        raise ValueLossError.build(
-            f"make a {floating} array of this list",
-            f"an integer would be rounded in {floating}",
-            f"dtype={dtype!r} to say that it may be",
-        )
+        action, reason = f"make a {floating} array of this list", f"an integer would be rounded in {floating}"
+        raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
     with Chained(_failed):
         try:
             return np.array(x, dtype)
@@ -131,11 +122,9 @@ def promote(names: list[str], weak: list[complex]) -> str:
 
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
-    return DTypeError.build(
-        f"stack arrays of {' and '.join(dict.fromkeys(names))}",
-        "they have no common dtype",
-        f"leaving out what is {odd}" if odd else "dtype='float32'",
-    )
+    action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
+    hint = f"leaving out what is {odd}" if odd else "dtype='float32'"
+    return DTypeError.build(action, "they have no common dtype", hint)
 
 
 def _flat(x: Nested) -> Iterator[Any]:
@@ -166,10 +155,11 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not is_kind(x, SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
-        raise _ragged("it holds arrays and numbers at different depths")
-    if not is_kind(x, SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
-        raise _ragged("it holds a table beside rows")
+    if not is_kind(x, SEQUENCES):
+        if is_literal(x) or not getattr(x, "shape", ()):
+            raise _ragged("it holds arrays and numbers at different depths")
+        if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):
+            raise _ragged("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:
         found = _collect(item, depth - 1, leaves)
@@ -184,9 +174,11 @@ def _ragged(reason: str) -> OptionError:
 
 
 def _failed(error: Exception) -> UnsupportedArrayError:
-    return UnsupportedArrayError.build(
-        "make an array of this list", f"a part of it failed with {error!r}", "a list of numbers or arrays"
-    )
+    return _unusable(f"a part of it failed with {error!r}")
+
+
+def _unusable(reason: str) -> UnsupportedArrayError:
+    return UnsupportedArrayError.build("make an array of this list", reason, "a list of numbers or arrays")
 
 
 def _too_large(reason: str) -> ValueLossError:

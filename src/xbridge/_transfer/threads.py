@@ -7,13 +7,13 @@ Libraries keep streams, modes and options by thread. Each backend captures its o
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._engine import caller as _caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
@@ -23,10 +23,8 @@ from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.caller import Caller
 
@@ -40,11 +38,8 @@ def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tup
     device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
-        raise DeviceError.build(
-            f"transfer arrays to {target.name} on {place}",
-            f"its devices are {', '.join(here)}",
-            "device='cpu'",
-        )
+        action, reason = f"transfer arrays to {target.name} on {place}", f"its devices are {', '.join(here)}"
+        raise DeviceError.build(action, reason, "device='cpu'")
     return target, place
 
 

@@ -78,13 +78,7 @@ def to_backend(
 
 @entry_point
 def to_numpy(
-    tree: Tree,
-    /,
-    *,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    scalars: bool = False,
+    tree: Tree, /, *, dtype: object = None, copy: bool | None = None, grad: Grad = None, scalars: bool = False
 ) -> Tree:
     """Convert every array in a tree to NumPy.
 
@@ -150,9 +144,8 @@ def align(
     """
     batch = TreeArrays(trees)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, options = verbs.choose_target(
-        [resolve_source(x) for x in batch.arrays], like, backend, **keywords
-    )
+    sources = [resolve_source(x) for x in batch.arrays]
+    target, options = verbs.choose_target(sources, like, backend, **keywords)
     aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
     return aligned
 

@@ -25,7 +25,7 @@ from dask.multiprocessing import get as processes_get
 from dask.threaded import get as threaded_get
 
 from xbridge import _host
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
 from xbridge.errors import FOREIGN_ERRORS, Chained, UnsupportedArrayError, XBridgeError, index_errors
@@ -142,7 +142,7 @@ class Result:
         self._memory: HostArray | None = None
         shape = tuple(map(sum, chunks))
         if not any(map(isnan, shape)):
-            self._memory = _host.empty(shape, native_dtype(self._dtype))
+            self._memory = empty(shape, native_dtype(self._dtype))
             places = np.ndindex(self.array.numblocks)
             self._slices = dict(zip(places, slices_from_chunks(chunks), strict=True))
 
@@ -159,7 +159,7 @@ class Result:
             )
         if raw and self._check:
             _host.check_cast(chunk, self._dtype)
-        _host.fill(part, chunk)
+        fill(part, chunk)
 
     def _cast(self) -> Callable[[Any], Any]:
         check = partial(_host.check_cast, dtype=self._dtype) if self._check else None

@@ -6,18 +6,13 @@ own conversions check some of these kinds and read garbage from the others. So e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import HostArray, MemoryLayout
 from xbridge.errors import UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
