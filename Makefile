@@ -15,6 +15,7 @@ NEWEST := .venv-newest
 PLUGIN := .venv-plugin
 PINS := requirements/constraints.txt
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters, each of which would compile the modules again
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test

@@ -72,7 +72,8 @@ def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_regist
 
     def run(test: str, /, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=test)
-        return pytester.runpytest(*loading, "-p", "no:cacheprovider", "-rsx", *options)
+        soon = ("-p", "no:zarr", "-p", "no:unraisableexception")  # which looks through all memory at the end of every run
+        return pytester.runpytest(*loading, "-p", "no:cacheprovider", *soon, "-rsx", *options)
 
     return run
 
