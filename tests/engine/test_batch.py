@@ -1,4 +1,4 @@
-"""Many arrays for a device: small ones move together, one of each dtype is planned, large ones are streamed."""
+"""Many arrays for a device: small ones go together, one of each dtype is planned, large ones are streamed."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def test_small_arrays_move_together_and_one_of_each_dtype_is_planned(
         planned.append(source.array)
         return right(source, *args)
 
-    right: Callable[..., Any] = batch.plan
+    right: Callable[..., Any] = vars(batch)["plan"]
     monkeypatch.setattr(batch, "plan", plan)
     xs = [np.arange(n, n + 3.0) for n in range(4)]
     xs[2:2] = [np.arange(3)]
     assert there(xs) == [x.tolist() for x in xs]
-    assert moves == ([], [5], [])
+    assert moves == Moves([], [5], [])
     assert [x is y for x, y in zip(planned, (xs[0], xs[2]), strict=True)] == [True, True]
     del planned[:]
     backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL, np.int8)
@@ -129,7 +129,7 @@ def test_a_large_array_moves_alone(moves: Moves) -> None:
     small, large = np.zeros(batch.SMALL, np.int8), np.zeros(batch.SMALL + 1, np.int8)
     small[:2] = large[:2] = 1
     assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
-    assert moves == ([large.nbytes], [2], [])
+    assert moves == Moves([large.nbytes], [2], [])
 
 
 def test_if_arrays_cannot_move_together_the_error_names_the_one_that_cannot_move(moves: Moves) -> None:
@@ -146,7 +146,7 @@ def test_arrays_that_move_alone_after_a_failure_together_are_the_result(
 
     monkeypatch.setattr(xbridge.backends._registry.get("toylib"), "to_device_many", fails)
     assert there([np.ones(2), np.zeros(3)]) == [[1, 1], [0, 0, 0]]
-    assert moves == ([16, 24], [], [])
+    assert moves == Moves([16, 24], [], [])
 
 
 @pytest.mark.parametrize(

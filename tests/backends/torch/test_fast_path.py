@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ LAYOUTS = {
     "rows that overlap": ((2, 3), (2, 1), 0),
     "windows": ((4, 3), (1, 1), 0),
 }
+
+
+def shorter(host: np.ndarray[Any, Any]) -> Any:
+    """The tensor of an array, or None if it does not go the short way."""
+    return get("torch").fast_from_numpy(host)
 
 
 def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
@@ -73,17 +79,16 @@ def test_a_dtype_that_numpy_has_from_elsewhere_goes_the_short_way_without_a_grap
 
 def test_an_array_of_such_a_dtype_goes_the_short_way_to_torch_if_it_is_plain() -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    short = get("torch").fast_from_numpy
     host = np.arange(4).astype(bfloat16)
-    x = short(host)
+    x = shorter(host)
     assert (x.dtype, x.tolist()) == (torch.bfloat16, [0.0, 1.0, 2.0, 3.0])
     host[0] = 7
     assert x[0] == 7
     unaligned = np.zeros(9, np.uint8)[1:].view(bfloat16)
     for other in (host[::2], host[::-1], host.astype(host.dtype.newbyteorder()), unaligned):
-        assert short(other) is None
-    assert short(np.array(["a"])) is None
-    assert short(np.ones(2, np.longdouble)) is None
+        assert shorter(other) is None
+    assert shorter(np.array(["a"])) is None
+    assert shorter(np.ones(2, np.longdouble)) is None
 
 
 SHARED = {
@@ -107,7 +112,7 @@ def test_an_array_of_any_layout_goes_the_short_way_to_torch_and_is_shared_if_tor
     shape, strides, start = layout
     base = np.arange(6.0)
     host = np.ndarray(shape, base.dtype, base, start, strides)
-    x = get("torch").fast_from_numpy(host)
+    x = shorter(host)
 
     assert x.tolist() == host.tolist()
     assert np.shares_memory(x.numpy(), base) is (layout in SHARED.values())
@@ -117,12 +122,12 @@ def test_what_torch_cannot_stride_over_is_copied_on_the_short_way() -> None:
     record = np.zeros(3, [("a", "c16"), ("b", "f8")])
     record["a"] = [1, 2j, 3]
     for host in (record["a"], np.arange(3.0).astype(">f8"), np.zeros(17, np.uint8)[1:].view("f8")):
-        x = get("torch").fast_from_numpy(host)
+        x = shorter(host)
         assert x.tolist() == host.tolist()
         assert not np.shares_memory(x.numpy(), host)
 
 
 def test_tensors_whose_conjugate_is_pending_are_stacked_at_once() -> None:
     x = torch.tensor([1 + 2j])
-    stacked = get("torch").stack_many([x.conj(), x])
-    assert stacked.tolist() == [[1 - 2j], [1 + 2j]]
+    stack: Any = get("torch").stack_many
+    assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]
