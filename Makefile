@@ -15,12 +15,13 @@ NEWEST := .venv-newest
 PLUGIN := .venv-plugin
 PINS := requirements/constraints.txt
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters, each of which would compile the modules again
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
 
-SUITES := test-kit test-conformance test-library test-core test-emulated
+SUITES := test-library test-kit test-conformance test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
 COVERAGE = # yes: record which branches run
 PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
@@ -37,7 +38,7 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: test-kit test-conformance test-library ## Run the whole suite, two parts at a time
+test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
 test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
@@ -45,7 +46,7 @@ test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-KIT := tests/kit tests/project tests/backends/jax tests/backends/cupy
+KIT := tests/kit tests/project tests/mutation tests/backends/cupy  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
