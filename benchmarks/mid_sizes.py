@@ -1,7 +1,7 @@
 """Measure copies and casts from 64 KB to 32 MB, to decide which library makes them fastest.
 
-The ways run in turns, in blocks of a few milliseconds. Speeds are multiples of NumPy's own copy or cast; behind
-each stands the range of the middle half of the rounds. It needs only NumPy, torch and xbridge:
+The ways run in turns, in blocks of a few milliseconds. Speeds are multiples of NumPy's own copy or cast;
+behind each stands the range of the middle half of the rounds. It needs only NumPy, torch and xbridge:
 
     python benchmarks/mid_sizes.py
     python benchmarks/mid_sizes.py --neighbours 1   # while another process keeps a core busy
