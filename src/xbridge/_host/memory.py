@@ -105,7 +105,7 @@ _RAISING = _state(all="ignore", over="raise")
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
-    return _silently(host, _cast, host, dtype, order)
+    return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
 
 
 def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
@@ -114,10 +114,6 @@ def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
         return _SILENT.copy().run(fn, *args)
     with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
         return fn(*args)
-
-
-def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
-    return host.astype(dtype, order=order, subok=False)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
@@ -129,7 +125,8 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
     try:
-        return _RAISING.copy().run(_cast, host, _NATIVE[dtype], "C" if 0 in host.strides else "K")
+        order: Literal["C", "K"] = "C" if 0 in host.strides else "K"
+        return _RAISING.copy().run(host.astype, _NATIVE[dtype], order, subok=False)
     except FloatingPointError as error:
         raise ValueLossError.narrowing(host.dtype.name, dtype) from error
 
@@ -137,7 +134,7 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
 def _reports_overflow() -> bool:
     """Return True if this machine reports that a cast makes a finite value infinite."""
     try:
-        _RAISING.copy().run(_cast, np.full(9, 1e300), _NATIVE["float32"], "K")
+        _RAISING.copy().run(np.full(9, 1e300).astype, _NATIVE["float32"])
     except FloatingPointError:
         return True
     return False
