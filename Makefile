@@ -100,8 +100,8 @@ format: $(VENV)/dev.stamp ## Put the code into the house format
 	$(VENV)/bin/python -m ruff check --fix-only
 	$(VENV)/bin/python -m ruff format
 
-bench: $(VENV)/bench.stamp ## Measure, and write benchmarks/README.md
-	$(VENV)/bin/python benchmarks/run.py
+bench: $(VENV)/bench.stamp ## Measure, and write the pages of benchmarks (ARGS="--only skorch" prints some rows)
+	$(VENV)/bin/python benchmarks/run.py $(ARGS)
 
 docs: $(VENV)/dev.stamp ## Check the documents: examples, links, and what is generated
 	$(VENV)/bin/python -W error docs/generate.py --check
@@ -145,9 +145,10 @@ $(VENV)/mutation.stamp: requirements/mutation.txt $(VENV)/dev.stamp
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/mutation.txt -c $(PINS)
 	@touch $@
 
-$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
+$(VENV)/bench.stamp: requirements/bench.txt requirements/bench-no-deps.txt $(VENV)/run.stamp
 	@echo "Installing what the benchmarks compare with into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/bench.txt -c $(PINS)
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps -r requirements/bench-no-deps.txt -c $(PINS)
 	@touch $@
 
 $(CORE)/core.stamp: requirements/core.txt $(PINS) pyproject.toml | $(CORE)/new.stamp

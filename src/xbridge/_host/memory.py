@@ -7,7 +7,7 @@ import os
 import re
 from contextvars import Context
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,11 @@ from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
+
+_T = TypeVar("_T")
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""
@@ -72,9 +75,9 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
     With order C, the copy is aligned so that a library can share it.
     """
-    plain = type(host) is np.ndarray and order == "K" and host.nbytes < ALIGNED
-    if plain and host.flags.forc and host.dtype.isnative and 0 not in host.strides:
-        return host.copy("K")  # as below, in an eighth of the time
+    plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
+    if plain and host.dtype.isnative and 0 not in host.strides:
+        return host.copy("K")  # as below, without what a cast needs
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
@@ -98,14 +101,15 @@ _RAISING = _state(all="ignore", over="raise")
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
+    return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+
+
+def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
+    """Call a function that reads `host`, without warnings about its values."""
     if host.dtype.kind in "biufc":
-        return _SILENT.copy().run(_cast, host, dtype, order)
+        return _SILENT.copy().run(fn, *args)
     with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
-        return _cast(host, dtype, order)
-
-
-def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
-    return host.astype(dtype, order=order, subok=False)
+        return fn(*args)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
@@ -114,7 +118,8 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
     try:
-        return _RAISING.copy().run(_cast, host, _NATIVE[dtype], "C" if 0 in host.strides else "K")
+        order: Literal["C", "K"] = "C" if 0 in host.strides else "K"
+        return _RAISING.copy().run(host.astype, _NATIVE[dtype], order, subok=False)
     except FloatingPointError as error:
         raise ValueLossError.narrowing(host.dtype.name, dtype) from error
 
@@ -122,7 +127,7 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
 def _reports_overflow() -> bool:
     """Return True if this machine reports that a cast makes a finite value infinite."""
     try:
-        _RAISING.copy().run(_cast, np.full(9, 1e300), _NATIVE["float32"], "K")
+        _RAISING.copy().run(np.full(9, 1e300).astype, _NATIVE["float32"])
     except FloatingPointError:
         return True
     return False
@@ -177,8 +182,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 
 def fill(into: HostArray, values: HostArray) -> None:
     """Copy values into existing memory, with NumPy's own cast."""
-    with np.errstate(all="ignore"):
-        np.copyto(into, values, casting="unsafe")
+    _silently(values, np.copyto, into, values, "unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
