@@ -9,6 +9,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.execute import observers, run
 from xbridge._engine.learned import learn, state_of
+from xbridge._engine.learned_calls import learn_scalar
 from xbridge._engine.source import import_for, import_source
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Plan, in_words
@@ -33,7 +34,7 @@ def convert(
 
     With a `lesson`, the plan is learned for the next call.
     """
-    source = import_for(source, target, options)
+    given, source = source, import_for(source, target, options)
     state = None if lesson is None else state_of(source.backend, target, options)
     if lesson is None or state is None:
         return run(source.array, plan(source, target, options, leaving=leaving))
@@ -41,6 +42,8 @@ def convert(
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
     learn(lesson, source.array, found, state, before)
+    if given.is_scalar():
+        learn_scalar(lesson, type(given.array))
     return result
 
 

@@ -81,13 +81,13 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
-    options = options._replace(dtype=named or "default", copy=None)
-    if lesson:
-        lesson = lesson._replace(options=(options.device, options.dtype, None, options.grad))
-        result = recall(target.name, host, lesson.options)
-        if result is not None:
-            return result
+    options = number_options(options)
     return convert(Source(host, get(HOST)), target, options, lesson=lesson)
+
+
+def number_options(options: Options) -> Options:
+    """Return the options for the array of some numbers."""
+    return options._replace(dtype=_named(options) or "default", copy=None)
 
 
 def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:

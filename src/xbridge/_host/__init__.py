@@ -21,7 +21,7 @@ from xbridge._host.memory import (
     ones,
     overlap,
 )
-from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
+from xbridge._host.sequences import Nest, is_literal, literal, nest, plain_numbers, promote, sample
 
 name = "numpy"
 
@@ -44,6 +44,7 @@ __all__ = [
     "nest",
     "ones",
     "overlap",
+    "plain_numbers",
     "promote",
     "sample",
 ]

@@ -6,6 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ Nested: TypeAlias = Any
 
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
+_FEW = 3
+_EXACT = {bool, int, float}
 
 
 class Nest(NamedTuple):
@@ -68,6 +71,24 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     if host.dtype.kind in "biu" or _are_floats(x) or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
     return _of_large_integers(x, floating, rounding=rounding)
+
+
+def plain_numbers(x: Nested) -> HostArray | None:
+    """Return numbers of one type as a host array, if none of them can be rounded; None in doubt.
+
+    They are one number, or nested lists with no more axes than `_FEW`.
+    """
+    flat, kinds = [x], {type(x)}
+    for _ in range(_FEW):
+        if kinds == {list}:
+            flat = list(chain.from_iterable(flat))
+            kinds = set(map(type, flat))
+    if len(kinds) != 1 or not kinds <= _EXACT:
+        return None
+    try:
+        return np.array(x)
+    except ValueError:  # the lists are ragged
+        return None
 
 
 def _are_floats(x: Nested) -> bool:

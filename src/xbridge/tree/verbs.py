@@ -150,7 +150,7 @@ def align(
     """
     batch = TreeArrays(trees)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, options = verbs.choose_target(
+    target, options, _ = verbs.choose_target(
         [resolve_source(x) for x in batch.arrays], like, backend, **keywords
     )
     aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch._C import _functorch
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
@@ -120,6 +121,14 @@ def from_numpy(host: HostArray, /) -> torch.Tensor:
 @_past_the_class
 def array_info(x: torch.Tensor, /) -> ArrayInfo:
     return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
+
+
+def dtype_of(x: torch.Tensor, /) -> str:
+    return _name(x.dtype) if type(x) in fast_types else array_info(x).dtype
+
+
+def device_of(x: torch.Tensor, /) -> Device:
+    return named(x.device) if type(x) in fast_types else array_info(x).device
 
 
 def is_text(x: torch.Tensor, /) -> bool:
@@ -342,6 +351,12 @@ def plan_state() -> object:
 
 def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
+
+
+def plan_graph(x: torch.Tensor, /) -> object:
+    if forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
+        return None
+    return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
 
 def is_tracing() -> bool:
