@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
-from xbridge.backends._registry import fast_converters, identity_types, learned, repeat
+from xbridge.backends._registry import fast_converters, identity_types, is_flag, learned, repeat, repeat_align
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def asarray(
             y = None
         if y is not None:
             return y
-    if _is_flag(copy) and _is_flag(requires_grad):
+    if is_flag(copy) and is_flag(requires_grad):
         call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
         y = repeat(call, obj, like)
         if y is not None:
@@ -308,11 +308,9 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
-    if _is_flag(copy):
-        call = ("align", backend, type(like), device, dtype, copy, grad, *map(type, xs))
-        ys = repeat(call, xs, like)
-        if ys is not None:
-            return ys
+    ys = repeat_align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    if ys is not None:
+        return ys
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
@@ -386,8 +384,3 @@ def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.unsafe_share(x, backend)
-
-
-def _is_flag(option: object) -> bool:
-    """Return True for None, True or False, and not for what is equal to them."""
-    return option is None or option is True or option is False

@@ -20,7 +20,7 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
-from xbridge.backends._registry import backends_for_object, fast_converters, learned, store
+from xbridge.backends._registry import backends_for_object, fast_converters, is_flag, learned, store
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ class Lesson(NamedTuple):
 
 def recall(name: str, x: Array, options: Given) -> Array | None:
     """Return the result of a learned call, or of a call without options; None if it has to be planned."""
-    copy = options[2]
-    if copy is not None and copy is not True and copy is not False:  # 1 is equal to True
-        return None
-    return converter(name, type(x), options)(x)
+    return converter(name, type(x), options)(x) if is_flag(options[2]) else None
 
 
 def converter(name: str, kind: type, options: Given) -> Convert:

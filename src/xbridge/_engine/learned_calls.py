@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import category, holds_every
 from xbridge._engine.learned import PLAIN, are_constant, converter, itself, never
 from xbridge.backends import HOST
 from xbridge.backends._registry import calls, fast_converters, get, learned, store_call
@@ -41,14 +40,8 @@ def learn_scalar(lesson: Lesson, kind: type) -> None:
         store_call(learned, (lesson.name, kind, *lesson.options), scalar, lesson.begun)
 
 
-def learn_call(
-    call: tuple[object, ...], lesson: Lesson, obj: Any, result: Array, where: Backend | None
-) -> None:
-    """Store what `asarray` did with an object. `where` is the library whose array gave the device."""
-    convert = converter(lesson.name, type(obj), lesson.options)
-    host = _host.plain_numbers(obj) if convert is never else None
-    if host is not None:
-        convert = _of_numbers(lesson, host.dtype.name, get(lesson.name).dtype_of(result))
+def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Backend | None) -> None:
+    """Store what `asarray` does with an object. `where` is the library whose array gave the device."""
     if convert is never or not are_constant(call[1:-1]):
         return
     look = where and where.device_of
@@ -56,20 +49,7 @@ def learn_call(
     def converted(obj: Any, like: Array) -> Array | None:
         return None if look and look(like) != CPU else convert(obj)
 
-    store_call(calls, call, converted, lesson.begun)
-
-
-def _of_numbers(lesson: Lesson, dtype: str, result: str) -> Convert:
-    """Return the function that converts numbers of a dtype; `never` if one may not fit the result's dtype."""
-    convert = converter(lesson.name, get(HOST).array_types[0], lesson.options)
-    if category(dtype) == category(result) == "int" and not holds_every(dtype, result):
-        return never
-
-    def numbers(obj: Any) -> Array | None:
-        host = _host.plain_numbers(obj)
-        return None if host is None or host.dtype.name != dtype else convert(host)
-
-    return never if convert is never else numbers
+    store_call(calls, call, converted, begun)
 
 
 def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source], near: Source | None) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
-from xbridge._engine.execute import run
+from xbridge._engine.execute import is_observed, run
 from xbridge._engine.learned import recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._plan.reasons import reason
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.learned import Lesson
+    from xbridge._engine.learned import Given, Lesson
     from xbridge._host import Nest
 
 T = TypeVar("T")
@@ -81,22 +81,52 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
-    options = number_options(options)
+    options = options._replace(dtype=named or "default", copy=None)
     return convert(Source(host, get(HOST)), target, options, lesson=lesson)
 
 
-def number_options(options: Options) -> Options:
-    """Return the options for the array of some numbers."""
-    return options._replace(dtype=_named(options) or "default", copy=None)
-
-
-def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson | None = None) -> Array:
     """Stack the arrays of a list in one array.
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    whole = _at_once(nest, target, options) or _one_by_one(nest, target, options)
-    return convert(whole, target, options._replace(copy=options.copy and None))
+    whole = _at_once(nest.leaves, nest.shape, target, options) or _one_by_one(nest, target, options)
+    return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
+
+
+def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given) -> Array | None:
+    """Convert numbers or a flat list of arrays by what was learned from their like; None in doubt.
+
+    Without a target, the first array decides, and numbers become NumPy's.
+    """
+    numbers = _host.plain_numbers(obj)
+    if numbers is not None:
+        given, named = numbers.dtype.name, _named(options)
+        if named and category(given) == category(named) == "int" and not holds_every(given, named):
+            return None  # an integer may not fit
+        return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
+    target = target or _leading(obj)
+    whole = _at_once(obj, (len(obj),), target, options) if target and type(obj) is list and obj else None
+    if target is None or whole is None:
+        return None
+    return recall(target.name, whole.array, words_for(from_arrays, options, words))
+
+
+def _leading(obj: Any) -> Backend | None:
+    """Return the backend of the first array of a list; None in doubt, for an array goes before a scalar."""
+    kind = type(obj[0]) if type(obj) is list and obj else type(obj)
+    backend = backend_for(kind)
+    if backend and issubclass(kind, backend.scalar_types) and len(set(map(type, obj))) > 1:
+        return None
+    return backend
+
+
+def words_for(fn: Callable[..., Array], options: Options, words: Given) -> Given:
+    """Return the options with which a function converts its one array, of the options of the call."""
+    if fn is convert:
+        return words
+    dtype = words[1] if fn is from_arrays else _named(options) or "default"
+    return (words[0], dtype, None, *words[3:])
 
 
 def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
@@ -228,34 +258,57 @@ def _part(element: _Element, stacker: Backend, options: Options) -> Array:
     return convert(source, stacker, options, leaving=stacker.host_only)
 
 
-def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
-    """Stack plain arrays of one type, dtype and shape without a description of each; None in doubt.
+def _at_once(
+    leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options
+) -> Source | None:
+    """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
+    Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
-    kinds = set(map(type, nest.leaves))
-    direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
-    backend = backend_for(*kinds) if direct else None
-    if direct is None or backend is None or options.grad == "keep":
+    kinds = set(map(type, leaves))
+    backends = {backend_for(kind) for kind in kinds}
+    if None in backends or options.grad == "keep" or is_observed(target):
         return None
+    host = get(HOST)
+    backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
+    if backend is host and all(issubclass(kind, host.scalar_types) for kind in kinds):
+        return _of_scalars(leaves, shape, kinds, options)
+    stacker = backend if backend.stack_many else host
+    if stacker is host and backend is target and not backend.host_only:
+        return None
+    direct = fast_converters[stacker.name]
+    if not kinds <= direct.keys():
+        return None
+    if len(kinds) > 1 or stacker is host:
+        leaves = [direct[type(x)](x) for x in leaves]
+        if any(x is None for x in leaves):
+            return None
     if backend.stack_many:
-        row = backend.stack_many(nest.leaves)
+        row = backend.stack_many(leaves)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
-        _refuse_sharing(options, (*nest.shape, *row.shape[1:]))
-        whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
+        _refuse_sharing(options, (*shape, *row.shape[1:]))
+        whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
         whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
         return Source(whole, backend)
-    if backend is target and not backend.host_only:
+    if len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
-    hosts = list(map(direct, nest.leaves))
-    if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
-        return None
-    dtype, shape = _dtype_and_shape(hosts[0])
+    dtype, inner = _dtype_and_shape(leaves[0])
     if dtype.name not in DTYPES:
         return None
-    _refuse_sharing(options, (*nest.shape, *shape))
-    return Source(get(HOST).stack(hosts, nest.shape), get(HOST))
+    _refuse_sharing(options, (*shape, *inner))
+    return Source(host.stack(leaves, shape), host)
+
+
+def _of_scalars(
+    leaves: list[Array], shape: tuple[int, ...], kinds: set[type], options: Options
+) -> Source | None:
+    """Make one array of NumPy scalars of one type; None for others."""
+    if len(kinds) > 1 or leaves[0].dtype.name not in DTYPES:
+        return None
+    _refuse_sharing(options, shape)
+    return Source(_host.of_scalars(leaves).reshape(shape), get(HOST))
 
 
 def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:

@@ -14,10 +14,10 @@ from xbridge._core.devices import SHARDED, Device
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
-from xbridge._engine.learned import Lesson, recall
+from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter, from_arrays, from_numbers, number_options
+from xbridge._engine.stack import choose_converter, repeat_list, words_for
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -94,15 +94,16 @@ def asarray(
     target = target or backends[0]
     options = read_options((target, backends[0]), device=device, **keywords)
     words = _given(device=device, **keywords)
-    if fn is from_numbers:
-        words = _given(**number_options(options)._asdict())
-    lesson = Lesson(target.name, words, begun)
     result = recall(target.name, obj, words) if fn is convert else None
     if result is None:
-        teach = fn if fn is from_arrays else partial(fn, lesson=lesson)
-        result = outside(teach, given, backends, target, options)
-    if fn is not from_arrays and _may_learn(like, near, [target, *backends]):
-        learn_call(call, lesson, obj, result, near and near.backend)
+        lesson = Lesson(target.name, words_for(fn, options, words), begun)
+        result = outside(partial(fn, lesson=lesson), given, backends, target, options)
+    if _may_learn(like, near, [target, *backends]):
+        again = converter(target.name, type(obj), words)
+        if fn is not convert:
+            named = None if name is None and like is None else target
+            again = partial(repeat_list, target=named, options=options, words=words)
+        learn_call(call, begun, again, near and near.backend)
     return result
 
 
@@ -142,7 +143,7 @@ def align_sources(
             result = recall(target.name, source.array, words)
             if result is None:
                 fn, given, backends = choose_converter(source)
-                if fn is not from_arrays:
+                if fn is convert:
                     fn = partial(fn, lesson=lesson)
                 result = outside(fn, given, backends, target, options)
             made.append(result)

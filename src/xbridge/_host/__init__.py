@@ -21,7 +21,7 @@ from xbridge._host.memory import (
     ones,
     overlap,
 )
-from xbridge._host.sequences import Nest, is_literal, literal, nest, plain_numbers, promote, sample
+from xbridge._host.sequences import Nest, is_literal, literal, nest, of_scalars, plain_numbers, promote, sample
 
 name = "numpy"
 
@@ -42,6 +42,7 @@ __all__ = [
     "is_literal",
     "literal",
     "nest",
+    "of_scalars",
     "ones",
     "overlap",
     "plain_numbers",

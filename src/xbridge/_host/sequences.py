@@ -78,17 +78,21 @@ def plain_numbers(x: Nested) -> HostArray | None:
 
     They are one number, or nested lists with no more axes than `_FEW`.
     """
-    flat, kinds = [x], {type(x)}
+    flat = [x]
     for _ in range(_FEW):
-        if kinds == {list}:
+        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
             flat = list(chain.from_iterable(flat))
-            kinds = set(map(type, flat))
-    if len(kinds) != 1 or not kinds <= _EXACT:
+    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
         return None
     try:
         return np.array(x)
     except ValueError:  # the lists are ragged
         return None
+
+
+def of_scalars(scalars: list[np.generic]) -> HostArray:
+    """Return NumPy scalars of one type as a host array."""
+    return np.array(scalars, scalars[0].dtype)
 
 
 def _are_floats(x: Nested) -> bool:

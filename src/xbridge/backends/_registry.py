@@ -345,6 +345,29 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
         return None
 
 
+def repeat_align(
+    xs: tuple[Array, ...],
+    like: Array | None,
+    backend: str | ModuleType | None,
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+) -> tuple[Array, ...] | None:
+    """Return the result of a call of `align` that was learned; None if it has to be planned."""
+    if not is_flag(copy):
+        return None
+    call = ("align", backend, type(like), device, dtype, copy, grad, *map(type, xs))
+    made: tuple[Array, ...] | None = repeat(call, xs, like)
+    return made
+
+
+def is_flag(option: object) -> bool:
+    """Return True for None, True or False, and not for what is equal to them."""
+    return option is None or option is True or option is False
+
+
 def _warm() -> None:
     """Fill the fast tables, unless the registry changes meanwhile: its change fills them again."""
     backends = _connected()
