@@ -22,14 +22,14 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, generation, get
+from xbridge.backends._registry import backend_for, fast_converters, generation, get
 from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.learned import Given
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
@@ -215,6 +215,10 @@ def unsafe_share(x: object, name: str | ModuleType) -> Array:
 
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
+    views = _view(a), _view(b)
+    found = None if views[0] is None or views[1] is None else _host.overlap_of_views(*views)
+    if found is not None:
+        return found
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:
@@ -227,3 +231,10 @@ def shares_memory(a: object, b: object) -> bool:
     if one != other:
         return False
     return _host.overlap(*(source.backend.memory_layout(source.array) for source in sources))
+
+
+def _view(x: object) -> HostArray | None:
+    """Return a view of the memory of an ordinary array; None in doubt."""
+    direct = fast_converters[HOST].get(type(x))
+    host: HostArray | None = direct(x) if direct else None
+    return None if host is None or (host is not x and host.flags.owndata) else host

@@ -20,6 +20,7 @@ from xbridge._host.memory import (
     fill,
     ones,
     overlap,
+    overlap_of_views,
 )
 from xbridge._host.sequences import Nest, is_literal, literal, nest, of_scalars, plain_numbers, promote, sample
 
@@ -45,6 +46,7 @@ __all__ = [
     "of_scalars",
     "ones",
     "overlap",
+    "overlap_of_views",
     "plain_numbers",
     "promote",
     "sample",

@@ -260,6 +260,14 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
 
 
+def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
+    """Return True if two arrays have a byte in common; None if that takes long to decide."""
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        return None
+
+
 def _moving(layout: MemoryLayout) -> MemoryLayout:
     """Drop the axes along which the address is constant. A layout may have more of them than NumPy allows."""
     axes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1 and s]
