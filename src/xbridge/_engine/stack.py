@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import recall
+from xbridge._engine.learned import Lesson, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.learned import Given, Lesson
+    from xbridge._engine.learned import Given
     from xbridge._host import Nest
 
 T = TypeVar("T")
@@ -90,7 +91,8 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    whole = _at_once(nest.leaves, nest.shape, target, options) or _one_by_one(nest, target, options)
+    begun = lesson and lesson.begun
+    whole = _at_once(nest.leaves, nest.shape, target, options) or _one_by_one(nest, target, options, begun)
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
@@ -114,11 +116,16 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
 
 def _leading(obj: Any) -> Backend | None:
     """Return the backend of the first array of a list; None in doubt, for an array goes before a scalar."""
-    kind = type(obj[0]) if type(obj) is list and obj else type(obj)
-    backend = backend_for(kind)
-    if backend and issubclass(kind, backend.scalar_types) and len(set(map(type, obj))) > 1:
-        return None
-    return backend
+    if type(obj) is not list or not obj:
+        return backend_for(type(obj))
+    if all(map(_is_scalar, set(map(type, obj)))):
+        return get(HOST)
+    return None if _is_scalar(type(obj[0])) else backend_for(type(obj[0]))
+
+
+def _is_scalar(kind: type) -> bool:
+    """Return True for the types of Python's numbers and of NumPy's scalars."""
+    return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
 
 
 def words_for(fn: Callable[..., Array], options: Options, words: Given) -> Given:
@@ -129,8 +136,11 @@ def words_for(fn: Callable[..., Array], options: Options, words: Given) -> Given
     return (words[0], dtype, None, *words[3:])
 
 
-def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
-    """Stack arrays after each is described, and converted if the stacker needs it."""
+def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None) -> Source:
+    """Stack arrays after each is described, and converted if the stacker needs it.
+
+    With a generation, the conversions are learned.
+    """
     elements = _elements(nest, target, options)
     _refuse_ragged(elements)
     shape = (*nest.shape, *elements[0].info.shape)
@@ -157,7 +167,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
     part = Options(spot, dtype, options.copy and None, options.grad)
     checked = part._replace(check_loss=not named)
     parts = [
-        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part)
+        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, begun)
         for element in elements
     ]
 
@@ -248,14 +258,15 @@ def _stacker(elements: list[_Element], target: Backend, options: Options) -> Bac
     return _together([element.source for element in elements]) or get(HOST)
 
 
-def _part(element: _Element, stacker: Backend, options: Options) -> Array:
+def _part(element: _Element, stacker: Backend, options: Options, begun: int | None) -> Array:
     """Convert an element for the stacker."""
-    source, info = element.source, element.info
-    if info.dtype == options.dtype and info.native_byteorder and not source.foreign:
-        array = _as_it_is(source, info, stacker, options)
+    source, lesson = element.source, None
+    if begun is not None and not (options.check_loss or source.foreign):
+        lesson = Lesson(stacker.name, (options.device, options.dtype, None, options.grad), begun)
+        array = recall(stacker.name, source.array, lesson.options)
         if array is not None:
             return array
-    return convert(source, stacker, options, leaving=stacker.host_only)
+    return convert(source, stacker, options, leaving=stacker.host_only, lesson=lesson)
 
 
 def _at_once(
@@ -266,14 +277,17 @@ def _at_once(
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
-    kinds = set(map(type, leaves))
-    backends = {backend_for(kind) for kind in kinds}
-    if None in backends or options.grad == "keep" or is_observed(target):
+    kinds, host = set(map(type, leaves)), get(HOST)
+    if options.grad == "keep" or is_observed(target):
         return None
-    host = get(HOST)
+    if all(map(_is_scalar, kinds)):
+        scalars = None if _named(options) and len(kinds) > 1 else _host.of_scalars(leaves)
+        _refuse_sharing(options, shape)
+        return None if scalars is None else Source(scalars.reshape(shape), host)
+    backends = {backend_for(kind) for kind in kinds}
+    if None in backends:
+        return None
     backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
-    if backend is host and all(issubclass(kind, host.scalar_types) for kind in kinds):
-        return _of_scalars(leaves, shape, kinds, options)
     stacker = backend if backend.stack_many else host
     if stacker is host and backend is target and not backend.host_only:
         return None
@@ -299,26 +313,6 @@ def _at_once(
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)
-
-
-def _of_scalars(
-    leaves: list[Array], shape: tuple[int, ...], kinds: set[type], options: Options
-) -> Source | None:
-    """Make one array of NumPy scalars of one type; None for others."""
-    if len(kinds) > 1 or leaves[0].dtype.name not in DTYPES:
-        return None
-    _refuse_sharing(options, shape)
-    return Source(_host.of_scalars(leaves).reshape(shape), get(HOST))
-
-
-def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
-    """Return the array for the stacker if that needs no plan; None in doubt, or if there is an observer."""
-    direct = fast_converters[stacker.name].get(type(source.array))
-    if direct is None:
-        return None
-    if source.backend is stacker and not stacker.host_only:
-        return source.array if info.device == options.device else None
-    return direct(source.array) if stacker.host_only and options.grad != "keep" else None
 
 
 def _together(sources: list[Source]) -> Backend | None:

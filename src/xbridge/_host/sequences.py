@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, exact_integers
+from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ Nested: TypeAlias = Any
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _FEW = 3
-_EXACT = {bool, int, float}
+_EXACT = {bool: "b", int: "i", float: "f"}
+"""Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
 
 
 class Nest(NamedTuple):
@@ -85,14 +86,36 @@ def plain_numbers(x: Nested) -> HostArray | None:
     if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
         return None
     try:
-        return np.array(x)
+        host = np.array(x)
     except ValueError:  # the lists are ragged
         return None
+    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
 
 
-def of_scalars(scalars: list[np.generic]) -> HostArray:
-    """Return NumPy scalars of one type as a host array."""
-    return np.array(scalars, scalars[0].dtype)
+def of_scalars(scalars: list[Any]) -> HostArray | None:
+    """Return NumPy scalars, and Python numbers beside them, as one host array of their common dtype.
+
+    Return None if a value might be lost.
+    """
+    kinds = set(map(type, scalars))
+    if kinds <= set(NUMBERS):
+        return None
+    if len(kinds) == 1:
+        host = np.array(scalars)
+        return host if host.dtype.name in DTYPES else None
+    groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
+    names = {kind: group.dtype.name for kind, group in groups.items()}
+    if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):
+        return None
+    weak = kinds.intersection(NUMBERS)
+    try:
+        dtype = promote([names[kind] for kind in kinds - weak], [sample(groups[kind]) for kind in weak])
+        for kind, group in groups.items():
+            if not holds_every(names[kind], dtype):
+                check_cast(group, dtype)
+    except (DTypeError, ValueLossError):
+        return None
+    return np.array(scalars, dtype)
 
 
 def _are_floats(x: Nested) -> bool:
