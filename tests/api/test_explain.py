@@ -137,13 +137,9 @@ def test_the_plan_that_is_shown_is_the_plan_that_runs(call: Conversion) -> None:
     ran = []
     told = explain(call.array, call.target, **call.options)
 
-    class Seen:
+    class Seen(execute.Observer):
         def after(self, plan: Plan, *_: object) -> None:
             ran.append(plan)
-
-        def forbid(self, *_: object) -> None: ...
-        def before(self, *_: object) -> None: ...
-        def waited(self, *_: object) -> None: ...
 
     seen = Seen()
     execute.add_observer(seen)

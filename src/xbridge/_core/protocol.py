@@ -222,6 +222,12 @@ class Backend(Protocol):
     def array_info(self, x: Array, /) -> ArrayInfo:
         """Describe any array of the library, convertible or not. Default: describe `to_numpy(x)`."""
 
+    def dtype_of(self, x: Array, /) -> str:
+        """Return the dtype in `array_info(x)`. Default: ask `array_info`, which takes longer."""
+
+    def device_of(self, x: Array, /) -> Device:
+        """Return the device in `array_info(x)`. Default: as for `dtype_of`."""
+
     @property
     def is_text(self) -> Callable[[Array], bool] | None:
         """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` decides."""
@@ -377,6 +383,13 @@ class Backend(Protocol):
         """`plan_kind(x)`: all facts of an array that plans within the library depend on without `grad`.
 
         That is its dtype and its device. The result is hashable, and None in doubt.
+        """
+
+    @property
+    def plan_graph(self) -> Callable[[Array], object] | None:
+        """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
+
+        That is whether `x` requires grad and is a leaf, and whether a graph is recorded. As for `plan_kind`.
         """
 
     @property

@@ -53,6 +53,7 @@ def native_dtype(name: str) -> np.dtype[Any]:
             hint = "pip install ml_dtypes, or dtype='float32'"
             raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 
@@ -257,6 +258,14 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
         start = min(a.address + low_a, b.address + low_b)
         size = max(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+
+
+def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
+    """Return True if two arrays have a byte in common; None if that takes long to decide."""
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        return None
 
 
 def _moving(layout: MemoryLayout) -> MemoryLayout:

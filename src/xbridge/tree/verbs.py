@@ -149,7 +149,7 @@ def align(
     batch = TreeArrays(trees)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     sources = [resolve_source(x) for x in batch.arrays]
-    target, options = verbs.choose_target(sources, like, backend, **keywords)
+    target, options, _ = verbs.choose_target(sources, like, backend, **keywords)
     aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
     return aligned
 
