@@ -61,6 +61,11 @@ _SKRL = (
     "box = spaces.Box(-1, 1, (8,))"
 )
 
+_NUMBER = (
+    "Ours checks that the dtype holds the number. Theirs makes an array of it, and casts without a check."
+)
+_VIEW = "JAX keeps the view that NumPy's call returns. Ours asks first on which device the array is."
+
 ROWS = (
     AdopterRow("gymnasium", _TO_TORCH, FLOATS, "array_conversion(x, xp)", TO_TORCH),
     AdopterRow("gymnasium", _TO_NUMPY, TENSOR, "array_conversion(x, xp)", TO_NUMPY),
@@ -72,6 +77,7 @@ ROWS = (
         "x = {'state': np.zeros(8, 'f4'), 'reward': 1.5}",
         "array_conversion(x, xp)",
         "xbridge.tree.to_backend(x, 'torch', scalars=True)",
+        "In a tree, a Python number is converted by a call that is planned.",
     ),
     AdopterRow("autoray", _AUTORAY, FLOATS, "autoray.to(x, 'torch')", TO_TORCH),
     AdopterRow(
@@ -93,6 +99,7 @@ ROWS = (
         FLOATS,
         "nx.from_numpy(x, type_as=like)",
         "xbridge.asarray(x, like=like, dtype=like.dtype)",
+        "Ours reads the device of `like`, as a copy may have to be made there.",
     ),
     AdopterRow(
         "pot",
@@ -100,6 +107,7 @@ ROWS = (
         "x = 1.5",
         "nx.from_numpy(x, type_as=like)",
         "xbridge.asarray(x, like=like, dtype=like.dtype)",
+        _NUMBER,
     ),
     AdopterRow("pot", _POT_JAX, FLOATS, f"nx.from_numpy(x){READY}", TO_JAX),
     AdopterRow("pot", _POT_JAX, MEGABYTE, f"nx.from_numpy(x){READY}", TO_JAX),
@@ -113,6 +121,7 @@ ROWS = (
         FLOATS,
         "xp2torch(x, requires_grad=True)",
         "xbridge.asarray(x, backend='torch', device='cpu', requires_grad=True)",
+        "A call with `requires_grad=` is planned each time.",
     ),
     AdopterRow("thinc", _THINC, TENSOR, "torch2xp(x)", TO_NUMPY),
     AdopterRow("thinc", _THINC, GRAD, "torch2xp(x)", TO_NUMPY),
@@ -143,6 +152,7 @@ ROWS = (
         JAX,
         "tensorly.to_numpy(x)",
         "xbridge.asarray(x, backend='numpy')",
+        _VIEW,
     ),
     AdopterRow("stable-baselines3", _SB3, FLOATS, "obs_as_tensor(x, device)", ON_CPU),
     AdopterRow("stable-baselines3", _SB3, OBSERVATIONS, "obs_as_tensor(x, device)", TREE_ON_CPU),
@@ -192,6 +202,7 @@ ROWS = (
         "x = torch.zeros(1, 8)",
         "untensorize_space(box, x)",
         "xbridge.to_numpy(x, dtype=box.dtype, copy=True).reshape(box.shape)",
+        "Theirs is one call of NumPy. Ours checks the tensor and looks up what it learned of the options.",
     ),
 )
 

@@ -25,7 +25,7 @@ from rows import BULK, IMPORT, STACK, No, RecordRow, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
 from rows_tree import names_of_trees, sections_of_trees
 
-PAGES = ("README", "in-place-of")
+PAGES = ("README", "in-place-of")  # in this order: the second leaves torch with one thread
 
 
 def main() -> None:

@@ -21,26 +21,27 @@ FEW = 16
 
 def convert_flat(tree: Tree, name: object, given: Given) -> Tree | None:
     """Return a dict, list or tuple of other arrays; None for a tree of any other kind, and in doubt."""
-    kind, copy = type(tree), given[2]
-    if kind not in (dict, list, tuple) or not 0 < len(tree) <= FEW:
+    cls, copy = type(tree), given[2]
+    if cls not in (dict, list, tuple) or not 0 < len(tree) <= FEW:
         return None
     if copy is not None and copy is not True and copy is not False:  # 1 is equal to True
         return None
-    xs = [*(tree.values() if kind is dict else tree)]
+    xs = [*(tree.values() if cls is dict else tree)]
     if len(set(map(id, xs))) < len(xs):  # an array that occurs several times is converted once
         return None
+    kinds = set(map(type, xs))
     try:
         if all(option is None for option in given):
             table = fast_converters[name]  # type: ignore[index] # another object is not in it
-            fns = [table[type(x)] for x in xs]
+            fns = {kind: table[kind] for kind in kinds}
         else:
-            fns = [learned[name, type(x), *given] for x in xs]
+            fns = {kind: learned[name, kind, *given] for kind in kinds}
     except (KeyError, TypeError):  # not learned, or an option without a hash
         return None
     made = []
-    for fn, x in zip(fns, xs, strict=True):
-        y = fn(x)
+    for x in xs:
+        y = fns[type(x)](x)
         if y is None:
             return None
         made.append(y)
-    return dict(zip(tree, made, strict=True)) if kind is dict else kind(made)
+    return dict(zip(tree, made, strict=True)) if cls is dict else cls(made)
