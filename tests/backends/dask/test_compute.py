@@ -86,7 +86,8 @@ def test_arrays_of_no_axis_and_of_no_element_are_cast(shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("f8", "float32"), ("f8", "float16"), ("i8", "int32"), ("f4", "bfloat16"), ("f4", "int8")]
+    ("before", "after"),
+    [("f8", "float32"), ("f8", "float16"), ("i8", "int32"), ("f4", "bfloat16"), ("f4", "int8")],
 )
 def test_torch_gets_the_values_that_its_own_cast_gives(before: str, after: str) -> None:
     torch = pytest.importorskip("torch")
@@ -122,7 +123,7 @@ def test_a_value_that_is_lost_in_a_chunk_is_the_error_that_it_was() -> None:
     x = da.from_array(np.array([1.0, np.inf, 1e300, 2.0]), chunks=1)
     jax = pytest.importorskip("jax")
     torch = pytest.importorskip("torch")
-    with pytest.raises(xbridge.ValueLossError, match="dtype='float64' or dtype='float32'"):
+    with pytest.raises(xbridge.ValueLossError, match="a value does not fit float32; try naming one"):
         xbridge.to_backend(x, "torch", dtype="default")
     with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError, match="naming it: dtype='float32'"):
         xbridge.to_backend(x, "jax", dtype="nearest")
@@ -208,7 +209,7 @@ def test_align_names_the_array_that_is_refused_and_computes_nothing_before(x: Ar
 
 def test_align_does_not_name_an_array_for_a_task_that_fails(x: Array) -> None:
     failing = x.map_blocks(lambda chunk: 1 / 0, dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="^cannot compute 2 Dask arrays together"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot compute 2 Dask arrays together"):
         xbridge.align(np.ones(2), failing, x)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[1\]: cannot compute a Dask array"):
         xbridge.align(np.ones(2), failing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -94,7 +95,7 @@ def test_a_worker_that_returns_another_chunk_is_found_out(x: Array) -> None:
 
 @pytest.fixture
 def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
-    """The dtype and the size of each chunk that the client fetches, call by call. Every array is a large one."""
+    """The dtype and the size of each chunk that the client fetches, call by call. Every array is large."""
     calls: list[list[tuple[str, int]]] = []
     gather = type(client).gather  # type: ignore[attr-defined] # a client of Dask's
 
@@ -112,7 +113,7 @@ def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[
 def test_a_worker_sends_the_chunk_after_the_cast(fetched: list[Any], x: Array, dtype: str) -> None:
     made = xbridge.to_numpy(x, dtype=dtype)
     assert (made.dtype, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert sum(fetched, []) == [(np.dtype(dtype), 3)] * 2
+    assert [*chain.from_iterable(fetched)] == [(np.dtype(dtype), 3)] * 2
     assert runs == [True, True]
 
 
@@ -132,7 +133,7 @@ def test_chunks_are_fetched_a_few_at_a_time(
 def test_arrays_of_unknown_sizes_are_cast_on_the_cluster_too(fetched: list[Any], x: Array) -> None:
     part = xbridge.to_numpy(x[x > 2], dtype="float32")
     assert (part.dtype, part.tolist()) == (np.float32, [3.0, 4.0, 5.0, 6.0])
-    assert {dtype for dtype, _ in sum(fetched, [])} == {np.dtype("float32")}
+    assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {np.dtype("float32")}
 
 
 def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list[Any]) -> None:
@@ -144,9 +145,24 @@ def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list
     assert made.tolist() == [1.0]
 
 
-def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(fetched: list[Any], x: Array) -> None:
+def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(
+    fetched: list[Any], x: Array
+) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)), dtype="float32")
+
+
+def test_after_a_task_has_failed_no_other_is_kept_on_the_cluster(fetched: list[Any], client: Any) -> None:
+    def fail(chunk: HostArray, block_id: tuple[int]) -> HostArray:
+        if block_id == (1,):
+            raise ZeroDivisionError("on a worker")
+        return chunk
+
+    x = da.from_array(np.ones(6), chunks=1).map_blocks(fail, dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="on a worker") as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.__traceback__ is not None  # which holds what the call held
+    assert not client.futures
 
 
 def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> None:
@@ -158,6 +174,7 @@ def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> N
     assert client.gather(futures, direct=False) == [4.0 * n for n in range(8)]
 
 
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")  # which an older Dask says
 def test_a_client_that_is_named_as_the_scheduler_is_used(client: Any, x: Array) -> None:
     import dask
 
