@@ -44,7 +44,7 @@ LOADS = "import numpy as np, dask, dask.array as da, xbridge, xbridge.tree"
 
 CLUSTER = (
     "from distributed import Client, LocalCluster\n"
-    "cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
+    "cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=':0')\n"
     "client = Client(cluster)\n"
 )
 

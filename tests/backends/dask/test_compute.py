@@ -82,7 +82,7 @@ def test_a_cast_of_chunks_gives_what_numpy_gives(before: str, after: str, chunks
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
 def test_arrays_of_no_axis_and_of_no_element_are_cast(shape: tuple[int, ...]) -> None:
     made = xbridge.to_numpy(da.ones(shape, dtype="f8") + 1, dtype="float32")
-    assert (made.dtype, made.tolist()) == (np.float32, np.full(shape, 2.0).tolist())
+    assert (made.dtype.name, made.tolist()) == ("float32", np.full(shape, 2.0).tolist())
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,25 @@ def test_a_task_that_fails_is_the_cause_with_a_cast_too(dtype: str | None) -> No
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"a task failed .*; try x\.compute") as caught:
         xbridge.to_numpy(x, dtype=dtype)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "int64"}])
+def test_arrays_of_a_list_are_computed_together_beside_others(x: Array, options: dict[str, Any]) -> None:
+    made = xbridge.asarray([np.ones(7), x + 1, x.astype("i8"), x * 2], backend="numpy", **options)
+    assert made.dtype == options.get("dtype", "float64")
+    assert made.tolist() == [[1] * 7, [*range(1, 8)], [*range(7)], [*range(0, 14, 2)]]
+    assert sorted(runs) == [1, 3, 3]
+
+
+def test_an_integer_that_the_promotion_of_a_list_would_round_is_an_error(x: Array) -> None:
+    whole = da.from_array(np.full(7, 2**53 + 1), chunks=3)
+    with pytest.raises(xbridge.ValueLossError, match="turn int64 into float64"):
+        xbridge.asarray([np.ones(7), x, whole], backend="numpy")
+    named = xbridge.asarray([np.ones(7), x, whole], backend="numpy", dtype="float64")
+    assert named[2].tolist() == [2.0**53] * 7
 
 
 # -- align ---------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[
 
     def watched(self: object, futures: Any, *args: Any, **options: Any) -> Any:
         chunks = gather(self, futures, *args, **options)
-        calls.append([(getattr(chunk, "dtype", type(chunk)), np.size(chunk)) for chunk in chunks])
+        calls.append([(chunk.dtype.name, chunk.size) for chunk in chunks])
         return chunks
 
     monkeypatch.setattr(type(client), "gather", watched)
@@ -112,8 +112,8 @@ def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_worker_sends_the_chunk_after_the_cast(fetched: list[Any], x: Array, dtype: str) -> None:
     made = xbridge.to_numpy(x, dtype=dtype)
-    assert (made.dtype, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert [*chain.from_iterable(fetched)] == [(np.dtype(dtype), 3)] * 2
+    assert (made.dtype.name, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert [*chain.from_iterable(fetched)] == [(dtype, 3)] * 2
     assert runs == [True, True]
 
 
@@ -132,8 +132,8 @@ def test_chunks_are_fetched_a_few_at_a_time(
 
 def test_arrays_of_unknown_sizes_are_cast_on_the_cluster_too(fetched: list[Any], x: Array) -> None:
     part = xbridge.to_numpy(x[x > 2], dtype="float32")
-    assert (part.dtype, part.tolist()) == (np.float32, [3.0, 4.0, 5.0, 6.0])
-    assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {np.dtype("float32")}
+    assert (part.dtype.name, part.tolist()) == ("float32", [3.0, 4.0, 5.0, 6.0])
+    assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {"float32"}
 
 
 def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list[Any]) -> None:

@@ -163,7 +163,7 @@ class Result:
 
     def _cast(self) -> Callable[[Any], Any]:
         check = partial(_host.check_cast, dtype=self._dtype) if self._check else None
-        return _caster(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
+        return _chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
 
     def _mapped(self, fn: Callable[..., Any]) -> Array:
         meta = np.empty((0,) * self.array.ndim, native_dtype(self._dtype))
@@ -180,7 +180,7 @@ class Result:
             yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
 
-def _caster(
+def _chunk_cast(
     given: np.dtype[Any], to: np.dtype[Any], check: Callable[[HostArray], object] | None
 ) -> Callable[[Any], Any]:
     """Return a function that casts a chunk. Its code is sent: a worker needs xbridge only to check values."""
