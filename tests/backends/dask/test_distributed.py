@@ -101,7 +101,7 @@ def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[
 
     def watched(self: object, futures: Any, *args: Any, **options: Any) -> Any:
         chunks = gather(self, futures, *args, **options)
-        calls.append([(chunk.dtype.name, chunk.size) for chunk in chunks])
+        calls.append([(str(getattr(chunk, "dtype", "")), np.size(chunk)) for chunk in chunks])
         return chunks
 
     monkeypatch.setattr(type(client), "gather", watched)
@@ -150,19 +150,6 @@ def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(
 ) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)), dtype="float32")
-
-
-def test_after_a_task_has_failed_no_other_is_kept_on_the_cluster(fetched: list[Any], client: Any) -> None:
-    def fail(chunk: HostArray, block_id: tuple[int]) -> HostArray:
-        if block_id == (1,):
-            raise ZeroDivisionError("on a worker")
-        return chunk
-
-    x = da.from_array(np.ones(6), chunks=1).map_blocks(fail, dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="on a worker") as caught:
-        xbridge.to_numpy(x)
-    assert caught.value.__traceback__ is not None  # which holds what the call held
-    assert not client.futures
 
 
 def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> None:
