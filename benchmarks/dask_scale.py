@@ -1,7 +1,7 @@
-"""Measure how long it takes and how much memory it needs to compute a large Dask array, and write the table.
+"""Measure the time and the memory that it takes to compute a large Dask array, and write the table.
 
-    python benchmarks/dask_scale.py                  # 2 GB, some minutes, 7 GB of memory; writes dask_scale.md
-    python benchmarks/dask_scale.py --mb 256         # less, and writes nothing
+    python benchmarks/dask_scale.py             # 2 GB, some minutes, 7 GB of memory; writes a page
+    python benchmarks/dask_scale.py --mb 256    # less, and writes nothing
 
 Each statement runs in a new process, in turns with its reference. A process first runs it on a small array,
 which loads what it needs. Memory is the peak of the resident set of that process above what was there before,
@@ -27,10 +27,11 @@ README = Path(__file__).with_suffix(".md")
 
 PAGE = """# Dask arrays at scale
 
-`python benchmarks/dask_scale.py` wrote this page on {date}. Each statement ran {rounds} times in a new process, in
-turns with its reference. A time is a median. A ratio is of the medians, with the middle half of the ratios of
-single rounds. Memory is the peak of the resident set above what was there before, in sizes of the result: the
-largest of all rounds. `x` has {mb:,} MB of float64 in chunks of {chunk:,.0f} MB, and `{make}` makes it.
+`python benchmarks/dask_scale.py --rounds {rounds}` wrote this page on {date}. Each statement ran
+{rounds} times in a new process, in turns with its reference. A time is a median. A ratio is of the
+medians, with the middle half of the ratios of single rounds. Memory is the peak of the resident set
+above what was there before, in sizes of the result: the largest of all rounds. `x` has {mb:,} MB of
+float64 in chunks of {chunk:,.0f} MB: `{make}`.
 
 {tables}
 
@@ -43,7 +44,7 @@ LOADS = "import numpy as np, dask, dask.array as da, xbridge, xbridge.tree"
 
 CLUSTER = (
     "from distributed import Client, LocalCluster\n"
-    "cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
+    "cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=':0')\n"
     "client = Client(cluster)\n"
 )
 

@@ -349,10 +349,10 @@ class Backend(Protocol):
 
     @property
     def in_parts(self) -> Callable[[Array], Array] | None:
-        """`in_parts(x)`: `x` for a conversion to another library, so that no whole array is made of its dtype.
+        """`in_parts(x)`: `x` for a conversion to another library, which casts it part by part.
 
         `check_cast` and `astype` of the result read nothing. `materialize` does both with each part of the
-        array, as NumPy does.
+        array, as NumPy does, so that no array of the first dtype is ever whole.
         """
 
     # -- speed ---------------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ class _Element(NamedTuple):
     scalar: bool
     """True if it is a NumPy scalar, which goes to the device of the arrays."""
 
+    def is_computed_for(self, stacker: Backend) -> bool:
+        """Return True if the stacker needs an array that its own library may compute with others."""
+        backend = self.source.backend
+        return backend is not stacker and backend.materialize_many is not None
+
     def must_stay_exact(self, dtype: str) -> bool:
         """Return True if only a named dtype may round the element: a number, or a readable integer."""
         if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
@@ -166,10 +171,17 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     part = Options(spot, dtype, options.copy and None, options.grad)
     checked = part._replace(check_loss=not named)
+    lazy = [i for i, element in enumerate(elements) if element.is_computed_for(stacker)]
     parts = [
-        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, begun)
-        for element in elements
+        None
+        if i in lazy
+        else _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, begun)
+        for i, element in enumerate(elements)
     ]
+    if lazy:  # a promotion loses no floating value, so to check all of them is to check the integers
+        computed = convert_all([elements[i].source for i in lazy], stacker, checked)
+        for i, array in zip(lazy, computed, strict=True):
+            parts[i] = array
 
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)

@@ -1,9 +1,9 @@
 """Dask: an array is a graph of tasks for its chunks. A conversion to another library computes it once.
 
 Conversions within Dask stay lazy. A conversion to another library computes with the scheduler that the user
-has set, and casts the chunks. It gets the chunks one by one, because Dask would join chunks of any kind. Chunks
-are NumPy's, so NumPy's backend describes them. Chunks of an array made here are read-only, because tasks share
-them.
+has set, and casts the chunks. It gets the chunks one by one, because Dask would join chunks of any kind.
+Chunks are NumPy's, so NumPy's backend describes them. Chunks of an array made here are read-only, because
+tasks share them.
 """
 
 from __future__ import annotations

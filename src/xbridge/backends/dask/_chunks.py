@@ -44,7 +44,10 @@ def gathered(host: HostArray) -> Array:
 def unsupported_chunk(chunk: object) -> Unsupported | None:
     """Return why an array with chunks like this one cannot be converted; None if it can."""
     if not isinstance(chunk, (np.ndarray, np.generic)):
-        reason, hint = f"its chunks are {kind_of(chunk)}", "x.map_blocks(f), where f makes NumPy arrays of them"
+        reason, hint = (
+            f"its chunks are {kind_of(chunk)}",
+            "x.map_blocks(f), where f makes NumPy arrays of them",
+        )
         return Unsupported(UnsupportedArrayError, reason, hint)
     refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:

@@ -1,8 +1,8 @@
 """Compute Dask arrays: each chunk is cast, written into the memory of the result, and released.
 
-In this process, tasks of ours write the chunks. On a cluster and in other processes, tasks of ours cast them. From
-a cluster they are fetched as they are completed. Any other scheduler gets the tasks of the array alone, and returns
-all chunks, each of which is released after it is written.
+In this process, tasks of ours write the chunks. On a cluster and in other processes, tasks of ours cast
+them. From a cluster, chunks are fetched as they are completed. Any other scheduler gets the tasks of the
+array alone, and returns all chunks. Each is released after it is written.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class Result:
             shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
             raise UnsupportedArrayError.build(
                 self.action,
-                f"a chunk that was announced as numpy.ndarray {self._info.dtype} of shape {part.shape} came as "
-                f"{kind_of(chunk)}{shape}",
+                f"a chunk that was announced as numpy.ndarray {self._info.dtype} of shape {part.shape} "
+                f"came as {kind_of(chunk)}{shape}",
                 "map_blocks with the dtype=, chunks= and meta= of what its function returns",
             )
         if raw and self._check:
@@ -163,14 +163,14 @@ class Result:
 
     def _cast(self) -> Callable[[Any], Any]:
         check = partial(_host.check_cast, dtype=self._dtype) if self._check else None
-        return _caster(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
+        return _chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
 
     def _mapped(self, fn: Callable[..., Any]) -> Array:
         meta = np.empty((0,) * self.array.ndim, native_dtype(self._dtype))
         return da.map_blocks(fn, self.array, name=f"xbridge-{uuid4().hex}", dtype=meta.dtype, meta=meta)
 
     def _lengths(self) -> Iterator[tuple[int, ...]]:
-        """Return the lengths of the chunks along each axis. The first chunk gives a length that was not known."""
+        """Return the lengths of the chunks along each axis. The first chunk gives one that was unknown."""
         ndim = self.array.ndim
         for axis, known in enumerate(self.array.chunks):
             firsts = ((0,) * axis + (i,) + (0,) * (ndim - axis - 1) for i in range(len(known)))
@@ -180,13 +180,13 @@ class Result:
             yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
 
 
-def _caster(
+def _chunk_cast(
     given: np.dtype[Any], to: np.dtype[Any], check: Callable[[HostArray], object] | None
 ) -> Callable[[Any], Any]:
-    """Return a function that casts a chunk. It is sent by its code, so a worker needs xbridge only to check."""
+    """Return a function that casts a chunk. Its code is sent: a worker needs xbridge only to check values."""
 
     def cast(chunk: Any) -> Any:
-        # A chunk that is not as announced, or that would lose a value, is returned as it is, and refused later.
+        # A chunk that is not as announced, or that would lose a value, is returned as it is, to be refused.
         plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
         if not plain or chunk.dtype.newbyteorder("=") != given:
             return (chunk,)
@@ -287,6 +287,7 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
 
     client = next(iter(waiting.values())).future.client
     with ExitStack() as stack:
+        stack.callback(_release, waiting)
         with suppress(*FOREIGN_ERRORS):  # this is not a task of a worker
             secede()  # a worker of one thread could not run the tasks that this task waits for
             stack.callback(rejoin)
@@ -299,6 +300,12 @@ def _fetch(waiting: dict[object, _Awaited]) -> None:
                     for take in waiting.pop(group.pop().key).takers:
                         take(chunk)
                     del chunk
+
+
+def _release(waiting: dict[object, _Awaited]) -> None:
+    """Release the chunks that were not fetched after an error, whose traceback holds them."""
+    for one in waiting.values():
+        one.future.release()
 
 
 def _group(batch: list[Any], waiting: dict[object, _Awaited]) -> list[Any]:
