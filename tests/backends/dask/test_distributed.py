@@ -30,9 +30,9 @@ def counted(chunk: HostArray) -> HostArray:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[object]:
-    """A client, of which Dask knows as long as it is there."""
+    """A client, of which Dask knows as long as it is there. Its ports are free ones: others may have clusters."""
     with (
-        distributed.LocalCluster(processes=False, n_workers=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(processes=False, n_workers=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
