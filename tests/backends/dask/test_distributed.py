@@ -30,7 +30,7 @@ def counted(chunk: HostArray) -> HostArray:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[object]:
-    """A client, of which Dask knows as long as it is there. Its ports are free ones: others may have clusters."""
+    """A client, of which Dask knows as long as it is there. Its ports are any that are free."""
     with (
         distributed.LocalCluster(processes=False, n_workers=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
