@@ -241,6 +241,47 @@ def test_a_call_is_planned_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert used
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "default"},
+        {"dtype": "float32"},
+        {"dtype": "int32"},
+        {"dtype": "float32", "copy": True, "device": "cpu"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["plain", "other", "fortran", "reversed", "strided", "integers"])
+def test_a_cast_for_jax_is_planned_once(
+    kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax")
+    _registry.get("jax")
+
+    def call(x: Any) -> Any:
+        return xbridge.to_backend(x, "jax", **options)
+
+    x = numpys()[kind]
+    expected = outcome(call, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "plan", None)
+        assert outcome(call, x) == expected
+
+
+def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def astype_checked(host: Any, dtype: str) -> Any:
+        seen.append(host.size)
+        return memory.astype_checked(host, dtype)
+
+    monkeypatch.setattr(_host, "astype_checked", astype_checked)
+    for size in (5, 6, 7):
+        y = xbridge.to_backend(np.arange(float(size)), "torch", dtype="default")
+        assert y.tolist() == [*range(size)]
+    assert seen[-2:] == [6, 7]
+
+
 def test_numbers_and_flat_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for obj in (1.5, [1.0, 2.0], [[1, 2], [3, 4]], True):
         expected = outcome(lambda x: xbridge.asarray(x, backend="torch"), obj)

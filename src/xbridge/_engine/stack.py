@@ -153,7 +153,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
     place = _one_place(elements, options)
     _refuse_to_cut(elements, target, options)
     named = _named(options)
-    dtype = _common_dtype(elements, target, options)
+    dtype = _common_dtype(elements, target, options, place)
 
     stacker = _stacker(elements, target, options)
     if stacker.host_only:  # a sharded array is gathered if any device was named
@@ -230,7 +230,7 @@ def _placed(elements: list[_Element]) -> list[_Element]:
     return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
-def _common_dtype(elements: list[_Element], target: Backend, options: Options) -> str:
+def _common_dtype(elements: list[_Element], target: Backend, options: Options, place: Device) -> str:
     """Return the dtype of the stack, and raise if an integer does not fit."""
     strong = _strong(elements)
     numbers = [element.source.array for element in elements if element.weak]
@@ -243,7 +243,7 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options) -
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
-        device = destination(target, options.device, CPU)
+        device = destination(target, options.device, place if place in target.devices() else CPU)
         last = named or (chosen(options.dtype, dtype, target, device) if options.dtype else dtype)
         _refuse_overflow(number, last, target, device)
     return dtype

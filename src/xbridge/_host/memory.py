@@ -256,7 +256,7 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     except np.exceptions.TooHardError:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
-        size = max(a.address + high_a, b.address + high_b) - start
+        size = min(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
 
 
@@ -284,7 +284,6 @@ class Window:
 def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
     """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
     interface = {
-        "version": 3,
         "typestr": f"|V{layout.itemsize}",
         "data": (layout.address, not layout.writable),
         "shape": layout.shape,
