@@ -45,8 +45,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
         raise GradientError.build(conversion.asked(), why_not, hint)
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
-        return _plan(conversion, steps)  # its graph begins with it already
-    return _plan(conversion, [*steps, *_track(conversion)])
+        return Plan(conversion, ())  # its graph begins with it already
+    return _plan(conversion, steps)
 
 
 def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
@@ -65,8 +65,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         steps.append(Step(source, "materialize", copy_reason=late))
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
-        steps += _on_device(conversion, layout, copied=not layout.materialized)
-        return _plan(conversion, [*steps, *_track(conversion)])
+        return _plan(conversion, steps + _on_device(conversion, layout, copied=not layout.materialized))
     backend = choose_caster(conversion)
     checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
     steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
@@ -83,8 +82,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
-    steps = fuse_transfer(conversion, [*steps, *on_host, taken, *later])
-    return _plan(conversion, [*steps, *_track(conversion)])
+    return _plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
@@ -252,6 +250,7 @@ def _has_no_readonly(backend: Backend) -> str:
 
 def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
     """Check `copy=False` against the steps. An empty array has no memory to share."""
+    steps = [*steps, *_track(conversion)]
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape
         copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)

@@ -55,11 +55,6 @@ _IS_BASE = 1 << 10
 """The flag of a class that other classes may derive from."""
 
 
-def _is_unknown(*_: object) -> bool:
-    """Return True for a container whose changes only its class could show."""
-    return True
-
-
 class Container(NamedTuple):
     """A class of containers."""
 
@@ -70,7 +65,7 @@ class Container(NamedTuple):
     """Return a similar container, of a form and new children."""
     paths: Callable[[Any, Any], list[str]]
     """Return the path to each child as Python writes it, of the container and its form."""
-    is_same: Callable[[Any, Any], bool] = _is_unknown
+    is_same: Callable[[Any, Any], bool] = lambda *_: True
     """Return True if the container holds the objects of its form in the same order, or does not show them."""
 
 
