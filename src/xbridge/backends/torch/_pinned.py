@@ -135,7 +135,7 @@ class PinnedPool:
         return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
 
     def use(self, work: Callable[[PinnedBuffer], None], asked: Any = None) -> None:
-        """Call `work` with a buffer after an event, or else the work of the current stream; complete on return."""
+        """Call `work` with a buffer after an event, or the work of the current stream; complete on return."""
         asked = asked or self.api.current_stream(self.device).record_event()
         pinned = self._free.get()
         try:
