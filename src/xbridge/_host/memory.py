@@ -7,17 +7,14 @@ import os
 import re
 from contextvars import Context
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""

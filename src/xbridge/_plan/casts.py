@@ -8,18 +8,14 @@ target can stream, the host casts a large array piece by piece during the transf
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
+from xbridge._core.protocol import Backend
 from xbridge._plan.reasons import CopyReason, reason
 from xbridge._plan.steps import Conversion, Step, nbytes_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from xbridge._core.protocol import Backend
 
 
 def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts

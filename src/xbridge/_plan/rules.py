@@ -12,20 +12,16 @@ Within one library every step is the library's own operation. So arrays that can
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
 from xbridge._plan.reasons import ASKED, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:

@@ -28,8 +28,11 @@ class Entry:
         package: str = "",
         imports_dlpack: int = 0,
     ) -> None:
-        self.module, self.roots, self.install = module, roots, install
-        self.package, self.imports_dlpack = package, imports_dlpack
+        self.module: str | ModuleType = module
+        self.roots: tuple[str, ...] = roots
+        self.install: str = install
+        self.package: str = package
+        self.imports_dlpack: int = imports_dlpack
 
     def __str__(self) -> str:
         """Return the module, and the package that announces it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
@@ -18,18 +19,15 @@ from functools import cached_property, lru_cache, partial, partialmethod, single
 from itertools import chain
 from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import backend_for
 from xbridge.errors import UnsupportedArrayError
 from xbridge.tree.leaf import Fixture
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    _Storage = str | MemberDescriptorType
-    """The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
+_Storage = str | MemberDescriptorType
+"""The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
 
 
 class _Form(NamedTuple):

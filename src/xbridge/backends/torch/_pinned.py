@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import fill
 from xbridge.errors import DeviceError, OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from xbridge._core.protocol import HostArray
-
-    Piece = tuple[HostArray, torch.Tensor]
+Piece = tuple[HostArray, torch.Tensor]
 
 SETTING = "XBRIDGE_PINNED_MIB"
 """The environment variable for the memory to pin for each device, in MiB; 0 turns staging off."""
