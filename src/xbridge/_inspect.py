@@ -70,7 +70,7 @@ def device_of(x: Array, /) -> Device:
     >>> device_of(np.zeros(2)) == "cpu"
     True
     """
-    return _owner(x).array_info(x).device
+    return _owner(x).device_of(x)
 
 
 def dtype_of(x: Array, /) -> str:
@@ -98,7 +98,7 @@ def dtype_of(x: Array, /) -> str:
     >>> dtype_of(np.zeros(2, ">f4"))
     'float32'
     """
-    return _owner(x).array_info(x).dtype
+    return _owner(x).dtype_of(x)
 
 
 def array_namespace(*xs: Array) -> ModuleType:

@@ -7,7 +7,7 @@ plan. The caller of a conversion in another thread is the line that began it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -116,17 +116,19 @@ def is_observed(target: Backend) -> bool:
     return bool(_registry.observers) and not target.is_tracing()
 
 
-def perform(x: Array, plan: Plan) -> Array:
-    """Execute the steps of a plan."""
+def perform(x: Array, plan: Plan, each: Sequence[Plan] = ()) -> Array:
+    """Execute the steps of a plan. `each` are the plans of the arrays in a list that is taken in one step."""
     with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
         try:
             for step in plan.steps:
                 x = getattr(step.module, step.op)(x, *step.args)
         except ValueLossError as error:
-            conversion = plan.conversion
+            conversion = (plan if error.index is None or not each else each[error.index]).conversion
             if conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device) is None:
                 raise
-            raise ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False) from error
+            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False)
+            narrowing.index = error.index
+            raise narrowing from error
     return x
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from contextvars import Context
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
+
+_T = TypeVar("_T")
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""
@@ -47,6 +50,7 @@ def native_dtype(name: str) -> np.dtype[Any]:
             hint = "pip install ml_dtypes, or dtype='float32'"
             raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 
@@ -69,9 +73,9 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
     With order C, the copy is aligned so that a library can share it.
     """
-    plain = type(host) is np.ndarray and order == "K" and host.nbytes < ALIGNED
-    if plain and host.flags.forc and host.dtype.isnative and 0 not in host.strides:
-        return host.copy("K")  # as below, in an eighth of the time
+    plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
+    if plain and host.dtype.isnative and 0 not in host.strides:
+        return host.copy("K")  # as below, without what a cast needs
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
@@ -95,14 +99,15 @@ _RAISING = _state(all="ignore", over="raise")
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
+    return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+
+
+def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
+    """Call a function that reads `host`, without warnings about its values."""
     if host.dtype.kind in "biufc":
-        return _SILENT.copy().run(_cast, host, dtype, order)
+        return _SILENT.copy().run(fn, *args)
     with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
-        return _cast(host, dtype, order)
-
-
-def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
-    return host.astype(dtype, order=order, subok=False)
+        return fn(*args)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
@@ -111,7 +116,8 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
     try:
-        return _RAISING.copy().run(_cast, host, _NATIVE[dtype], "C" if 0 in host.strides else "K")
+        order: Literal["C", "K"] = "C" if 0 in host.strides else "K"
+        return _RAISING.copy().run(host.astype, _NATIVE[dtype], order, subok=False)
     except FloatingPointError as error:
         raise ValueLossError.narrowing(host.dtype.name, dtype) from error
 
@@ -119,7 +125,7 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
 def _reports_overflow() -> bool:
     """Return True if this machine reports that a cast makes a finite value infinite."""
     try:
-        _RAISING.copy().run(_cast, np.full(9, 1e300), _NATIVE["float32"], "K")
+        _RAISING.copy().run(np.full(9, 1e300).astype, _NATIVE["float32"])
     except FloatingPointError:
         return True
     return False
@@ -159,6 +165,12 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> 
     return fresh
 
 
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """Allocate memory in C order. Large memory is aligned to be shared."""
+    large = math.prod(shape) * dtype.itemsize >= ALIGNED
+    return _aligned(shape, dtype) if large else np.empty(shape, dtype)
+
+
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
@@ -168,8 +180,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 
 def fill(into: HostArray, values: HostArray) -> None:
     """Copy values into existing memory, with NumPy's own cast."""
-    with np.errstate(all="ignore"):
-        np.copyto(into, values, casting="unsafe")
+    _silently(values, np.copyto, into, values, "unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
@@ -244,6 +255,14 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
         start = min(a.address + low_a, b.address + low_b)
         size = max(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+
+
+def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
+    """Return True if two arrays have a byte in common; None if that takes long to decide."""
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        return None
 
 
 def _moving(layout: MemoryLayout) -> MemoryLayout:

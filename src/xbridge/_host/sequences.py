@@ -7,14 +7,15 @@ in a list are collected unread, so that the caller can stack them in one pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, exact_integers
+from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
 from xbridge._core.protocol import HostArray
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
 Nested: TypeAlias = Any
@@ -22,6 +23,9 @@ Nested: TypeAlias = Any
 
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
+_FEW = 3
+_EXACT = {bool: "b", int: "i", float: "f"}
+"""Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
 
 
 class Nest(NamedTuple):
@@ -66,6 +70,55 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
     return _of_large_integers(x, floating, rounding=rounding)
+
+
+def plain_numbers(x: Nested) -> HostArray | None:
+    """Return numbers of one type as a host array, if none of them can be rounded; None in doubt.
+
+    They are one number, or nested lists with no more axes than `_FEW`.
+    """
+    flat = [x]
+    for _ in range(_FEW):
+        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
+            flat = list(chain.from_iterable(flat))
+    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
+        return None
+    try:
+        host = np.array(x)
+    except ValueError:  # the lists are ragged
+        return None
+    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
+
+
+def of_scalars(scalars: list[Any]) -> HostArray | None:
+    """Return NumPy scalars, and Python numbers beside them, as one host array of their common dtype.
+
+    Return None if a value might be lost.
+    """
+    kinds = set(map(type, scalars))
+    if kinds <= set(NUMBERS):
+        return None
+    if len(kinds) == 1:
+        host = np.array(scalars)
+        return host if host.dtype.name in DTYPES else None
+    groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
+    names = {kind: group.dtype.name for kind, group in groups.items()}
+    if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):
+        return None
+    weak = kinds.intersection(NUMBERS)
+    try:
+        dtype = promote([names[kind] for kind in kinds - weak], [sample(groups[kind]) for kind in weak])
+        for kind, group in groups.items():
+            if not holds_every(names[kind], dtype):
+                check_cast(group, dtype)
+    except (DTypeError, ValueLossError):
+        return None
+    return np.array(scalars, dtype)
+
+
+def _are_floats(x: Nested) -> bool:
+    """Return True for a float or a flat list of floats, which holds no integer that could be rounded."""
+    return type(x) is float or (type(x) is list and set(map(type, x)) == {float})
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:

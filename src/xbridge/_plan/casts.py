@@ -4,6 +4,7 @@ The target casts. If the target lacks the dtype to cast from, the source casts. 
 casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
 device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
 target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
+A library of lazy arrays casts their parts before it joins them, if that gives the same numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from xbridge._plan.reasons import CopyReason, reason
 from xbridge._plan.steps import Conversion, Step, nbytes_of
 
 
-def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
+def choose_caster(  # vocabulary: caster -- the one that casts
+    conversion: Conversion, *, lazy: bool = False
+) -> Backend | ModuleType:
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, info = conversion.source, conversion.target, conversion.info
     before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device
+    if lazy and source.in_parts and _may_cast_parts(conversion):
+        return source
     if after != before and target.unsupported_dtype(before, CPU):
         return _host if source.unsupported_dtype(after, CPU) else source
     fewer = _narrows(conversion)
@@ -91,6 +96,20 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
 def order(target: Backend) -> tuple[str, ...]:
     """Return the axis order for a copy on the host, if the target does not keep any order."""
     return ("C",) if "axis_order" in target.gaps else ()
+
+
+def _may_cast_parts(conversion: Conversion) -> bool:
+    """Return True if NumPy's cast gives the target's numbers, and no further bytes are moved for it."""
+    source, target, before, after = (
+        conversion.source,
+        conversion.target,
+        conversion.info.dtype,
+        conversion.dtype,
+    )
+    if source.unsupported_dtype(after, CPU) or not (conversion.device == CPU or _narrows(conversion)):
+        return False
+    lacks = after == before or target.unsupported_dtype(before, CPU)
+    return bool(lacks) or target.cast_matches_numpy(before, after, CPU)
 
 
 def _narrows(conversion: Conversion) -> bool:

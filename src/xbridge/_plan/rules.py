@@ -3,7 +3,7 @@
 Memory passes from one library to another on the array's device, if both have that device, else on the host:
 
     source: detach, materialize, check, cast, copy, to_dlpack   target: from_dlpack, cast, move, require_grad
-    source: detach, materialize, check, cast, move, to_numpy
+    source: detach, materialize, check, cast, move, to_numpy; or: in_parts, check, cast, materialize, to_numpy
         host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
 
 Within one library every step is the library's own operation. So arrays that cannot leave their library
@@ -54,22 +54,26 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         raise GradientError.build(conversion.asked(), why_not, "grad=None")
     layout = source.memory_layout(x)
     steps = [Step(source, "detach")] if info.requires_grad else []
+    lazy, late = not layout.materialized and layout.is_unallocated(), []
     if not layout.materialized:
-        late = reason("pending", "an operation is still pending on it")
-        if layout.is_unallocated():
-            late = reason("lazy", "it is still to be computed")
-        steps.append(Step(source, "materialize", copy_reason=late))
+        why = reason("pending", "an operation is still pending on it")
+        why = reason("lazy", "it is still to be computed") if lazy else why
+        late = [Step(source, "materialize", copy_reason=why)]
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
-        return _plan(conversion, steps + _on_device(conversion, layout, copied=not layout.materialized))
-    backend = choose_caster(conversion)
+        changes = _on_device(conversion, layout, copied=not layout.materialized)
+        return _plan(conversion, [*steps, *late, *changes])
+    backend = choose_caster(conversion, lazy=lazy)
     checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
-    steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
+    own = [*checks, *casts] if backend is source else []
+    if own and lazy and source.in_parts:
+        late, own = [Step(source, "in_parts"), *own, *late], []
+    steps += [*late, *order_cast_and_move(conversion, source, own, goal=CPU)]
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares it, because it gets only memory that does not change.
     shares = target.assumes_immutable or "sharing" not in target.gaps
-    why = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
-    taken = Step(target, "from_numpy", copy_reason=why)
+    no_sharing = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
+    taken = Step(target, "from_numpy", copy_reason=no_sharing)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):

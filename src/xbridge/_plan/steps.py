@@ -20,6 +20,7 @@ from xbridge.errors import XBridgeError
 
 Op: TypeAlias = Literal[
     "detach",
+    "in_parts",
     "materialize",
     "materialize_many",
     "check_cast",
@@ -85,6 +86,7 @@ class Step(NamedTuple):
 
 _PURPOSES: dict[Op, str] = {
     "detach": "its graph stays behind",
+    "in_parts": "it is cast in its parts, before they are joined",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
     "from_numpy": "an array over that memory",

@@ -62,6 +62,12 @@ class Completed(ModuleType):
     def array_info(self, x: Array, /) -> ArrayInfo:
         return numpy.array_info(self.to_numpy(x))
 
+    def dtype_of(self, x: Array, /) -> str:
+        return self.array_info(x).dtype
+
+    def device_of(self, x: Array, /) -> Device:
+        return self.array_info(x).device
+
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         if self.host_only:
             return numpy.unsupported(self.to_numpy(self.detach(x)), leaving=leaving)
