@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from contextvars import Context
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import ModuleType
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
 
 _T = TypeVar("_T")
 

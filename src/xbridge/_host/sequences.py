@@ -6,20 +6,17 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.protocol import HostArray
 
 Nested: TypeAlias = Any
 """A number, an array, or a list, tuple or range of nested things."""
