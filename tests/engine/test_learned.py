@@ -17,7 +17,7 @@ from xbridge import _host, tree
 from xbridge._engine import convert
 from xbridge._host import memory
 from xbridge.backends import _registry
-from xbridge.backends._registry import learned
+from xbridge.backends._registry import calls, fast_converters, learned
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -69,6 +69,23 @@ CALLS: dict[str, Call] = {
     "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
     "tree device": lambda x: tree.to_backend([x], "torch", device="cpu")[0],
     "tree align": lambda x: tree.align([torch.ones(1)], [x])[1][0],
+    "module": lambda x: xbridge.to_backend(x, torch, dtype="float32"),
+    "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
+    "leaf of a copy": lambda x: xbridge.asarray(x, backend="torch", copy=True, requires_grad=True),
+    "leaf of a cast": lambda x: xbridge.asarray(x, like=torch.ones(1), dtype="float32", requires_grad=True),
+    "leaf in its library": lambda x: xbridge.asarray(x, requires_grad=True),
+    "leaf of what is detached": lambda x: xbridge.asarray(x, grad="detach", requires_grad=True),
+    "no leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=False),
+    "like numpy": lambda x: xbridge.asarray(x, like=np.ones(1), copy=True),
+    "align first": lambda x: xbridge.align(x, torch.ones(1), 2.5)[0],
+    "align like": lambda x: xbridge.align(x, like=np.ones(1))[0],
+    "align to": lambda x: xbridge.align(np.ones(1), x, backend="torch", copy=True)[1],
+    "align back": lambda x: xbridge.align_back(torch.ones(1), x)[0][1],
+    "restore": lambda x: xbridge.align_back(np.ones(1), torch.ones(1))[1](x, to=1),
+    "aligned": lambda x: xbridge.aligned(lambda y: y, backend="torch")(x),
+    "list": lambda x: xbridge.asarray([x, x]),
+    "list to torch": lambda x: xbridge.asarray([x, x], backend="torch", dtype="float32"),
+    "list of both": lambda x: xbridge.asarray([x, torch.ones(3).double(), np.ones(3)]),
 }
 
 
@@ -196,6 +213,16 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
     return (*facts, *grads, y.flags.writeable if isinstance(y, np.ndarray) else None)
 
 
+def tables() -> list[dict[Any, Any]]:
+    return [learned, calls, *fast_converters.values()]
+
+
+def restore(taught: list[dict[Any, Any]]) -> None:
+    for table, before in zip(tables(), taught, strict=True):
+        table.clear()
+        table.update(before)
+
+
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
@@ -216,11 +243,140 @@ def test_any_array_may_teach_and_any_other_is_converted_as_planned(
     for teacher in xs:
         _registry._renew()
         outcome(call, make()[teacher])
-        taught = dict(learned)
+        taught = list(map(dict, tables()))
         for pupil, x in make().items():
             assert outcome(call, x) == expected[pupil], (teacher, pupil)
-            learned.clear()
-            learned.update(taught)
+            restore(taught)
+
+
+def lists() -> dict[str, Any]:
+    rows, leaf = torch.arange(12.0).double().reshape(4, 3), torch.ones(3).double().requires_grad_()
+    shrunk, outside = torch.ones(3).double(), torch.ones(8).double()[::2]
+    shrunk.untyped_storage().resize_(16)
+    outside.untyped_storage().resize_(40)
+    numbers, whole, half = list(np.arange(3.0)), list(np.arange(3)), list(np.ones(2, "f2"))
+    locked = np.broadcast_to(1.0, 3)
+    return {
+        "floats": [1.5, 2.5],
+        "integers": [1, 2],
+        "bools": [True, False],
+        "both": [1, 2.5],
+        "large": [2**40],
+        "larger": [-1, 2**63],
+        "unsigned": [2**63],
+        "too large": [2**70],
+        "complex": [1j],
+        "nested": [[1.0, 2.0], [3.0, 4.0]],
+        "deep": [[[[1.0]]]],
+        "ragged": [[1.0], [2.0, 3.0]],
+        "uneven": [[1.0], 2.0],
+        "empty": [],
+        "empty rows": [[], []],
+        "tuple": (1.0, 2.0),
+        "range": range(3),
+        "float": 1.5,
+        "integer": 2**40,
+        "bool": True,
+        "none": [None],
+        "text": ["a"],
+        "scalars": numbers,
+        "whole scalars": whole,
+        "scalars of two dtypes": numbers + whole,
+        "scalars and numbers": [*numbers, 1.5, 2],
+        "numbers and scalars": [1.5, *numbers],
+        "scalars and large numbers": [*half, 1e300],
+        "narrow scalars and integers": [*half, 2**12 + 1],
+        "large scalars": [np.int64(2**53 + 1), np.float64(1)],
+        "unlike scalars": [np.uint64(1), np.int64(-1)],
+        "small scalars and a number": [np.int8(1), 300],
+        "long scalars": [np.longdouble(1), np.longdouble(2)],
+        "dates": [np.datetime64("2020"), np.datetime64("2021-01")],
+        "words": [np.str_("a")],
+        "scalars and a wide integer": [np.float64(1), 2**64 - 1, -1],
+        "arrays": [np.arange(3.0), np.arange(3.0)[::-1], locked],
+        "arrays of two dtypes": [np.arange(3.0), np.arange(3)],
+        "arrays of two shapes": [np.arange(3.0), np.arange(4.0)],
+        "arrays of text": [np.array(["a"]), np.array(["b"])],
+        "tensors": [torch.ones(3).double(), torch.zeros(3).double()],
+        "leaves": [leaf, leaf * 2],
+        "rows": list(rows),
+        "columns": list(rows.T),
+        "expanded": list(torch.ones(1).double().expand(3, 3)),
+        "layouts": [rows.T[0], rows[0][:2].repeat(2)],
+        "empty columns": list(torch.ones(2, 0, 3).transpose(1, 2)),
+        "shrunk": [torch.ones(3).double(), shrunk],
+        "outside": [outside, outside],
+        "tensors of two dtypes": [torch.ones(3), torch.ones(3).double()],
+        "brains": [torch.ones(3).bfloat16(), torch.ones(3).bfloat16()],
+        "conjugates": [torch.ones(2, dtype=torch.complex128).conj()] * 2,
+        "parameters": [torch.nn.Parameter(torch.ones(3).double()), torch.ones(3).double()],
+        "tensor and array": [torch.ones(3).double(), np.ones(3)],
+        "array and tensor": [np.ones(3), torch.ones(3).double()],
+        "array and leaf": [np.ones(3), leaf],
+        "locked array and tensor": [locked, torch.ones(3).double()],
+        "tensor and other dtype": [torch.ones(3).double(), np.ones(3, "f4")],
+        "tensor and scalar": [torch.tensor(1.0).double(), np.float64(2)],
+        "scalar and tensor": [np.float64(2), torch.tensor(1.0).double()],
+        "tensor and number": [torch.tensor(1.0), 2.0],
+        "meta": [torch.ones(3, device="meta")] * 2,
+        "subclass": [np.ones(3).view(SubArray)] * 2,
+    }
+
+
+LIST_CALLS: dict[str, Call] = {
+    "plain": xbridge.asarray,
+    "torch": lambda x: xbridge.asarray(x, backend="torch"),
+    "numpy": lambda x: xbridge.asarray(x, backend="numpy"),
+    "like": lambda x: xbridge.asarray(x, like=torch.ones(1)),
+    "single": lambda x: xbridge.asarray(x, backend="torch", dtype="float32"),
+    "narrow": lambda x: xbridge.asarray(x, dtype="int32"),
+    "nearest": lambda x: xbridge.asarray(x, backend="torch", dtype="nearest"),
+    "default": lambda x: xbridge.asarray(x, backend="torch", dtype="default"),
+    "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
+    "detached": lambda x: xbridge.asarray(x, requires_grad=False),
+    "keep": lambda x: xbridge.asarray(x, grad="keep"),
+    "no copy": lambda x: xbridge.asarray(x, copy=False),
+    "copy": lambda x: xbridge.asarray(x, device="cpu", copy=True),
+    "align": lambda x: xbridge.align(np.ones(1), x, backend="torch")[1],
+}
+
+
+@pytest.mark.parametrize("call", LIST_CALLS.values(), ids=LIST_CALLS)
+def test_any_list_may_teach_and_any_other_is_converted_as_planned(call: Call) -> None:
+    with planned():
+        expected = {name: outcome(call, x) for name, x in lists().items()}
+    xs = lists()
+    for teacher in xs:
+        _registry._renew()
+        outcome(call, lists()[teacher])
+        taught = list(map(dict, tables()))
+        for pupil, x in xs.items():
+            assert outcome(call, x) == expected[pupil], (teacher, pupil)
+            restore(taught)
+
+
+@pytest.mark.parametrize("make", [numpys, torchs])
+def test_a_fact_that_is_asked_alone_is_that_of_the_description(make: Callable[[], dict[str, Any]]) -> None:
+    for name, x in make().items():
+        backend = _registry.get(xbridge.backend_of(x))
+        info = backend.array_info(x)
+        assert (xbridge.dtype_of(x), xbridge.device_of(x)) == (info.dtype, info.device), name
+
+
+def test_memory_that_is_compared_by_views_is_compared_as_by_layouts() -> None:
+    def compared(a: Any, b: Any) -> object:
+        try:
+            return xbridge.shares_memory(a, b)
+        except xbridge.XBridgeError as error:
+            return type(error), str(error)
+
+    xs = [*numpys().values(), *torchs().values()]
+    base = torch.arange(6.0)
+    xs += [base, base.numpy()[::-1], base[::2], base[1::2].requires_grad_(), base[:0], base.expand(2, 6)]
+    with planned():
+        expected = [compared(a, b) for a in xs for b in xs]
+    assert [compared(a, b) for a in xs for b in xs] == expected
+    assert expected.count(True) > len(xs) / 2
 
 
 TAUGHT = [name for name in CALLS if name != "cast without a copy"]

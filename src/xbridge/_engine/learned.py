@@ -66,7 +66,7 @@ def converter(name: str, kind: type, options: Given) -> Convert:
         return fast_converters[name].get(kind, never)
     try:
         return learned.get((name, kind, *options), never)
-    except TypeError:  # an option without a hash
+    except FOREIGN_ERRORS:  # an option without a hash
         return never
 
 

@@ -101,6 +101,8 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
+    if options.copy is False:  # only nothing can be shared
+        return None
     numbers = _host.plain_numbers(obj)
     if numbers is not None:
         given, named = numbers.dtype.name, _named(options)

@@ -22,7 +22,7 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, generation, get
+from xbridge.backends._registry import by_type, fast_converters, generation, get
 from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def asarray(
     if result is None:
         lesson = Lesson(target.name, words_for(fn, options, words), begun)
         result = outside(partial(fn, lesson=lesson), given, backends, target, options)
-    if _may_learn(like, near, [target, *backends]):
+    if _may_learn(like, [target, *backends]):
         again = converter(target.name, type(obj), words)
         if fn is not convert:
             named = None if name is None and like is None else target
@@ -149,16 +149,15 @@ def align_sources(
             made.append(result)
     except XBridgeError as error:
         raise error.at(place(len(made))) from error
-    if _may_learn(like, near, [target, *(source.backend for source in sources)]):
+    if _may_learn(like, [target, *(source.backend for source in sources)]):
         call = ("align", name, type(like), *keywords.values(), *(type(source.array) for source in sources))
         learn_align(call, lesson, sources, near)
     return tuple(made)
 
 
-def _may_learn(like: object, near: Source | None, backends: list[Backend]) -> bool:
+def _may_learn(like: object, backends: list[Backend]) -> bool:
     """Return True if a call may be learned: no compiler traces it, and the type of `like` gives a backend."""
-    known = like is None or backend_for(type(like)) is not None
-    return known and not any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    return (like is None or type(like) in by_type) and not any(backend.is_tracing() for backend in dict.fromkeys(backends))
 
 
 def choose_target(
@@ -190,8 +189,8 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     if source.is_literal():
         return None
     source = import_source(source)
-    backend, array = source.backend, source.array
-    return backend.name, backend.device_of(array), backend.dtype_of(array)
+    info = source.info()
+    return source.backend.name, info.device, info.dtype
 
 
 def to_list(x: object) -> Any:

@@ -54,7 +54,6 @@ def native_dtype(name: str) -> np.dtype[Any]:
             ) from error
 
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 

@@ -23,7 +23,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.backends._loading import complete, load, plugins, under_way, unknown
-from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
+from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
         return calls[call](*arguments)
-    except (KeyError, TypeError):  # not learned, or an option without a hash
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
         return None
 
 

@@ -69,8 +69,8 @@ _KNOWN = frozenset(native_dtype(word) for word, dtype in _NATIVE.items() if dtyp
 """NumPy's own dtypes that torch has too."""
 _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 """The dtypes that NumPy has from another package, as they are used."""
-_extended: set[torch.dtype] = set()
-"""The keys of `_BITS`, as soon as a tensor of such a dtype was converted."""
+_extended: dict[torch.dtype, np.dtype[Any]] = {}
+"""The dtypes that NumPy has from another package, as tensors of them are converted."""
 _SMALL = 1 << 16
 # NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
 # of its own for a tensor without memory.
@@ -339,8 +339,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         start = offset * host.itemsize
         return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
-        _extended.update(_BITS)  # the exception takes as long as ten conversions
-        return _bits_to_numpy(x)
+        return _bits_to_numpy(x)  # and the next one before the exception, which takes ten times as long
     except (RuntimeError, ValueError):
         return _pending_to_numpy(x)
 
@@ -425,7 +424,9 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         if x.requires_grad:
             host.setflags(write=False)
-        return host.view(native_dtype(_NAMES[x.dtype]))
+        if x.dtype not in _extended:
+            _extended[x.dtype] = native_dtype(_NAMES[x.dtype])
+        return host.view(_extended[x.dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
