@@ -103,7 +103,7 @@ def asarray(
         if fn is not convert:
             named = None if name is None and like is None else target
             again = partial(repeat_list, target=named, options=options, words=words)
-        learn_call(call, begun, again, near and near.backend)
+        learn_call(call, begun, again, near.backend if near else None)
     return result
 
 
@@ -157,7 +157,8 @@ def align_sources(
 
 def _may_learn(like: object, backends: list[Backend]) -> bool:
     """Return True if a call may be learned: no compiler traces it, and the type of `like` gives a backend."""
-    return (like is None or type(like) in by_type) and not any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    traced = any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    return not traced and (like is None or type(like) in by_type)
 
 
 def choose_target(
@@ -214,10 +215,11 @@ def unsafe_share(x: object, name: str | ModuleType) -> Array:
 
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
-    views = _view(a), _view(b)
-    found = None if views[0] is None or views[1] is None else _host.overlap_of_views(*views)
-    if found is not None:
-        return found
+    one_view, other_view = _view(a), _view(b)
+    if one_view is not None and other_view is not None:
+        found = _host.overlap_of_views(one_view, other_view)
+        if found is not None:
+            return found
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:

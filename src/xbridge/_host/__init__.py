@@ -22,7 +22,16 @@ from xbridge._host.memory import (
     overlap,
     overlap_of_views,
 )
-from xbridge._host.sequences import Nest, is_literal, literal, nest, of_scalars, plain_numbers, promote, sample
+from xbridge._host.sequences import (
+    Nest,
+    is_literal,
+    literal,
+    nest,
+    of_scalars,
+    plain_numbers,
+    promote,
+    sample,
+)
 
 name = "numpy"
 

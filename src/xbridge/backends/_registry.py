@@ -5,9 +5,9 @@ for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entr
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
 The fast path reads four tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for arrays
-with options, and maps both to such a function. `calls` is for functions whose arguments decide the target. All
-are read without the lock, and filled and emptied under it.
+that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for an array
+with options, and maps both to such a function. `calls` is for functions whose arguments decide the target.
+All are read without the lock, and filled and emptied under it.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
     from xbridge._core.protocol import Array, Backend
 
@@ -326,8 +327,8 @@ def store(
 
 
 def store_call(
-    table: dict[tuple[object, ...], Callable[..., Array | None]],
-    call: tuple[object, ...],
+    table: dict[Any, Callable[..., Array | None]],
+    call: object,
     convert: Callable[..., Array | None],
     begun: int,
 ) -> None:

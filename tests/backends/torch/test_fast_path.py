@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import xbridge
 from xbridge.backends._registry import get
 
 torch = pytest.importorskip("torch")
@@ -39,9 +40,13 @@ def test_a_tensor_goes_the_short_way_and_is_read_only_if_two_elements_share_memo
     base = torch.arange(max(taken) + 1.0)
     host = get("torch").fast_to_numpy(base.as_strided(*layout).requires_grad_(tracked))
 
+    assert host is not None
     assert np.shares_memory(host, base.numpy())
     assert host.ravel().tolist() == taken
     assert host.flags.writeable is not (tracked or len(set(taken)) < len(taken))
+    if not host.flags.writeable:
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            host.flags.writeable = True
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -54,3 +59,45 @@ def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
     base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
 
     assert get("torch").fast_to_numpy(x) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
+def test_a_leaf_of_a_dtype_of_another_package_becomes_read_only_for_good(dtype: torch.dtype) -> None:
+    pytest.importorskip("ml_dtypes")
+    x = torch.ones(4).to(dtype).requires_grad_()
+    for _ in range(2):
+        host = get("torch").fast_to_numpy(x)
+        assert host is not None
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            host.flags.writeable = True
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # by the compiler
+def test_a_compiled_function_gets_a_copy_of_what_is_to_be_read_only() -> None:
+    leaf = torch.ones(4).bfloat16().requires_grad_()
+    for x in (torch.ones(1).expand(3), leaf):
+        host = xbridge.to_numpy(x)
+        torch.compiler.reset()
+        made = torch.compile(xbridge.to_numpy, backend="eager")(x)
+        assert not np.shares_memory(made, host)
+        assert made.tolist() == host.tolist()
+
+
+def test_a_pending_sign_is_done_bit_for_bit_in_memory_of_numpys_own() -> None:
+    bits = torch.tensor([0x7F800001, -1, 0x7FC12345, 0, -(2**31), 0x3F800000], dtype=torch.int32)
+    base = torch.view_as_complex(bits.view(torch.float32).reshape(3, 2))
+    leaf = base.clone().requires_grad_()
+    for x in (base.conj(), base.conj().imag, base.conj()[::2], leaf.conj(), leaf.conj().imag):
+        host = get("torch").fast_to_numpy(x)
+        assert host is not None
+        assert host.flags.owndata
+        assert host.flags.writeable
+        done = x.detach().resolve_conj().resolve_neg()
+        assert host.tobytes() == done.numpy().tobytes()
+        assert xbridge.to_numpy(x, copy=True).tobytes() == host.tobytes()
+        with pytest.raises(xbridge.CopyError):
+            xbridge.to_numpy(x, copy=False)
+    base.untyped_storage().resize_(4)
+    assert get("torch").fast_to_numpy(base.conj()) is None
+    large = torch.ones(1 << 14, dtype=torch.complex64).conj()
+    assert get("torch").fast_to_numpy(large) is None

@@ -452,18 +452,12 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     if not host.dtype.isnative:
         known = host.dtype.newbyteorder("=") in _KNOWN
         return torch.from_numpy(_host.copy(host)) if known else None
-    native = _BRIEF.get(host.dtype) or _native(host.dtype)
-    made = None if native is None else fast_from_numpy(host.view(f"u{host.itemsize}"))
-    return None if made is None else made.view(native)
-
-
-def _native(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Return torch's dtype for one that NumPy has from another package; None if there is none."""
-    native = _NATIVE.get(dtype.name)
-    if native not in _BITS:
-        return None
-    _BRIEF[dtype] = native  # NumPy computes the name in Python
-    return native
+    if host.dtype not in _BRIEF:  # NumPy computes the name in Python
+        if _NATIVE.get(host.dtype.name) not in _BITS:
+            return None
+        _BRIEF[host.dtype] = _NATIVE[host.dtype.name]
+    made = fast_from_numpy(host.view(f"u{host.itemsize}"))
+    return None if made is None else made.view(_BRIEF[host.dtype])
 
 
 def _name(dtype: torch.dtype) -> str:

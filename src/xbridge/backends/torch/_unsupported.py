@@ -13,7 +13,6 @@ from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from xbridge._core.protocol import MemoryLayout
 from xbridge.errors import UnsupportedArrayError
 
 if TYPE_CHECKING:
