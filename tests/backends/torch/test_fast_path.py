@@ -97,7 +97,8 @@ def test_a_pending_sign_is_done_bit_for_bit_in_memory_of_numpys_own() -> None:
         assert xbridge.to_numpy(x, copy=True).tobytes() == host.tobytes()
         with pytest.raises(xbridge.CopyError):
             xbridge.to_numpy(x, copy=False)
-    base.untyped_storage().resize_(4)
-    assert get("torch").fast_to_numpy(base.conj()) is None
+    freed = base.clone()
+    freed.untyped_storage().resize_(4)
+    assert get("torch").fast_to_numpy(freed.conj()) is None
     large = torch.ones(1 << 14, dtype=torch.complex64).conj()
     assert get("torch").fast_to_numpy(large) is None
