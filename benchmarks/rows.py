@@ -168,7 +168,7 @@ LAYOUTS = tuple(
 )
 """Arrays that are not dense, or of a dtype of another package, beside the share or the copy itself."""
 
-FACTS = tuple(
+ANSWERS = tuple(
     RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
     for setup, ours, reference in (
         (TENSOR, "xbridge.dtype_of(t)", "str(t.dtype)"),
@@ -236,7 +236,7 @@ IMPORT = RecordRow(
     ),
 )
 
-ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *FACTS, *LOOKS, *BULK, STACK, IMPORT)
+ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *ANSWERS, *LOOKS, *BULK, STACK, IMPORT)
 
 
 def names() -> dict[str, Any]:
@@ -275,7 +275,7 @@ def sections(*, quick: bool) -> tuple[Section, ...]:
         Section("Small arrays", time, TIME, CALLS, 100, *many, 5e-4),
         Section("Small arrays with options", time, TIME, OPTIONS, 100, *many, 5e-4),
         Section("Small arrays of other layouts", time, TIME, LAYOUTS, 100, *many, 5e-4),
-        Section("Facts", time, TIME, FACTS, 100, *many, 5e-4),
+        Section("Answers", time, TIME, ANSWERS, 100, *many, 5e-4),
         Section("Looking", look, NS, LOOKS, 100, *many, 5e-4),
         Section("Large arrays", f"{speed}; {large >> 17} MB.", SPEED, BULK, large, *few, 0),
         Section("Between", f"{speed}; {middle >> 17} MB.", SPEED, (CLONE,), middle, *few, 2e-3),

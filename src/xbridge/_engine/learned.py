@@ -112,7 +112,7 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Ca
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
     look, options = backend.plan_kind, plan.conversion.options
     if look and backend.autograd and (options.grad or options.requires_grad):
-        look = _both_facts(look, backend.plan_graph)
+        look = _with_graph(look, backend.plan_graph)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -175,18 +175,18 @@ def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any
     return calls
 
 
-def _both_facts(
+def _with_graph(
     look: Callable[[Array], object], graph: Callable[[Array], object] | None
 ) -> Callable[[Array], object] | None:
-    """Return a function that returns both facts about an array; None in doubt."""
+    """Return a function that returns the kind of an array and of its graph; None in doubt."""
     if graph is None:
         return None
 
-    def facts(x: Array) -> object:
+    def both_kinds(x: Array) -> object:
         both = look(x), graph(x)
         return None if None in both else both
 
-    return facts
+    return both_kinds
 
 
 def _by_view(source: Backend, kinds: dict[object, Convert], state: State) -> Convert:
