@@ -91,6 +91,8 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
     plain = type(x) in source.fast_types and info.dtype in DTYPES
     if not plain or {info.device, device} != {CPU} or not are_constant(lesson.options):
         return
+    if plan.conversion.options.copy is False and plan.copies:
+        return  # it was empty, and only that allowed the copy
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
         kind, convert, choose = found
