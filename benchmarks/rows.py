@@ -155,7 +155,7 @@ LAYOUTS = tuple(
         (f"{FLOATS}.astype('>f8')", OURS, "torch.from_numpy(a.astype('=f8'))"),
         (f"{TENSOR}[::2]", _NUMPY, DETACH[0]),
         ("t = torch.ones(1).expand(n)", _NUMPY, DETACH[0]),
-        ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),
+        ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),  # is planned
         (f"t = {_BRAIN}; a = {_NUMPY}", _NUMPY, _BITS),
         (f"t = {_BRAIN}.requires_grad_(); a = {_NUMPY}", _NUMPY, _BITS),
         (f"t = {_BRAIN}; a = {_NUMPY}", OURS, "torch.from_numpy(a.view('u2')).view(torch.bfloat16)"),

@@ -71,7 +71,6 @@ _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 """The dtypes that NumPy has from another package, as they are used."""
 _extended: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
-_SMALL = 1 << 16
 # NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
 # of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
@@ -341,7 +340,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     except TypeError:
         return _bits_to_numpy(x)  # and the next one before the exception, which takes ten times as long
     except (RuntimeError, ValueError):
-        return _pending_to_numpy(x)
+        return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
@@ -428,22 +427,6 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             _extended[x.dtype] = native_dtype(_NAMES[x.dtype])
         return host.view(_extended[x.dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
-        return None
-
-
-def _pending_to_numpy(x: torch.Tensor) -> HostArray | None:
-    """Return the values of a small tensor with a pending conjugate or negative, in memory of NumPy's own."""
-    try:
-        conj, neg = x.is_conj(), x.is_neg()
-        if not (conj or neg) or x.nbytes > _SMALL:
-            return None
-        raw = x.data.conj() if conj else x.data
-        raw = torch._neg_view(raw) if neg else raw
-        if fast_to_numpy(raw) is None:
-            return None
-        done: HostArray = without_pending(x.data).numpy()
-        return done.copy("K")
-    except (RuntimeError, TypeError, ValueError):
         return None
 
 
