@@ -112,9 +112,9 @@ def are_constant(options: Given) -> bool:
 
 def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
-    look, options = backend.plan_kind, plan.conversion.options
-    if look and backend.autograd and (options.grad or options.requires_grad):
-        look = _with_graph(look, backend.plan_graph)
+    look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
+    if backend.autograd and (options.grad or options.requires_grad):
+        look = look and graph and _with_graph(look, graph)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -178,11 +178,9 @@ def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any
 
 
 def _with_graph(
-    look: Callable[[Array], object], graph: Callable[[Array], object] | None
-) -> Callable[[Array], object] | None:
+    look: Callable[[Array], object], graph: Callable[[Array], object]
+) -> Callable[[Array], object]:
     """Return a function that returns the kind of an array and of its graph; None in doubt."""
-    if graph is None:
-        return None
 
     def both_kinds(x: Array) -> object:
         both = look(x), graph(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_a_leaf_of_a_dtype_of_another_package_becomes_read_only_for_good(dtype: torch.dtype) -> None:
+def test_a_leaf_of_a_dtype_of_another_package_becomes_read_only_for_good(dtype: Any) -> None:
     pytest.importorskip("ml_dtypes")
     x = torch.ones(4).to(dtype).requires_grad_()
     for _ in range(2):
@@ -81,3 +82,19 @@ def test_a_compiled_function_gets_a_copy_of_what_is_to_be_read_only() -> None:
         made = torch.compile(xbridge.to_numpy, backend="eager")(x)
         assert not np.shares_memory(made, host)
         assert made.tolist() == host.tolist()
+
+
+def test_under_a_compiler_what_is_to_be_read_only_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated, brain = torch.ones(1).expand(3), torch.ones(3).bfloat16().requires_grad_()
+    module = get("torch")
+    assert module.fast_to_numpy(repeated) is not None
+    assert module.fast_to_numpy(brain) is not None
+    monkeypatch.setattr("xbridge.backends.torch._compiler", lambda: print)
+    assert module.fast_to_numpy(repeated) is None
+    assert module.fast_to_numpy(brain) is None
+    assert module.fast_to_numpy(torch.ones(3)[::2]) is not None
+
+
+@pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
+def test_a_dtype_that_torch_lacks_in_any_byte_order_does_not_go_the_short_way(dtype: str) -> None:
+    assert get("torch").fast_from_numpy(np.zeros(2, dtype)) is None
