@@ -106,6 +106,8 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
+    if options.copy is False:  # only nothing can be shared
+        return None
     numbers = sequences.plain_numbers(obj)
     if numbers is not None:
         given, named = numbers.dtype.name, _named(options)
@@ -281,9 +283,7 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
     return convert(source, stacker, options, leaving=stacker.host_only, lesson=lesson)
 
 
-def _at_once(
-    leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options
-) -> Source | None:
+def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options) -> Source | None:
     """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
@@ -297,12 +297,10 @@ def _at_once(
         _refuse_sharing(options, shape)
         return None if scalars is None else Source(scalars.reshape(shape), host)
     backends = {backend_for(kind) for kind in kinds}
-    if None in backends:
-        return None
     backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
-    stacker = backend if backend.stack_many else host
-    if stacker is host and backend is target and not backend.host_only:
+    if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
         return None
+    stacker = backend if backend.stack_many else host
     direct = fast_converters[stacker.name]
     if not kinds <= direct.keys():
         return None
@@ -318,10 +316,8 @@ def _at_once(
         whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
         whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
         return Source(whole, backend)
-    if len(set(map(_dtype_and_shape, leaves))) > 1:
-        return None
     dtype, inner = _dtype_and_shape(leaves[0])
-    if dtype.name not in DTYPES:
+    if dtype.name not in DTYPES or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)

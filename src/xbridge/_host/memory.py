@@ -50,7 +50,6 @@ def native_dtype(name: str) -> np.dtype[Any]:
             hint = "pip install ml_dtypes, or dtype='float32'"
             raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 
