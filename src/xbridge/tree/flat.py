@@ -49,4 +49,6 @@ def convert_flat(tree: Tree, name: object, given: Given, *, scalars: bool) -> Tr
         return None
     if any(y is None for y in made):
         return None
-    return dict(zip(tree, made, strict=True)) if cls is dict else cls(made)
+    if cls is dict:
+        return dict(zip(tree, made, strict=True))
+    return tuple(made) if cls is tuple else made
