@@ -12,7 +12,7 @@
 from importlib import import_module
 from os import environ
 
-from xbridge._api import align, asarray, to_backend, to_list, to_numpy, unsafe_share
+from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
 from xbridge._core.devices import Device
 from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, explain, shares_memory
 from xbridge.backends._registry import is_available, known_backends, register_backend
@@ -104,8 +104,10 @@ __all__ = [
     "register_backend",
     "shares_memory",
     "to_backend",
+    "to_jax",
     "to_list",
     "to_numpy",
+    "to_torch",
     "transfer",
     "unsafe_share",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import inspect
 import pickle
 
 import array_api_compat.numpy
@@ -34,14 +35,14 @@ def test_grad_is_none_keep_or_detach(grad: object) -> None:
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
 def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
     with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
-        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[arg-type] # likewise
+        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[call-overload] # likewise
 
 
 def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
     with pytest.raises(xbridge.OptionError, match="contradict"):
         xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
     with pytest.raises(xbridge.OptionError, match=r"take grad='cut'.* try grad='detach'"):
-        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[arg-type]
+        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[call-overload]
 
 
 def test_numpy_has_no_gradients_to_begin() -> None:
@@ -346,6 +347,24 @@ def test_a_name_of_a_backend_must_be_a_string() -> None:
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
     with pytest.raises(xbridge.OptionError, match="a name is a string"):
         xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
+
+
+@pytest.mark.parametrize("name", ["to_torch", "to_jax"])
+def test_the_conversions_to_one_library_have_the_options_of_to_backend(name: str) -> None:
+    general = dict(inspect.signature(xbridge.to_backend).parameters)
+    del general["backend"]
+    assert dict(inspect.signature(getattr(xbridge, name)).parameters) == general
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_the_conversions_to_one_library_pass_every_option_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("xbridge._api.to_backend", lambda *args, **options: seen.extend([args, options]))
+    options = {"device": "cpu", "dtype": "float32", "copy": True, "grad": "detach"}
+    getattr(xbridge, f"to_{name}")(2.0, **options)
+    assert seen == [(2.0, name), options]
 
 
 def test_integers_among_floats_are_exact_or_refused() -> None:

@@ -218,7 +218,7 @@ def test_numbers_become_the_defaults_of_the_target(jax: Any) -> None:
 
 def test_arrays_of_a_list_are_promoted_first(jax: Any) -> None:
     made = xbridge.asarray([np.ones(2, "f4"), np.array([3, 4])], backend="jax", dtype="nearest")
-    assert (made.dtype, made.tolist()) == (np.float32, [[1, 1], [3, 4]])
+    assert (made.dtype, made.tolist()) == (np.dtype("f4"), [[1, 1], [3, 4]])
     both = [jax.numpy.ones(2), np.array([0.5, 1e300])]
     with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
         xbridge.asarray(both, dtype="nearest")

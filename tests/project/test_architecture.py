@@ -136,6 +136,7 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 
 NAMED: dict[str, set[str]] = {
+    "_api.py": {"jax", "torch"},  # `to_jax` and `to_torch`
     "_host": {"numpy", "ml_dtypes"},
     "_cli/formats": {"numpy", "torch"},  # the readers and writers of their files
     "_cli/info.py": {"jax", "torch"},  # asks them for their accelerators
