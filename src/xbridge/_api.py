@@ -151,6 +151,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    writable: bool = False,
 ) -> HostArray:
     """Convert an array of any library and device, with or without a graph, to NumPy.
 
@@ -158,6 +159,8 @@ def to_numpy(
     ----------
     x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
+    writable : bool
+        True for an array that may be written: memory that would be shared read-only is copied instead.
 
     Returns
     -------
@@ -180,7 +183,7 @@ def to_numpy(
     array([1., 1., 1.], dtype=float32)
     >>> a.flags.writeable  # a write would corrupt gradients in silence
     False
-    >>> to_numpy(t, copy=True).flags.writeable
+    >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
     if dtype is None and copy is None and grad is None:
@@ -188,17 +191,19 @@ def to_numpy(
             host = _to_host[type(x)](x)
         except KeyError:
             host = None
-        if host is not None:
+        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     elif copy is None or copy is True or copy is False:
         try:
             host = learned[HOST, type(x), None, dtype, copy, grad](x)
         except (KeyError, TypeError):
             host = None
-        if host is not None:
+        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # as above
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
+    if writable is not False:
+        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
     result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
     return result
 

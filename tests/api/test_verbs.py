@@ -6,6 +6,7 @@ import copy
 import ctypes
 import inspect
 import pickle
+from typing import Any
 
 import array_api_compat.numpy
 import numpy as np
@@ -30,6 +31,33 @@ def test_copy_is_none_true_or_false_and_nothing_like_them(copy: object) -> None:
 def test_grad_is_none_keep_or_detach(grad: object) -> None:
     with pytest.raises(xbridge.OptionError, match="grad='detach'"):
         xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("writable", [None, 1, "yes", np.True_])
+def test_writable_is_true_or_false(writable: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="writable=True"):
+        xbridge.to_numpy(np.ones(2), writable=writable)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"grad": "detach"}])
+def test_a_writable_array_of_numpy_is_itself_or_one_copy_of_what_is_read_only(options: Any) -> None:
+    x, fixed = np.arange(6.0), np.arange(6.0)
+    fixed.flags.writeable = False
+    for _ in range(2):  # the second call may be learned from the first
+        assert xbridge.to_numpy(x, writable=True, **options) is x
+        own = xbridge.to_numpy(fixed, writable=True, **options)
+        assert not np.shares_memory(own, fixed)
+        own[0] = 7.0
+    assert fixed[0] == 0.0
+
+
+def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> None:
+    fixed = np.broadcast_to(1.0, 3)
+    with pytest.raises(xbridge.CopyError, match="writable=True") as caught:
+        xbridge.to_numpy(fixed, writable=True, copy=False)
+    assert caught.value.hint == "copy=None"
+    x = np.ones(2)
+    assert xbridge.to_numpy(x, writable=True, copy=False) is x
 
 
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.learned import Given
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Plan
@@ -41,6 +41,13 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     options = read_options((target, source.backend), **keywords)
     fn = partial(convert, lesson=Lesson(target.name, _given(**keywords), begun))
     return outside(fn, source, [source.backend], target, options)
+
+
+def to_writable(x: object, **keywords: object) -> HostArray:
+    """See `xbridge.to_numpy`, with `writable`."""
+    target, source = get(HOST), resolve_source(x)
+    options = read_options((target, source.backend), device=None, **keywords)
+    return outside(convert, source, [source.backend], target, options)
 
 
 def _given(*, device: object, dtype: object, copy: object, grad: object, **_: object) -> Given:

@@ -43,6 +43,7 @@ def read_options(
     copy: object,
     grad: object,
     requires_grad: object = None,
+    writable: object = False,
 ) -> Options:
     """Check the options of a call. `backends` are the first to read a dtype or device object."""
     if copy is not None and copy is not True and copy is not False:
@@ -61,7 +62,16 @@ def read_options(
             "it is None, True or False",
             "requires_grad=None",
         )
-    return Options(_device(device, backends), _dtype(dtype, backends), copy, grad, requires_grad is True)
+    if writable is not True and writable is not False:
+        raise OptionError.build(f"take writable={shown(writable)}", "it is True or False", "writable=True")
+    return Options(
+        _device(device, backends),
+        _dtype(dtype, backends),
+        copy,
+        grad,
+        requires_grad=requires_grad is True,
+        writable=writable,
+    )
 
 
 def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:

@@ -18,7 +18,7 @@ from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
-from xbridge._plan.reasons import ASKED, reason
+from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, reason
 from xbridge._plan.steps import Conversion, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
@@ -44,6 +44,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
             changes = [Step(backend, "copy", copy_reason=reason_to_copy)]
         elif options.copy:
             changes = [Step(backend, "copy", copy_reason=ASKED)]
+        elif options.writable and not backend.memory_layout(x).writable:
+            changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         raise GradientError.build(
             conversion.asked(),
@@ -278,6 +280,8 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
             yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
         if info.requires_grad:
             yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
+    elif conversion.options.writable and _is_guarded(info, layout):
+        yield ASKED_WRITABLE
     elif conversion.options.compiled and _is_guarded(info, layout):
         yield reason("compiled", "a compiler would make its read-only array writable")
 
