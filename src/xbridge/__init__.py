@@ -14,7 +14,15 @@ from os import environ
 
 from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
 from xbridge._core.devices import Device
-from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, explain, shares_memory
+from xbridge._inspect import (
+    array_namespace,
+    backend_of,
+    device_of,
+    dtype_of,
+    explain,
+    native_device,
+    shares_memory,
+)
 from xbridge.backends._registry import is_available, known_backends, register_backend
 from xbridge.errors import (
     CastWarning,
@@ -98,6 +106,7 @@ __all__ = [
     "explain",
     "is_available",
     "known_backends",
+    "native_device",
     "policy",
     "prefetch",
     "record",

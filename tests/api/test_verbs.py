@@ -6,6 +6,7 @@ import copy
 import ctypes
 import inspect
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat.numpy
@@ -15,6 +16,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.devices import SHARDED
+from xbridge.backends import INDEX
 from xbridge.backends import numpy as backend
 from xbridge.backends._registry import get
 
@@ -253,6 +255,30 @@ def test_a_namespace_belongs_to_one_backend() -> None:
         xbridge.array_namespace(1, 2.0)
     with pytest.raises(xbridge.UnsupportedArrayError, match="toylib has no array API namespace"):
         xbridge.array_namespace(Toy(np.ones(2)))
+
+
+def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
+    assert xbridge.array_namespace(None, np.ones(2), None) is array_api_compat.numpy
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+        xbridge.array_namespace(None)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="its mask would be lost") as caught:
+        xbridge.array_namespace(np.ones(2), np.ma.masked_array([1.0, 2.0], mask=[True, False]))
+    assert caught.value.hint == "x.filled(value)"
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_a_native_device_goes_into_the_functions_of_the_namespace(name: str) -> None:
+    if not xbridge.is_available(name):
+        pytest.skip(f"{name} is not installed")
+    for device in get(name).devices():
+        x = xbridge.asarray([1.0], backend=name, device=device)
+        made = xbridge.array_namespace(x).zeros((2,), device=xbridge.native_device(x))
+        assert (xbridge.backend_of(made), xbridge.device_of(made)) == (name, device)
+
+
+def test_an_object_that_is_not_an_array_has_no_native_device() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no backend owns that type"):
+        xbridge.native_device(SimpleNamespace(device="cpu"))
 
 
 def test_questions_are_answered_for_whatever_a_backend_owns() -> None:

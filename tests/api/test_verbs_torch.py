@@ -399,6 +399,11 @@ def test_the_namespace_of_torch_is_array_api_compats() -> None:
         xbridge.array_namespace(torch.ones(1), np.ones(1))
 
 
+def test_the_native_device_of_a_tensor_is_torchs_own_object() -> None:
+    assert xbridge.native_device(torch.ones(1)) == torch.device("cpu")
+    assert xbridge.native_device(torch.ones(1, device="meta")) == torch.device("meta")
+
+
 def test_memory_is_compared_across_the_libraries() -> None:
     t = torch.arange(6.0)
     a = xbridge.to_numpy(t)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ LAZY: dict[str, Callable[[Array], object]] = {
     "backend_of": xbridge.backend_of,
     "dtype_of": xbridge.dtype_of,
     "device_of": xbridge.device_of,
+    "native_device": xbridge.native_device,
     "array_namespace": xbridge.array_namespace,
     "shares_memory": lambda x: xbridge.shares_memory(x, x),
 }
@@ -443,6 +445,15 @@ def test_tensors_and_lists_come_in() -> None:
 
 def test_the_namespace_is_the_compatible_one(x: Array) -> None:
     assert xbridge.array_namespace(x, 1.0).__name__ == "array_api_compat.dask.array"
+
+
+def test_the_namespace_lacks_what_its_description_says(x: Array) -> None:
+    xp = xbridge.array_namespace(x)
+    described = ("take_along_axis", "broadcast_shapes", "from_dlpack")
+    assert [word for word in described if hasattr(xp, word)] == []
+    with pytest.raises(ValueError, match="single chunk"):
+        xp.fft.fft(x.rechunk(2))
+    assert math.isnan(xp.unique_values(x).shape[0])
 
 
 def test_a_function_may_return_what_is_still_to_be_computed() -> None:
