@@ -137,7 +137,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "aligned, back": lambda x: xbridge.aligned(backend="numpy", dtype="nearest")(lambda _: x)(jax_ones()),
     "tree": lambda x: tree.to_backend({"x": [x]}, "jax", dtype="nearest")["x"][0],
     "transfer": lambda x: xbridge.transfer([x], "jax", dtype="nearest").result()[0],
-    "prefetch": lambda x: next(xbridge.prefetch([x], "jax", dtype="nearest")),
+    "prefetch": lambda x: next(iter(xbridge.prefetch([x], "jax", dtype="nearest"))),
 }
 
 

@@ -6,11 +6,13 @@ Libraries keep streams, modes and options by thread. Each backend captures its o
 
 from __future__ import annotations
 
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU
@@ -24,7 +26,7 @@ from xbridge.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import ArrayFn, Backend
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_loops: set[object] = set()
+"""The loops of the main thread that no Ctrl-C has interrupted."""
 
 
 def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
@@ -95,6 +100,36 @@ def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] 
         return None
     finally:
         pool.shutdown(wait=False)
+
+
+def begin_loop() -> object:
+    """Notice a Ctrl-C in the body of a loop until `end_loop`. Return a key for the loop.
+
+    A generator does not see the exception that ends the loop over it, so the signal is noticed. That needs
+    the main thread, and Python's own handler of the signal.
+    """
+    if current_thread() is not main_thread():
+        return None
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+    loop = object()
+    _loops.add(loop)
+    return loop
+
+
+def end_loop(loop: object) -> bool:
+    """Return True if a Ctrl-C has interrupted a loop. After the last one, the signal has Python's handler."""
+    interrupted = loop is not None and loop not in _loops
+    _loops.discard(loop)
+    ours = signal.getsignal(signal.SIGINT) is _interrupted
+    if ours and not _loops and current_thread() is main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return interrupted
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _loops.clear()
+    signal.default_int_handler(number, frame)
 
 
 def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
