@@ -15,12 +15,13 @@ NEWEST := .venv-newest
 PLUGIN := .venv-plugin
 PINS := requirements/constraints.txt
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters, each of which would compile the modules again
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTEST_ADDOPTS := -p no:zarr  # whose plugin imports all of zarr, in every process that runs a test
 PIP_INSTALL := -m pip install -qq
 
-SUITES := test-kit test-conformance test-library test-core test-emulated
+SUITES := test-library test-kit test-conformance test-core test-emulated
 SWEEP = # --exhaustive: all dtypes, not four of them
 COVERAGE = # yes: record which branches run
 PYTEST = $(if $(COVERAGE),-m coverage run --data-file=.coverage.$@) -m pytest $(SWEEP)
@@ -37,7 +38,7 @@ help: ## Show this list
 demo: $(VENV)/run.stamp ## Run the example on real data
 	@$(VENV)/bin/python -W error examples/digits.py
 
-test: test-kit test-conformance test-library ## Run the whole suite, two parts at a time
+test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
 test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
@@ -45,7 +46,7 @@ test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-KIT := tests/kit tests/project tests/backends/jax tests/backends/cupy
+KIT := tests/kit tests/project tests/mutation tests/backends/cupy  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
@@ -99,8 +100,8 @@ format: $(VENV)/dev.stamp ## Put the code into the house format
 	$(VENV)/bin/python -m ruff check --fix-only
 	$(VENV)/bin/python -m ruff format
 
-bench: $(VENV)/bench.stamp ## Measure, and write benchmarks/README.md
-	$(VENV)/bin/python benchmarks/run.py
+bench: $(VENV)/bench.stamp ## Measure, and write the pages of benchmarks (ARGS="--only skorch" prints some rows)
+	$(VENV)/bin/python benchmarks/run.py $(ARGS)
 
 docs: $(VENV)/dev.stamp ## Check the documents: examples, links, and what is generated
 	$(VENV)/bin/python -W error docs/generate.py --check
@@ -144,9 +145,10 @@ $(VENV)/mutation.stamp: requirements/mutation.txt $(VENV)/dev.stamp
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/mutation.txt -c $(PINS)
 	@touch $@
 
-$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
+$(VENV)/bench.stamp: requirements/bench.txt requirements/bench-no-deps.txt $(VENV)/run.stamp
 	@echo "Installing what the benchmarks compare with into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/bench.txt -c $(PINS)
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps -r requirements/bench-no-deps.txt -c $(PINS)
 	@touch $@
 
 $(CORE)/core.stamp: requirements/core.txt $(PINS) pyproject.toml | $(CORE)/new.stamp

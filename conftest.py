@@ -4,6 +4,7 @@ Examples that need a library are left out where it is missing. Hypothesis tries 
 if CI is set, it tries the same every time.
 """
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -58,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the dtypes of a sweep, which `swept` reads."""
     if not config.getoption("exhaustive"):
         os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected out of every garbage collection, which is most of all objects."""
+    gc.freeze()
 
 
 # The first example of a run pays for imports, so an example has no time limit anywhere.

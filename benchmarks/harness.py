@@ -15,7 +15,7 @@ import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["MS", "NS", "SHARE", "SPEED", "TIME", "Figure", "Scale", "best", "figure", "interleave"]
+__all__ = ["MS", "NS", "SHARE", "SPEED", "TIME", "Figure", "Scale", "best", "figure", "interleave", "measure"]
 
 
 class Scale(NamedTuple):
@@ -81,8 +81,27 @@ def interleave(
     return times
 
 
+def measure(
+    statements: Iterable[str],
+    prepare: Callable[[], Mapping[str, Any]],
+    *,
+    trials: int,
+    rounds: int,
+    block: float,
+) -> dict[str, list[float]]:
+    """Time statements as `interleave` does, with what they see made anew for each trial."""
+    asked = list(statements)
+    times: dict[str, list[float]] = {statement: [] for statement in asked}
+    for _ in range(trials):
+        trial = interleave(asked, prepare(), rounds=rounds, block=block)
+        for statement in asked:
+            times[statement] += trial[statement]
+    return times
+
+
 def _count(timer: timeit.Timer, block: float) -> int:
-    """Return how many runs fill a block; looking for it warms the statement up."""
+    """Return how many runs fill a block. The first run does not count: it may import and learn."""
+    timer.timeit(1)
     count, taken = 1, timer.timeit(1)
     while taken < block / 2:
         count *= 2

@@ -17,7 +17,7 @@ import rows_jax
 from harness import Figure, Scale
 from rows import PEERS, ROWS, No, huge_pages
 
-__all__ = ["Result", "Table", "document"]
+__all__ = ["TRIAL", "Result", "Table", "dated", "document", "duration", "grid", "installed", "machine"]
 
 UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 LIBRARIES = ("xbridge-array", "numpy", "torch", "jax", "dask", "ml_dtypes", "array-api-compat", *PEERS)
@@ -29,7 +29,9 @@ PAGE = """\
 {verdict}
 
 `make bench` makes this page; this one was made by `{command}` on {date}.
-`python benchmarks/run.py --quick` only tries whether everything runs.
+`python benchmarks/run.py --quick` only tries whether everything runs, and `--only ROW` measures the rows that
+have a text in them. [In place of](in-place-of.md) has the converters of other projects, and
+[`mid_sizes.py`](mid_sizes.py) compares ways to copy from 64 KB to 32 MB.
 
 **How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that
 what slows the machine slows all of them; the arrays are made anew a few times. A figure compares medians;
@@ -86,13 +88,15 @@ class Table(NamedTuple):
     results: Sequence[Result]
 
 
-def document(tables: Iterable[Table], *, quick: bool) -> str:
+def document(tables: Iterable[Table], *, command: str, quick: bool) -> str:
     """Return the whole page.
 
     Parameters
     ----------
     tables : iterable of Table
         In the order of the page.
+    command : str
+        What made it.
     quick : bool
         Whether this was the quick run.
 
@@ -105,12 +109,12 @@ def document(tables: Iterable[Table], *, quick: bool) -> str:
     body = "\n\n".join([section(table, notes) for table in tables])
     return PAGE.format(
         verdict=TRIAL if quick else verdict(tables),
-        command="python benchmarks/run.py" + " --quick" * quick,
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        command=command,
+        date=dated(),
         tables=body,
         notes="\n".join(f"{i}. {note}" for i, note in enumerate(notes, 1)),
         calls="\n".join(f"- {line}" for line in calls()),
-        machine="\n".join(f"- {line}" for line in machine()),
+        machine="\n".join(f"- {line}" for line in machine(LIBRARIES)),
     )
 
 
@@ -191,13 +195,18 @@ def calls() -> list[str]:
     ]
 
 
-def machine() -> list[str]:
+def dated() -> str:
+    """Return the date of today."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def machine(libraries: Iterable[str]) -> list[str]:
     """Return what the figures depend on."""
     torch = import_module("torch")
     return [
         f"{processor()}, {os.cpu_count()} cores, of which torch uses {torch.get_num_threads()}",
         f"{platform.system()} {platform.machine()}; huge pages: {huge_pages()}",
-        f"Python {platform.python_version()}, {', '.join(map(installed, LIBRARIES))}",
+        f"Python {platform.python_version()}, {', '.join(map(installed, libraries))}",
     ]
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "BULK",
     "IMPORT",
     "LAYOUTS",
+    "MID",
     "OPTIONS",
     "PEERS",
     "ROWS",
@@ -177,6 +178,16 @@ BULK = (
     ),
 )
 
+MID = tuple(
+    RecordRow(f"a = np.arange(0.0, {size} // 8)", ours, (reference,), 0.95, (NO_OPTION,) * 3)
+    for ours, reference in (
+        (COPY, f"{FROM[:-1]}.copy())"),
+        (f"{OURS[:-1]}, dtype='float32')", f"{FROM[:-1]}.astype('f4'))"),
+    )
+    for size in ("2**16", "2**18", "2**20", "2**22", "2**24", "2**25")
+)
+"""Sizes at which the call itself is small but is not nothing. `mid_sizes.py` compares more ways."""
+
 STACK = RecordRow(
     "a = [np.full(n // 128, i, 'f4') for i in range(256)]",
     "xbridge.asarray(a, backend='torch')",
@@ -197,7 +208,7 @@ IMPORT = RecordRow(
     ),
 )
 
-ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *LOOKS, *BULK, STACK, IMPORT)
+ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *LOOKS, *BULK, *MID, STACK, IMPORT)
 
 
 def names() -> dict[str, Any]:
@@ -228,7 +239,8 @@ def names() -> dict[str, Any]:
 def sections(*, quick: bool) -> tuple[Section, ...]:
     """Return what is timed in this process; if quick, just enough to see that it works."""
     many, few = ((1, 40), (1, 5)) if quick else ((10, 60), (3, 7))
-    large, middle, listed = (2**19, 2**17, 2**17) if quick else (2**25, 2**21, 2**19)
+    more = (1, 5) if quick else (5, 21)
+    large, listed = (2**19, 2**17) if quick else (2**25, 2**19)
     time = "Time, as a multiple of the reference's; 100 items of float64."
     look = "Time beyond an empty call's; 100 items of float64."
     speed = "Speed, as a multiple of the reference's"
@@ -238,6 +250,6 @@ def sections(*, quick: bool) -> tuple[Section, ...]:
         Section("Small arrays of other layouts", time, TIME, LAYOUTS, 100, *many, 5e-4),
         Section("Looking", look, NS, LOOKS, 100, *many, 5e-4),
         Section("Large arrays", f"{speed}; {large >> 17} MB.", SPEED, BULK, large, *few, 0),
-        Section("Between", f"{speed}; {middle >> 17} MB.", SPEED, (CLONE,), middle, *few, 2e-3),
+        Section("Mid sizes", f"{speed}; 64 KB to 32 MB.", SPEED, MID[:1] if quick else MID, 0, *more, 2e-3),
         Section("A list of 256 arrays", f"{speed}; {listed >> 17} MB.", SPEED, (STACK,), listed, *few, 0),
     )

@@ -1,54 +1,115 @@
-"""Measure xbridge beside the idioms and its peers, print the tables, and write them to README.md.
+"""Measure xbridge beside the idioms and its peers, print the tables, and write them to two pages.
 
-A missed target is not a failure, because the machine may be busy. The tables show it.
+README.md has our calls beside the idioms, and in-place-of.md other projects' converters beside our calls. A
+missed target is not a failure, because the machine may be busy. The tables show it.
 """
 
 import argparse
+import shlex
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import fresh
+import in_place_of
 import rows_dask
 import rows_jax
-from harness import MS, SHARE, Figure, best, figure, interleave
+from harness import MS, SHARE, Figure, best, figure, measure
 from report import Result, Table, document
 from rows import BULK, IMPORT, STACK, No, RecordRow, Section, names, sections
 from rows_kit import PLUGIN, names_of_kit, section_of_kit
 from rows_tree import names_of_trees, sections_of_trees
 
-README = Path(__file__).with_name("README.md")
+PAGES = ("README", "in-place-of")  # in this order: the second leaves torch with one thread
 
 
 def main() -> None:
-    """Measure everything and report it."""
+    """Measure everything, or what was asked for, and report it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="just enough to see that it works")
-    parser.add_argument("--output", type=Path, help="where to write (README.md; with --quick: nowhere)")
+    parser.add_argument("--page", choices=PAGES, help="only this page")
+    parser.add_argument("--only", default="", metavar="ROW", help="only rows with this text; writes no page")
+    parser.add_argument("--output", type=Path, help="folder to write to (benchmarks; with --quick: none)")
     options = parser.parse_args()
     quick: bool = options.quick
-    output: Path | None = options.output or (None if quick else README)
+    only: str = options.only
+    output: Path | None = options.output or (None if quick or only else Path(__file__).parent)
+    command = shlex.join(["python", "benchmarks/run.py", *sys.argv[1:]])
 
     warnings.simplefilter("ignore")  # the idioms' and the peers'; the tests see to ours
-    space = names()
-    tables = [timed(section, space) for section in sections(quick=quick)]
-    for library, its in (("jax", rows_jax), ("dask", rows_dask)):
-        if find_spec(library):
-            known = {**space, **its.names()}
-            tables += [timed(section, known) for section in its.sections(quick=quick)]
-        else:
+    makers = dict(zip(PAGES, (beside_idioms, beside_converters), strict=True))
+    found = False
+    for name in (options.page,) if options.page else PAGES:
+        text = makers[name](only, command, quick=quick)
+        found = found or bool(text)
+        if text:
+            print(text)
+        if text and output:
+            (output / f"{name}.md").write_text(text, encoding="utf-8")
+    if not found:
+        sys.exit(f"no row has the text {only!r}. Try: python benchmarks/run.py --only to_numpy")
+
+
+def beside_idioms(only: str, command: str, *, quick: bool) -> str:
+    """Return the page of our calls beside the idioms; "" if it has no such row."""
+    groups: list[tuple[str, Callable[[], dict[str, Any]], tuple[Section, ...]]] = [
+        ("torch", names, sections(quick=quick)),
+        ("jax", lambda: {**names(), **rows_jax.names()}, rows_jax.sections(quick=quick)),
+        ("dask", lambda: {**names(), **rows_dask.names()}, rows_dask.sections(quick=quick)),
+        ("torch", lambda: {**names(), **names_of_trees()}, sections_of_trees(quick=quick)),
+        ("hypothesis", lambda: {**names(), **names_of_kit()}, (section_of_kit(quick=quick),)),
+    ]
+    tables: list[Table] = []
+    for library, space, own in groups:
+        wanted = [section for section in map(chosen(only), own) if section.rows]
+        if wanted and not find_spec(library):
             progress(f"{library} is not installed: no rows of it")
-    of_trees = {**space, **names_of_trees()}
-    tables += [timed(section, of_trees) for section in sections_of_trees(quick=quick)]
-    tables += [timed(section_of_kit(quick=quick), {**space, **names_of_kit()})]
-    tables += [memory(space, quick=quick), imports(quick=quick), plugin(quick=quick)]
-    text = document(tables, quick=quick)
-    print(text)
-    if output:
-        output.write_text(text, encoding="utf-8")
+        elif wanted:
+            known = space()
+            tables += [timed(section, known) for section in wanted]
+    tables += special(only, quick=quick)
+    return document(tables, command=command, quick=quick) if tables else ""
+
+
+def chosen(only: str) -> Callable[[Section], Section]:
+    """Return a function that keeps the rows of a section that have a text; all if it is in the title."""
+
+    def keep(section: Section) -> Section:
+        rows = [row for row in section.rows if has(only, section.title, row)]
+        return section._replace(rows=tuple(rows))
+
+    return keep
+
+
+def has(only: str, title: str, row: RecordRow) -> bool:
+    """Return True if a row has a text in it."""
+    return any(only in text for text in (title, row.setup, row.ours, *row.references))
+
+
+def special(only: str, *, quick: bool) -> Iterator[Table]:
+    """Measure what needs processes of its own."""
+    bulk = [row for row in (BULK[:1] if quick else (*BULK, STACK)) if has(only, "Memory", row)]
+    if bulk:
+        yield memory(bulk, names(), quick=quick)
+    if has(only, "Import", IMPORT):
+        yield imports(quick=quick)
+    if has(only, "The pytest plugin, unused", PLUGIN):
+        yield plugin(quick=quick)
+
+
+def beside_converters(only: str, command: str, *, quick: bool) -> str:
+    """Return the page of other projects' converters; "" if it has no such row."""
+    how = {"trials": 1, "rounds": 5, "block": 5e-4} if quick else {"trials": 10, "rounds": 60, "block": 5e-4}
+    results = []
+    for row in in_place_of.rows_like(only):
+        progress(f"{row.project}: {row.theirs}")
+        results.append(in_place_of.measured(row, **how))
+    return in_place_of.page(results, command=command, quick=quick, **how) if results else ""
 
 
 def timed(section: Section, space: dict[str, Any]) -> Table:
@@ -58,12 +119,13 @@ def timed(section: Section, space: dict[str, Any]) -> Table:
         progress(f"{row.setup}; {row.ours}")
         peers = able(row, prepared(row, space, section.n))
         asked = [row.ours, *row.references, *(peer for peer in peers if not isinstance(peer, No))]
-        times: dict[str, list[float]] = {statement: [] for statement in asked}
-        for _ in range(section.trials):
-            own = prepared(row, space, section.n)
-            trial = interleave(asked, own, rounds=section.rounds, block=section.block)
-            for statement in asked:
-                times[statement] += trial[statement]
+        times = measure(
+            asked,
+            partial(prepared, row, space, section.n),
+            trials=section.trials,
+            rounds=section.rounds,
+            block=section.block,
+        )
         base = best(times, row.references)
         found = {s: figure(times[s], times[base], section.scale) for s in asked}
         results.append(
@@ -80,12 +142,12 @@ def timed(section: Section, space: dict[str, Any]) -> Table:
     return Table(section.title, section.reading, section.scale, results)
 
 
-def memory(space: dict[str, Any], *, quick: bool) -> Table:
+def memory(rows: list[RecordRow], space: dict[str, Any], *, quick: bool) -> Table:
     """Measure how far memory rises, in a new process for every statement."""
     n = 2**21 if quick else 2**25
     reading = f"Peak of the memory that a call takes, in sizes of its result; {n >> 17} MB."
     results = []
-    for row in BULK[:1] if quick else (*BULK, STACK):
+    for row in rows:
         progress(f"{row.setup}; memory of {row.ours}")
 
         def rise(statement: str, row: RecordRow = row) -> Figure:

@@ -12,6 +12,7 @@
 from importlib import import_module
 from os import environ
 
+from xbridge import errors
 from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
 from xbridge._core.devices import Device
 from xbridge._inspect import (
@@ -24,24 +25,7 @@ from xbridge._inspect import (
     shares_memory,
 )
 from xbridge.backends._registry import is_available, known_backends, register_backend
-from xbridge.errors import (
-    CastWarning,
-    CopyError,
-    CopyWarning,
-    CrossingWarning,
-    DetachWarning,
-    DeviceError,
-    DTypeError,
-    GradientError,
-    MissingLibraryError,
-    OptionError,
-    PolicyError,
-    TransferWarning,
-    UnknownBackendError,
-    UnsupportedArrayError,
-    ValueLossError,
-    XBridgeError,
-)
+from xbridge.errors import *  # noqa: F403 -- its `__all__` lists the public ones
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,25 +60,9 @@ _LATE = {
 }
 
 __all__ = [
-    "CastWarning",
-    "CopyError",
-    "CopyWarning",
-    "CrossingWarning",
-    "DTypeError",
-    "DetachWarning",
     "Device",
-    "DeviceError",
-    "GradientError",
-    "MissingLibraryError",
-    "OptionError",
     "Plan",
-    "PolicyError",
     "Transfer",
-    "TransferWarning",
-    "UnknownBackendError",
-    "UnsupportedArrayError",
-    "ValueLossError",
-    "XBridgeError",
     "align",
     "align_back",
     "aligned",
@@ -120,6 +88,7 @@ __all__ = [
     "transfer",
     "unsafe_share",
 ]
+__all__ += errors.__all__
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
-from xbridge.backends._registry import fast_converters, identity_types, learned
+from xbridge.backends._registry import fast_converters, identity_types, is_flag, learned, repeat, repeat_align
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -380,6 +380,11 @@ def asarray(
             y = None
         if y is not None:
             return y
+    if is_flag(copy) and is_flag(requires_grad):
+        call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
+        y = repeat(call, obj, like)
+        if y is not None:
+            return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.asarray(
@@ -437,6 +442,9 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
+    ys = repeat_align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    if ys is not None:
+        return ys
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)

@@ -71,7 +71,7 @@ def device_of(x: Array, /) -> Device:
     >>> device_of(np.zeros(2)) == "cpu"
     True
     """
-    return _owner(x).array_info(x).device
+    return _owner(x).device_of(x)
 
 
 def native_device(x: Array, /) -> Any:
@@ -129,7 +129,7 @@ def dtype_of(x: Array, /) -> str:
     >>> dtype_of(np.zeros(2, ">f4"))
     'float32'
     """
-    return _owner(x).array_info(x).dtype
+    return _owner(x).dtype_of(x)
 
 
 def array_namespace(*xs: Array) -> ModuleType:
@@ -168,11 +168,9 @@ def array_namespace(*xs: Array) -> ModuleType:
     arrays = [x for x in xs if x is not None and not is_number(x)]
     names = dict.fromkeys(_plain_owner(x).name for x in arrays)
     if len(names) != 1:
-        raise UnsupportedArrayError.build(
-            "find one namespace",
-            f"the arrays come from {' and '.join(names) or 'nowhere'}",
-            "align(*xs) first" if names else "an array",
-        )
+        reason = f"the arrays come from {' and '.join(names) or 'nowhere'}"
+        hint = "align(*xs) first" if names else "an array"
+        raise UnsupportedArrayError.build("find one namespace", reason, hint)
     return get(*names).namespace(arrays[0])
 
 
@@ -274,7 +272,6 @@ def _plain_owner(x: Array) -> Backend:
 def _owner(x: Array) -> Backend:
     backend = backend_for(type(x))
     if backend is None:
-        raise UnsupportedArrayError.build(
-            f"name the backend of a {type(x).__name__}", "no backend owns that type", "asarray(x)"
-        )
+        action = f"name the backend of a {type(x).__name__}"
+        raise UnsupportedArrayError.build(action, "no backend owns that type", "asarray(x)")
     return backend

@@ -131,17 +131,10 @@ class ValueLossError(XBridgeError, OverflowError):
 
     @classmethod
     def narrowing(cls, dtype: str, narrower: str, *, both: bool = True) -> Self:
-        """Build the error for a value that its default dtype cannot hold.
-
-        With `both`, the target has the wider dtype too, and the hint offers it.
-        """
-        return cls.build(
-            f"turn {dtype} into {narrower} unasked",
-            f"a value does not fit {narrower}",
-            f"naming one: dtype={dtype!r} or dtype={narrower!r}"
-            if both
-            else f"naming it: dtype={narrower!r}",
-        )
+        """Build the error for a value that `narrower` cannot hold. With `both`, the hint offers both."""
+        action, reason = f"turn {dtype} into {narrower} unasked", f"a value does not fit {narrower}"
+        hint = f"one: dtype={dtype!r} or dtype={narrower!r}" if both else f"it: dtype={narrower!r}"
+        return cls.build(action, reason, f"naming {hint}")
 
 
 class GradientError(XBridgeError, RuntimeError):

@@ -275,7 +275,6 @@ def test_locks_are_freed_though_a_garbage_collection_takes_some_away_meanwhile()
             locks._free()
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 @needs_fork

@@ -296,6 +296,24 @@ def test_a_value_that_is_lost_is_seen_before_a_large_array_is_sent() -> None:
     assert (named.is_leaf, named.requires_grad) == (True, True)
 
 
+def test_a_lazy_array_is_cast_in_its_parts_if_fewer_bytes_are_sent_then() -> None:
+    da = pytest.importorskip("dask.array")
+    for before, after, verbs in (
+        (
+            "float64",
+            "float32",
+            ["in_parts", "astype", "materialize", "to_numpy", "as_writable", "from_numpy"],
+        ),
+        ("float32", "float64", ["materialize", "to_numpy", "as_writable", "from_numpy"]),
+    ):
+        x = da.ones(100, dtype=before, chunks=30)
+        moved = ["to_device"] if before == "float64" else ["to_device", "astype"]
+        plan = xbridge.explain(x, "torch", device=KIND, dtype=after)
+        assert [step.op for step in plan.steps] == verbs + moved
+        there = xbridge.to_backend(x, "torch", device=KIND, dtype=after)
+        assert (str(there.dtype), there.tolist()) == (f"torch.{after}", [1.0] * 100)
+
+
 @all_large
 def test_a_large_array_that_is_cast_on_its_way_is_both_a_cast_and_a_transfer() -> None:
     numbers = np.ones(100)

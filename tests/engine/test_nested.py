@@ -281,24 +281,18 @@ def test_a_float_is_cast_to_a_named_dtype_of_integers_whatever_it_is() -> None:
         assert xbridge.asarray([number], dtype="int8").dtype == np.int8
 
 
-class Notes:
+class Notes(execute.Observer):
     """An observer that keeps the plans."""
 
     def __init__(self) -> None:
         self.plans: list[Any] = []
         self.seconds: list[float] = []
 
-    def forbid(self, plan: object) -> None:
-        pass
-
     def before(self, plan: object, caller: object) -> None:
         self.plans.append(plan)
 
     def after(self, plan: object, caller: object, seconds: float) -> None:
         self.seconds.append(seconds)
-
-    def waited(self, *_: object) -> None:
-        pass
 
 
 def test_an_observer_sees_the_array_that_a_stack_is() -> None:

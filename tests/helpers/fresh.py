@@ -30,10 +30,12 @@ def run(code: str, path: Path | None = None, limit: float | None = None) -> tupl
 
 _FORKS = """
 import gc, os, sys
+from importlib import import_module
 from importlib.util import find_spec
 import numpy, xbridge
-if find_spec("torch"):
-    import torch
+for name in sys.argv[1:]:
+    if find_spec(name):
+        import_module(name)
 gc.freeze()
 for line in sys.stdin:
     code, shown = line.rstrip("\\n").split("\\t")
@@ -47,10 +49,10 @@ for line in sys.stdin:
 
 
 @cache
-def _warm() -> subprocess.Popen[str]:
-    """An interpreter that has imported NumPy, xbridge and torch, and runs each program in a fork."""
+def _warm(*libraries: str) -> subprocess.Popen[str]:
+    """An interpreter that has imported NumPy, xbridge and libraries, and runs each program in a fork."""
     server = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", _FORKS],
+        [sys.executable, "-W", "error", "-c", _FORKS, *libraries],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -60,11 +62,11 @@ def _warm() -> subprocess.Popen[str]:
     return server
 
 
-def forked(code: str) -> tuple[int, list[str]]:
-    """Run code as `run` does, without the time that imports take; the libraries are imported already."""
+def forked(code: str, *libraries: str) -> tuple[int, list[str]]:
+    """Run code as `run` does, without the time that imports take: these libraries, or torch, are imported."""
     if not hasattr(os, "fork"):
         return run(code)
-    server = _warm()
+    server = _warm(*(libraries or ("torch",)))
     assert server.stdin
     assert server.stdout
     with tempfile.TemporaryDirectory() as folder:

@@ -40,6 +40,9 @@ xbridge.register_backend("barelib", barelib, replace=True)
 xbridge.register_backend("nolib", "nolib_xbridge")
 """
 
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:zarr", "-p", "no:unraisableexception")
+"""Plugins that take most of the time of a run: one imports all of zarr, one looks through all memory."""
+
 
 Loading: TypeAlias = "tuple[str, ...]"
 Ids: TypeAlias = "Callable[..., list[str]]"
@@ -72,7 +75,7 @@ def run(pytester: pytest.Pytester, loading: Loading, _imported: None, own_regist
 
     def run(test: str, /, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=test)
-        return pytester.runpytest(*loading, "-p", "no:cacheprovider", "-rsx", *options)
+        return pytester.runpytest(*loading, *WITHOUT, "-rsx", *options)
 
     return run
 

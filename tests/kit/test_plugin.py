@@ -296,7 +296,9 @@ def test_the_emulated_accelerator_is_installed_by_its_name(
     if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("this torch has no backends in Python")
     pytester.makepyfile(test_it="def test_x(device): assert device == 'emu:0'")
-    result = pytester.runpytest_subprocess(*loading, "-p", "no:cacheprovider", "--xbridge=torch:emu", "-v")
+    result = pytester.runpytest_subprocess(
+        *loading, "-p", "no:cacheprovider", "-p", "no:zarr", "--xbridge=torch:emu", "-v"
+    )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["xbridge*: torch * (cpu, emu:0)", "test_it.py::test_x[[]torch:emu[]] PASSED*"]

@@ -30,6 +30,7 @@ class Functions:
     def __init__(self, files: Collection[str], package: str) -> None:
         self._by_file: dict[str, list[FunctionType]] = defaultdict(list)
         self._caches: list[Any] = []
+        gc.unfreeze()  # what is frozen is not among the objects
         for thing in gc.get_objects():
             if type(thing) is FunctionType and thing.__code__.co_filename in files:
                 self._by_file[thing.__code__.co_filename].append(thing)
@@ -37,6 +38,7 @@ class Functions:
                 code = getattr(thing.__wrapped__, "__code__", None)
                 if code is not None and code.co_filename.startswith(package):
                     self._caches.append(thing)
+        gc.freeze()
 
     def change(self, root: Path, mutant: Mutant) -> None:
         """Run the mutant from now on, in this process."""

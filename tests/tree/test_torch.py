@@ -120,15 +120,54 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
 
     monkeypatch.setattr(get("torch"), "fast_from_numpy_many", counted)
     assert xbridge.to_backend(A, "torch").tolist() == A.tolist()
+    many = [A[:1] for _ in range(20)]
     for _ in range(2):
-        tree.to_backend([A, A[1:]], "torch")
+        tree.to_backend(many, "torch")
         with xbridge.policy(copies="allow"):
             assert not fast_converters["torch"]
-            tree.to_backend([A, A[1:]], "torch")
-    tree.to_backend([A], "torch", copy=True)
-    tree.to_backend([A], "numpy")
-    tree.to_numpy([torch.ones(2)])
-    assert taken == [2, 2]
+            tree.to_backend(many, "torch")
+    tree.to_backend(many, "torch", copy=True)
+    tree.to_backend(many, "numpy")
+    tree.to_numpy([torch.ones(2) for _ in many])
+    assert taken == [20, 20]
+
+
+@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"device": "cpu"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"x": A, "y": A[1:]},
+        (A, READONLY, torch.ones(2)),
+        [A, A],
+        [A[::-1], np.array(["text"])],
+        {"x": A, "loss": 0.5},
+        {},
+    ],
+    ids=["dict", "tuple", "twice", "text", "number", "empty"],
+)
+def test_a_few_arrays_are_converted_alike_with_and_without_a_plan(given: Any, options: Any) -> None:
+    for _ in range(3):  # the first call is planned, and later ones are learned
+        made = tree.to_backend(given, "torch", **options)
+    with xbridge.policy(copies="allow"):
+        planned = tree.to_backend(given, "torch", **options)
+    assert form(made) == form(planned)
+    for x, y, z in zip(leaves(given), leaves(made), leaves(planned), strict=True):
+        assert type(y) is type(z)
+        assert (y is x) == (z is x)
+        if isinstance(y, torch.Tensor):
+            assert y.dtype == z.dtype
+            assert y.tolist() == z.tolist()
+            assert np.shares_memory(y.numpy(), x) == np.shares_memory(z.numpy(), x)
+    assert len(set(map(id, leaves(made)))) == len(set(map(id, leaves(planned))))
+
+
+def test_a_wrong_option_is_refused_though_an_equal_one_was_learned() -> None:
+    for _ in range(2):
+        tree.to_backend([A], "torch", copy=True)
+    with pytest.raises(xbridge.OptionError, match="copy=1"):
+        tree.to_backend([A], "torch", copy=1)  # type: ignore[arg-type]
+    with pytest.raises(xbridge.DTypeError):
+        tree.to_backend([A], "torch", dtype=[])
 
 
 def test_a_state_dict_keeps_its_metadata_and_loads_again() -> None:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 COMMANDS = ("info", "matrix", "convert", "explain")
 
-DESCRIPTION = """\
-Move arrays between libraries and files, exactly."""
-
 EXAMPLES = """\
 examples:
   xbridge-array info                                  what is installed, where, and on which devices
@@ -73,19 +70,15 @@ def script() -> None:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="xbridge-array",
-        description=DESCRIPTION,
+        description="Move arrays between libraries and files, exactly.",
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"xbridge._cli.{name}")
-        sub = subparsers.add_parser(
-            name,
-            help=module.HELP,
-            description=module.DESCRIPTION,
-            formatter_class=RawDescriptionHelpFormatter,
-        )
+        words = {"help": module.HELP, "description": module.DESCRIPTION}
+        sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
         module.arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(run=module.run)

@@ -55,10 +55,7 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
 
 @contextmanager
 def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Path]]:
-    """Open a new file, which is renamed to the target if the block ends without an exception.
-
-    The context is the open file, and its name until then.
-    """
+    """Yield a new file and its name. It is renamed to the target if the block raises nothing."""
     part = target.with_name(f".xbridge-{secrets.token_hex(4)}.part")
     as_it_was = f"{target} is as it was" if target.exists() else "nothing was left behind"
     mode = 0o600 if target.exists() else 0o666  # a private file stays private while it is written

@@ -10,17 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge._cli.errors import RefusedError
-from xbridge._cli.formats import UNNAMED, Content
-from xbridge._cli.formats.stored import Cast, Relaid, name_of
+from xbridge._cli.formats import UNNAMED, Content, Format
+from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._host.memory import native_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from xbridge._cli.formats import Format
-    from xbridge._cli.formats.stored import Stored
 
 
 class Allowed(NamedTuple):
@@ -51,9 +48,8 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
     names = [UNNAMED if x.name is None else x.name for x in arrays]
     if allowed.array is not None:
         if allowed.array not in names:
-            raise RefusedError.build(
-                f"find the array {allowed.array!r}", f"the file has {_listed(names)}", "one of these names"
-            )
+            action, reason = f"find the array {allowed.array!r}", f"the file has {_listed(names)}"
+            raise RefusedError.build(action, reason, "one of these names")
         return [arrays[names.index(allowed.array)]]
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"

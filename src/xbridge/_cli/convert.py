@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from xbridge._cli.errors import RefusedError, check_source, printable
-from xbridge._cli.formats import SUFFIXES, Content, format_of
+from xbridge._cli.formats import SUFFIXES, Content, Format, format_of
 from xbridge._cli.output import print_json, print_table, progress
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.text import format_bytes
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
-    from xbridge._cli.formats import Format
     from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.stored import Stored
 
 HELP = "convert an array file to another format"
 DESCRIPTION = f"""\
@@ -36,44 +36,33 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
     parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
-    parser.add_argument(
-        "--cast",
-        action="append",
-        default=[],
-        metavar="FROM=TO",
-        help="cast arrays of one dtype to another; refused if a value would change",
-    )
-    parser.add_argument(
-        "--relayout",
-        action="store_true",
-        help="change axis order and byte order if DST cannot hold them; values never change",
-    )
-    parser.add_argument(
-        "--no-checksum", action="store_true", help="read a .pt file that torch wrote without checksums"
-    )
+    words = "cast arrays of one dtype to another; refused if a value would change"
+    parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
+    words = "change axis order and byte order if DST cannot hold them; values never change"
+    parser.add_argument("--relayout", action="store_true", help=words)
+    words = "read a .pt file that torch wrote without checksums"
+    parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
 
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
     written = convert(asked)
-    arrays = [
-        {"name": x.name, "dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
-        for x in written.arrays
-    ]
     if asked.json:
+        arrays = [
+            {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in written
+        ]
         print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
     else:
         rows = [
-            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)]
-            for x in written.arrays
+            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in written
         ]
         print_table(["array", "dtype", "shape", "size"], rows)
     return 0
 
 
-def convert(asked: Namespace) -> Content:
-    """Write the file; what it holds comes back."""
+def convert(asked: Namespace) -> Sequence[Stored]:
+    """Write the file. Return its arrays."""
     from xbridge._cli.atomic_write import replacing, resolve  # noqa: PLC0415 -- likewise
     from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
@@ -84,19 +73,16 @@ def convert(asked: Namespace) -> Content:
     target = resolve(asked.target, source, force=asked.force)
     allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
 
-    def unsupported(error: Exception) -> RefusedError:
-        return RefusedError.build(f"write {asked.target}", str(error), "another format, or other names")
-
     with ExitStack() as stack:
         content = fitted(reader.read(source, stack, checksums=not asked.no_checksum), writer, allowed, target)
         _try_names(writer, content, target)
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         with replacing(target, force=asked.force) as (file, part), bar as advance:
-            with Sink(file, advance) as sink, Chained(unsupported):
+            with Sink(file, advance) as sink, Chained(partial(_unwritable, asked.target)):
                 writer.write(sink, content, target.parent)
             file.flush()
             _read_back(part, writer, content, target)
-    return content
+    return content.arrays
 
 
 def casts(asked: Sequence[str]) -> dict[str, str]:
@@ -105,9 +91,8 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
-            raise RefusedError.build(
-                f"cast {one!r}", f"the dtypes are {', '.join(DTYPES)}", "bfloat16=float32"
-            )
+            reason = f"the dtypes are {', '.join(DTYPES)}"
+            raise RefusedError.build(f"cast {one!r}", reason, "bfloat16=float32")
         found[before] = after
     return found
 
@@ -140,5 +125,8 @@ def _read_back(part: Path, writer: Format, content: Content, target: Path) -> No
 
 
 def _lost(target: Path, reason: object) -> RefusedError:
-    reason = f"the new file cannot be read back: {reason}"
-    return RefusedError.build(f"write {target}", reason, "another format, or other names")
+    return _unwritable(target, f"the new file cannot be read back: {reason}")
+
+
+def _unwritable(target: Path, reason: object) -> RefusedError:
+    return RefusedError.build(f"write {target}", str(reason), "another format, or other names")

@@ -1,8 +1,4 @@
-"""`info`: the backends that are installed, their versions and devices, and what to type for the others.
-
-The command imports each library. The memory of a device and the switches that change a conversion differ by
-library; `_PROBES` reads them.
-"""
+"""`info`: the backends that are installed, their versions and devices, and what to type for the others."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._cli.errors import one_line
 from xbridge._cli.output import print_json, print_table
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._core.text import format_bytes
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, known_backends
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
 
-    from xbridge._core.devices import Device
 
 HELP = "what is installed, on which devices, and what to type for the rest"
 DESCRIPTION = """\

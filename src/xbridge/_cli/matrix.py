@@ -1,8 +1,4 @@
-"""`matrix`: tables of conversions, measured by converting an array for every cell.
-
-A cell shows if memory is shared, by `shares_memory`, and if the result is writable. For a refused conversion,
-it shows the error.
-"""
+"""`matrix`: tables of conversions, measured by converting an array for every cell."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import Array
-    from xbridge.testing.samples.model import LayoutCase
 
 HELP = "which dtypes, layouts and pairs of libraries convert, measured now"
 DESCRIPTION = """\
@@ -36,16 +31,10 @@ Convert an array for every cell of a table, and show what happened to its memory
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
-    parser.add_argument(
-        "table",
-        nargs="?",
-        choices=("dtypes", "layouts", "pairs"),
-        default="pairs",
-        help="pairs, if not given",
-    )
-    parser.add_argument(
-        "--from", dest="source", default="numpy", metavar="BACKEND", help="numpy, if not given; not for pairs"
-    )
+    tables = ("dtypes", "layouts", "pairs")
+    parser.add_argument("table", nargs="?", choices=tables, default="pairs", help="pairs, if not given")
+    words = "numpy, if not given; not for pairs"
+    parser.add_argument("--from", dest="source", default="numpy", metavar="BACKEND", help=words)
     parser.add_argument("--to", nargs="+", metavar="BACKEND", help="all that are installed, if not given")
 
 
@@ -53,13 +42,11 @@ def run(asked: Namespace) -> int:
     """Make the arrays, and convert each of them to each backend."""
     here = asked.to or [name for name in known_backends() if is_available(name)]
     pairs = asked.table == "pairs"
-    made = _pairs(here) if pairs else _TABLES[asked.table](get(asked.source).name)
+    made = _rows(asked.table, here, asked.source if pairs else get(asked.source).name)
     targets = [get(name).name for name in here if pairs or name != asked.source]
     if not targets:
-        reason = f"{asked.source} is the only backend that is installed"
-        raise RefusedError.build(
-            f"measure {asked.table}", reason, "xbridge-array info, which shows what to install"
-        )
+        reason, hint = f"{asked.source} is the only backend that is installed", "xbridge-array info"
+        raise RefusedError.build(f"measure {asked.table}", reason, f"{hint}, which shows what to install")
     cells = {row: {name: _result(make, name) for name in targets} for row, make in made}
     if asked.json:
         print_json({"table": asked.table, "from": None if pairs else asked.source, "rows": cells})
@@ -87,40 +74,27 @@ def _result(make: Callable[[], Array], target: str) -> dict[str, str]:
     return {"memory": "shared" if get(target).memory_layout(y).writable else "shared, read-only"}
 
 
-def _dtypes(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
-    for name in DTYPES:
-        yield name, partial(_zeros, source, name)
-
-
-def _layouts(source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
-    from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- NumPy, which `--help` does not need
-
-    for name, case in samples_of(source).cases.items():
-        for dtype, shape in [one for one in _SAMPLES if case.takes(*one)][:1]:
-            yield name, partial(_make, case, dtype, shape)
-
-
-def _pairs(here: list[str]) -> Iterator[tuple[str, Callable[[], Array]]]:
-    for name in here:
-        yield name, partial(_zeros, name, "float32")
-
-
-def _zeros(source: str, dtype: str) -> Array:
+def _rows(table: str, here: list[str], source: str) -> Iterator[tuple[str, Callable[[], Array]]]:
+    """Yield the name of each row, and a function that makes its array."""
     import numpy as np  # noqa: PLC0415 -- `--help` does not need it
 
     from xbridge._host.memory import native_dtype  # noqa: PLC0415 -- likewise
 
-    return to_backend(np.zeros((4, 6), native_dtype(dtype)), source)
+    def zeros(name: str, dtype: str) -> Array:
+        return to_backend(np.zeros((4, 6), native_dtype(dtype)), name)
 
+    if table == "dtypes":
+        yield from ((name, partial(zeros, source, name)) for name in DTYPES)
+    elif table == "pairs":
+        yield from ((name, partial(zeros, name, "float32")) for name in here)
+    else:
+        from xbridge.testing.samples.lookup import samples_of  # noqa: PLC0415 -- likewise
 
-def _make(case: LayoutCase, dtype: str, shape: tuple[int, ...]) -> Array:
-    import numpy as np  # noqa: PLC0415 -- `--help` does not need it
-
-    values = np.zeros(shape, dtype)
-    return case.make(case.fold(values) if case.fold else values)
+        for name, case in samples_of(source).cases.items():
+            for sample in [sample for sample in _SAMPLES if case.takes(*sample)][:1]:
+                values = np.zeros(sample[1], sample[0])
+                yield name, partial(case.make, case.fold(values) if case.fold else values)
 
 
 _SAMPLES = tuple(product(("float32", "complex64", "int64"), ((4, 6), (1, 2, 3, 4), (0, 6))))
 """Dtypes and shapes for a layout, which takes the first that it can have."""
-
-_TABLES = {"dtypes": _dtypes, "layouts": _layouts}

@@ -1,8 +1,4 @@
-"""Output of the command line: JSON, aligned text in a pipe, and rich's tables on a terminal.
-
-rich is an extra. Without it, or if the output is not a terminal, a table is lines of text that `cut` and
-`grep` understand.
-"""
+"""Output of the command line: JSON, rich's tables on a terminal, and else text that `cut` understands."""
 
 from __future__ import annotations
 
@@ -49,12 +45,8 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
     from rich.console import Console  # noqa: PLC0415 -- an extra
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)

@@ -53,14 +53,11 @@ class Device(str):
         name = str.__str__(name) if isinstance(name, str) else ""  # an enumeration would add its own name
         kind, colon, index = name.partition(":")
         is_number = index.isascii() and index.isdecimal() and (index[0] != "0" or index == "0")
+        reason = "" if len(index) <= _DIGITS else f"an index has at most {_DIGITS} digits"
         if not kind.isprintable() or kind != kind.strip() or bool(colon) != is_number or not kind:
-            raise DeviceError.build(
-                f"read device {shown(name)}", "a device is a kind or kind:index", "device='cpu'"
-            )
-        if len(index) > _DIGITS:
-            raise DeviceError.build(
-                f"read device {shown(name)}", f"an index has at most {_DIGITS} digits", "device='cpu'"
-            )
+            reason = "a device is a kind or kind:index"
+        if reason:
+            raise DeviceError.build(f"read device {shown(name)}", reason, "device='cpu'")
         if name == "cpu:0":
             colon = index = ""
         device = super().__new__(cls, kind + colon + index)

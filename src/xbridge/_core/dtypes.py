@@ -47,17 +47,16 @@ DTYPES = {
 UNNAMED = ("default", "nearest")
 """Words for a dtype that depends on the array and on the target."""
 
-_PARTIAL = {
+_NUMERIC = {
+    **DTYPES,
     "longdouble": DType("float", 128, 113),
     "clongdouble": DType("complex", 256, 113),
     "complex32": DType("complex", 32, 11),
 }
-"""Numeric dtypes without a canonical name, because few libraries have them.
+"""With numeric dtypes that have no canonical name, because few libraries have them.
 
 The width of a long double is the largest on any machine; some machines have less.
 """
-
-_OTHER = DType("other", 0)
 
 _INSTEAD = {
     "longdouble": "float64",
@@ -72,7 +71,7 @@ _PYTHON: dict[object, str] = {bool: "bool", int: "int64", float: "float64", comp
 
 def is_numeric(name: str) -> bool:
     """Return True if the name means numbers, with or without a canonical name."""
-    return name in DTYPES or name in _PARTIAL
+    return name in _NUMERIC
 
 
 def of_python(dtype: object) -> str | None:
@@ -160,4 +159,4 @@ def nearest(name: str, has: Callable[[str], bool]) -> str:
 
 def _meaning(name: str) -> DType:
     """Return the meaning of any name, also of a library's own word."""
-    return DTYPES.get(name) or _PARTIAL.get(name) or _OTHER
+    return _NUMERIC.get(name) or DType("other", 0)

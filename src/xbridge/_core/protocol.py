@@ -18,22 +18,19 @@ default for every other name from these. The core works with the completed backe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from operator import mul
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
     import numpy as np
 
     from xbridge._core.devices import Device
     from xbridge.errors import XBridgeError
 
-    ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
+ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 """An array in host memory: the form that all libraries have in common."""
@@ -225,6 +222,12 @@ class Backend(Protocol):
     def array_info(self, x: Array, /) -> ArrayInfo:
         """Describe any array of the library, convertible or not. Default: describe `to_numpy(x)`."""
 
+    def dtype_of(self, x: Array, /) -> str:
+        """Return the dtype in `array_info(x)`. Default: ask `array_info`, which takes longer."""
+
+    def device_of(self, x: Array, /) -> Device:
+        """Return the device in `array_info(x)`. Default: as for `dtype_of`."""
+
     @property
     def is_text(self) -> Callable[[Array], bool] | None:
         """`is_text(x)`: True if the items of an array are strings. Without it, `x.dtype.kind` decides."""
@@ -344,6 +347,14 @@ class Backend(Protocol):
     def materialize_many(self) -> Callable[[list[Array]], list[Array]] | None:
         """`materialize_many(xs)`: `materialize` for many at once, with shared parts computed once."""
 
+    @property
+    def in_parts(self) -> Callable[[Array], Array] | None:
+        """`in_parts(x)`: `x` for a conversion to another library, which casts it part by part.
+
+        `check_cast` and `astype` of the result read nothing. `materialize` does both with each part of the
+        array, as NumPy does, so that no array of the first dtype is ever whole.
+        """
+
     # -- speed ---------------------------------------------------------------------------------------
     @property
     def fast_types(self) -> tuple[type, ...]:
@@ -372,6 +383,13 @@ class Backend(Protocol):
         """`plan_kind(x)`: all facts of an array that plans within the library depend on without `grad`.
 
         That is its dtype and its device. The result is hashable, and None in doubt.
+        """
+
+    @property
+    def plan_graph(self) -> Callable[[Array], object] | None:
+        """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
+
+        That is whether `x` requires grad and is a leaf, and whether a graph is recorded. As for `plan_kind`.
         """
 
     @property
@@ -448,6 +466,7 @@ TOGETHER = (
     ("fast_from_numpy_many", "fast_from_numpy"),
     ("to_device_many", "to_device"),
     ("materialize_many", "materialize"),
+    ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),
     ("stream_to_device", "streams_to_device"),
 )

@@ -136,7 +136,8 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
 def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """Run one step for all arrays. If it fails and can be repeated, run it one by one to find the index."""
     try:
-        done: list[Array] = perform(xs, Plan(plans[0].conversion, (step._replace(op=_MANY[step.op]),)))
+        at_once = Plan(plans[0].conversion, (step._replace(op=_MANY[step.op]),))
+        done: list[Array] = perform(xs, at_once, plans)
     except XBridgeError:
         if step.op != "to_device":
             raise

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._engine.execute import observers, run
-from xbridge._engine.learned import learn, state_of
-from xbridge._engine.source import import_for, import_source
+from xbridge._engine.learned import Lesson, learn, state_of
+from xbridge._engine.learned_calls import learn_scalar
+from xbridge._engine.source import Source, import_for, import_source
+from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
-from xbridge._plan.steps import Conversion, Plan, in_words
+from xbridge._plan.steps import Conversion, Options, Plan, in_words
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.learned import Lesson
-    from xbridge._engine.source import Source
-    from xbridge._plan.steps import Options
 
 
 def convert(
-    source: Source,
-    target: Backend,
-    options: Options,
-    *,
-    leaving: bool = False,
-    lesson: Lesson | None = None,
+    source: Source, target: Backend, options: Options, *, leaving: bool = False, lesson: Lesson | None = None
 ) -> Array:
-    """Convert an input to the target. With `leaving`, check it as if it left its library.
-
-    With a `lesson`, the plan is learned for the next call.
-    """
-    source = import_for(source, target, options)
-    state = None if lesson is None else state_of(source.backend, target, options)
-    if lesson is None or state is None:
-        return run(source.array, plan(source, target, options, leaving=leaving))
-    before = state()
+    """Convert an input, checked as if it left its library with `leaving`, and learn from it with `lesson`."""
+    given, source = source, import_for(source, target, options)
+    state = state_of(source.backend, target, options) if lesson else None
+    before = state() if state else None
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
-    learn(lesson, source.array, found, state, before)
+    if lesson and state:
+        learn(lesson, source.array, found, state, before)
+        if given.is_scalar():
+            learn_scalar(lesson, type(given.array))
     return result
 
 
@@ -65,11 +56,8 @@ def list_values(source: Source, host: Backend, options: Options) -> Any:
     listable = bool(named) or not is_numeric(dtype)
     listed = convert(source, host, options._replace(dtype=cast), leaving=True) if listable else None
     if listed is None or host.array_info(listed).dtype not in DTYPES:
-        raise DTypeError.build(
-            f"list an array of {dtype}",
-            "Python has no such numbers",
-            f"to_numpy(x, {instead(dtype)}).tolist()",
-        )
+        hint = f"to_numpy(x, {instead(dtype)}).tolist()"
+        raise DTypeError.build(f"list an array of {dtype}", "Python has no such numbers", hint)
     return listed.tolist()
 
 
@@ -98,26 +86,19 @@ def _viewed(source: Source, target: Backend) -> Source:
     try:
         return import_source(source, target, must_share=source.foreign)
     except CopyError as error:
-        raise UnsupportedArrayError.build(
-            f"explain a conversion of a {type(source.array).__name__}",
-            "its memory cannot be shown without a copy or a computation",
-            "reading it first: asarray(x)",
-        ) from error
+        action = f"explain a conversion of a {type(source.array).__name__}"
+        reason = "its memory cannot be shown without a copy or a computation"
+        raise UnsupportedArrayError.build(action, reason, "reading it first: asarray(x)") from error
 
 
 def share(source: Source, target: Backend, options: Options) -> Array:
     """Convert an array over the same memory, also if the contract would copy it."""
     source = import_source(source, target, must_share=True)
     result = convert(source, target, options)
-    layouts = (
-        ()
-        if source.backend is target
-        else (source.backend.memory_layout(source.array), target.memory_layout(result))
-    )
-    if layouts and not any(layout.is_unallocated() for layout in layouts) and not _host.overlap(*layouts):
-        raise CopyError.build(
-            f"share this memory with {target.name}",
-            f"{target.name} has copied it",
-            f"to_backend(x, {target.name!r})",
-        )
+    if source.backend is target:
+        return result
+    layouts = source.backend.memory_layout(source.array), target.memory_layout(result)
+    if not any(layout.is_unallocated() for layout in layouts) and not overlap(*layouts):
+        action, reason = f"share this memory with {target.name}", f"{target.name} has copied it"
+        raise CopyError.build(action, reason, f"to_backend(x, {target.name!r})")
     return result

@@ -8,24 +8,21 @@ Read-only memory is copied on import, because importers may lack read-only array
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.protocol import ArrayInfo
-from xbridge._host.array_interface import cuda_layout
-from xbridge._host.dlpack import IS_COPIED, READ_ONLY, ask, outline, read
-from xbridge._host.importers import check_export
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
+from xbridge._host.array_interface import cuda_layout, exporting, unreadable
+from xbridge._host.dlpack import IS_COPIED, READ_ONLY, NotOnHostError, ask, outline, read
+from xbridge._host.importers import check_export, not_shared
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, is_available, known_backends
-from xbridge.errors import Chained, CopyError, DeviceError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import DeviceError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, MemoryLayout
-    from xbridge._host import NotOnHostError
 
 INDEXED = sorted(
     (name for name, entry in INDEX.items() if entry.imports_dlpack),
@@ -33,7 +30,6 @@ INDEXED = sorted(
 )
 """The backends of the index that import device memory of unregistered libraries, in order."""
 
-_FIRST = "in its own library first"
 _TOP = 1 << 64
 
 
@@ -55,7 +51,7 @@ def import_device_array(
         if copied or guarded:
             reason = f"it may not be written, and {importer.name} has no read-only arrays"
             reason = "it hands out a copy" if copied else reason
-            raise CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")
+            raise not_shared(x, reason)
     return (importer.copy(array) if guarded and not shown.copied else array), importer
 
 
@@ -63,16 +59,14 @@ def _look(x: Any, refused: NotOnHostError, importer: Backend) -> tuple[Array, _S
     """Import the memory once, and compare the array with the export and with the attributes of `x`."""
     shown = _Capsule(x, refused, importer) if refused.code else _Interface(x, refused, importer)
     assert importer.from_dlpack is not None  # noqa: S101 -- importers have it
-    with Chained(partial(_failed, x)):
+    with exporting(x):
         array = importer.from_dlpack(shown)  # type: ignore[arg-type] # through either protocol
         found = importer.array_info(array)
         check_export(x, found.dtype, found.shape)
     if (found.dtype, found.shape) != (shown.dtype, shown.layout.shape) or not _is_at(refused, found.device):
-        raise _refused(
-            x,
-            f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}, and {importer.name} "
-            f"sees {found.dtype} of shape {found.shape} on {found.device}",
-        )
+        shows = f"it shows {shown.dtype} of shape {shown.layout.shape} on {refused.device}"
+        sees = f"{importer.name} sees {found.dtype} of shape {found.shape} on {found.device}"
+        raise unreadable(x, f"{shows}, and {sees}")
     return array, shown
 
 
@@ -84,16 +78,11 @@ def _importers(refused: NotOnHostError, target: Backend | None) -> Iterator[Back
     if refused.device is None:
         return
     own = [] if target is None or target.assumes_immutable else [target]
-    others = (get(name) for name in _names() if is_available(name))
+    names = (*INDEXED, *(name for name in known_backends() if name not in INDEX))
+    others = (get(name) for name in names if is_available(name))
     for backend in chain(own, (other for other in others if other.imports_dlpack)):
         if backend.from_dlpack and any(_is_at(refused, device) for device in backend.devices()):
             yield backend
-
-
-def _names() -> Iterator[str]:
-    """Yield the names of the backends to try: those of the index in order, then all registered ones."""
-    yield from INDEXED
-    yield from (name for name in known_backends() if name not in INDEX)
 
 
 def _is_at(refused: NotOnHostError, device: Device) -> bool:
@@ -118,14 +107,14 @@ class _Shown:
         assert device is not None  # noqa: S101 -- otherwise no importer was found
         lacks = self._importer.unsupported_dtype(dtype, device)
         if lacks:
-            raise lacks.error.build(f"read a {type(self._x).__name__}", lacks.reason, f"casting it {_FIRST}")
+            raise unreadable(self._x, lacks.reason, "casting it in its own library first", lacks.error)
         low, high = layout.span()
-        if not layout.is_unallocated() and not 0 < layout.address + low < layout.address + high <= _TOP:
-            raise _refused(self._x, "its memory would be outside of any device's")
-        if not layout.is_unallocated() and not self._importer.accepts_layout(
-            ArrayInfo(dtype, device, layout.shape), layout
-        ):
-            raise _refused(self._x, f"{self._importer.name} has no such strides, or no such alignment")
+        info = ArrayInfo(dtype, device, layout.shape)
+        if not layout.is_unallocated():
+            if not 0 < layout.address + low < layout.address + high <= _TOP:
+                raise unreadable(self._x, "its memory would be outside of any device's")
+            if not self._importer.accepts_layout(info, layout):
+                raise unreadable(self._x, f"{self._importer.name} has no such strides, or no such alignment")
         self.dtype, self.layout = dtype, layout
 
 
@@ -144,11 +133,11 @@ class _Capsule(_Shown):
         if self._error is not None:
             raise self._error
         try:
-            with Chained(partial(_failed, self._x)):
+            with exporting(self._x):
                 capsule = ask(self._x, {"stream": stream}, {"max_version": max_version or (1, 0)})
             tensor, flags = read(self._x, capsule)
             if (tensor.device_type, tensor.device_id) != self._refused.code:
-                raise _refused(self._x, f"its capsule is on another device than {self._refused.device}")
+                raise unreadable(self._x, f"its capsule is on another device than {self._refused.device}")
             self._check(*outline(self._x, tensor, readonly=bool(flags & READ_ONLY)))
             self.copied = bool(flags & IS_COPIED)
         except XBridgeError as error:  # libraries ask again, with other arguments, after a TypeError
@@ -164,11 +153,3 @@ class _Interface(_Shown):
         super().__init__(x, refused, importer)
         self.__cuda_array_interface__, dtype, layout = cuda_layout(x, refused.interface)
         self._check(dtype, layout)
-
-
-def _failed(x: object, error: Exception) -> UnsupportedArrayError:
-    return _refused(x, f"its export failed with {error!r}")
-
-
-def _refused(x: object, reason: str, hint: str = f"converting it {_FIRST}") -> UnsupportedArrayError:
-    return UnsupportedArrayError.build(f"read a {type(x).__name__}", reason, hint)

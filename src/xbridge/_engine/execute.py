@@ -2,17 +2,16 @@
 
 An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
 one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
-plan. The caller of a conversion in another thread is the line
-that began it.
+plan. The caller of a conversion in another thread is the line that began it.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xbridge._core.locks import lock
-from xbridge._engine.caller import caller
+from xbridge._engine.caller import Caller, caller
 from xbridge.backends import _registry
 from xbridge.errors import (
     Chained,
@@ -25,46 +24,36 @@ from xbridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from xbridge._core.protocol import Array, Backend
-    from xbridge._engine.caller import Caller
-    from xbridge._plan.steps import Op, Options, Plan, Step
+    from xbridge._plan.steps import Options, Plan, Step
     from xbridge.errors import XBridgeError
 
 T = TypeVar("T")
 
-_FAILURES: dict[Op, type[XBridgeError]] = {
-    "astype": DTypeError,
-    "check_cast": DTypeError,
-    "to_device": DeviceError,
-    "to_device_many": DeviceError,
-    "stream_to_device": DeviceError,
-    "to_dlpack": DeviceError,
-    "from_dlpack": DeviceError,
-    "detach": GradientError,
-    "require_grad": GradientError,
+_FAILURES: dict[str, type[XBridgeError]] = {
+    **dict.fromkeys(("astype", "check_cast"), DTypeError),
+    **dict.fromkeys(("to_device", "to_device_many", "stream_to_device"), DeviceError),
+    **dict.fromkeys(("to_dlpack", "from_dlpack"), DeviceError),
+    **dict.fromkeys(("detach", "require_grad"), GradientError),
 }
 
 
-class Observer(Protocol):
+class Observer:
     """An observer of conversions. While an observer is registered, every conversion is planned."""
 
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the conversion may not run."""
-        ...
 
     def before(self, plan: Plan, caller: Caller) -> None:
         """Notice a conversion that will run."""
-        ...
 
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
         """Notice a conversion that has run, and the time that it took."""
-        ...
 
     def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
         """Notice a batch that `prefetch` was asked for, and the wait for it."""
-        ...
 
 
 _observers: tuple[Observer, ...] = ()
@@ -130,17 +119,19 @@ def is_observed(target: Backend) -> bool:
     return bool(_registry.observers) and not target.is_tracing()
 
 
-def perform(x: Array, plan: Plan) -> Array:
-    """Execute the steps of a plan."""
+def perform(x: Array, plan: Plan, each: Sequence[Plan] = ()) -> Array:
+    """Execute the steps of a plan. `each` are the plans of the arrays in a list that is taken in one step."""
     with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
         try:
             for step in plan.steps:
                 x = getattr(step.module, step.op)(x, *step.args)
         except ValueLossError as error:
-            conversion = plan.conversion
+            conversion = (plan if error.index is None or not each else each[error.index]).conversion
             if conversion.target.unsupported_dtype(conversion.info.dtype, conversion.device) is None:
                 raise
-            raise ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False) from error
+            narrowing = ValueLossError.narrowing(conversion.info.dtype, conversion.dtype, both=False)
+            narrowing.index = error.index
+            raise narrowing from error
     return x
 
 

@@ -12,6 +12,7 @@ fails, the learned function returns None. Then the conversion is planned, and th
 from __future__ import annotations
 
 from functools import partial, reduce
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import _host
@@ -19,7 +20,7 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
-from xbridge.backends._registry import backends_for_object, fast_converters, learned, store
+from xbridge.backends._registry import backends_for_object, fast_converters, is_flag, learned, store
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
 
     Convert = Callable[[Any], Any]
-    Given = tuple[object, object, object, object]
-    """The options as the caller gives them: device, dtype, copy, grad."""
+    Given = tuple[object, ...]
+    """The options as the caller gives them: device, dtype, copy, grad, and requires_grad if it is given."""
     State = Callable[[], object]
 
-_ON_HOST = ("check_cast", "astype", "copy", "as_readonly", "as_writable", "from_numpy")
+_ON_HOST = ("check_cast", "astype", "copy", "as_readonly", "as_writable", "from_numpy", "require_grad")
 """Operations that a learned function repeats after the view of the host is made."""
 
-_PLAIN = (str, Device, type, bool, type(None))
+PLAIN = (None, None, None, None)
+"""No options."""
+
+_CONSTANT = (str, Device, type, bool, type(None), ModuleType)
 """Types of options that always mean the same."""
 
 
@@ -48,15 +52,9 @@ class Lesson(NamedTuple):
     begun: int
 
 
-def recall(name: object, x: Array, options: Given) -> Array | None:
+def recall(name: str, x: Array, options: Given) -> Array | None:
     """Return the result of a learned call, or of a call without options; None if it has to be planned."""
-    copy = options[2]
-    if copy is not None and copy is not True and copy is not False:  # 1 is equal to True
-        return None
-    try:
-        return learned[name, type(x), *options](x)
-    except (KeyError, TypeError):  # not learned, or an option without a hash
-        return None
+    return converter(name, type(x), options)(x) if is_flag(options[2]) else None
 
 
 def converter(name: str, kind: type, options: Given) -> Convert:
@@ -64,12 +62,12 @@ def converter(name: str, kind: type, options: Given) -> Convert:
 
     The options were checked.
     """
-    if options == (None, None, None, None):
-        return fast_converters[name].get(kind, _never)
+    if options == PLAIN:
+        return fast_converters[name].get(kind, never)
     try:
-        return learned.get((name, kind, *options), _never)
+        return learned.get((name, kind, *options), never)
     except TypeError:  # an option without a hash
-        return _never
+        return never
 
 
 def state_of(source: Backend, target: Backend, options: Options) -> State | None:
@@ -91,7 +89,7 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
     """Store what was planned for an array, for others of its kind. `before` is the state before planning."""
     source, target, info, _, _, device = plan.conversion
     plain = type(x) in source.fast_types and info.dtype in DTYPES
-    if not plain or {info.device, device} != {CPU} or not _is_constant(lesson):
+    if not plain or {info.device, device} != {CPU} or not are_constant(lesson.options):
         return
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
@@ -100,10 +98,10 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
         store(key, (kind, before), convert, lambda kinds: choose(kinds, state), lesson.begun)
 
 
-def _is_constant(lesson: Lesson) -> bool:
+def are_constant(options: Given) -> bool:
     """Return True if the options mean the same whenever they are given."""
-    for option in lesson.options:
-        if type(option) not in _PLAIN:
+    for option in options:
+        if type(option) not in _CONSTANT:
             backends = backends_for_object(option)
             if not backends or None in [backend.plan_state for backend in backends]:
                 return False
@@ -112,9 +110,11 @@ def _is_constant(lesson: Lesson) -> bool:
 
 def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
-    look = backend.plan_kind
+    look, options = backend.plan_kind, plan.conversion.options
+    if look and backend.autograd and (options.grad or options.requires_grad):
+        look = _both_facts(look, backend.plan_graph)
     kind = look(x) if look else None
-    if look is None or kind is None or (backend.autograd and plan.conversion.options.grad):
+    if look is None or kind is None:
         return None
     return (
         kind,
@@ -126,9 +126,12 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Ca
 def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how that kind gets to another library; None in doubt."""
     source, target, _, options, _, _ = plan.conversion
-    if options._replace(device=None, grad=None) == Options() and options.grad != "keep":
+    if options._replace(device=None, grad=None, requires_grad=False) == Options() and options.grad != "keep":
         direct = fast_converters[target.name].get(type(x))  # nothing is asked that changes the result
-        return (None, direct, lambda _, __: direct) if direct else None
+        if direct is None:
+            return None
+        convert = _run([(direct, ()), (target.require_grad, ())]) if options.requires_grad else direct
+        return None, convert, lambda _, __: convert
     ops = [step.op for step in plan.steps]
     host = source.fast_to_numpy(x)
     if host is None or "to_numpy" not in ops or (source.assumes_immutable and target.assumes_immutable):
@@ -172,6 +175,20 @@ def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any
     return calls
 
 
+def _both_facts(
+    look: Callable[[Array], object], graph: Callable[[Array], object] | None
+) -> Callable[[Array], object] | None:
+    """Return a function that returns both facts about an array; None in doubt."""
+    if graph is None:
+        return None
+
+    def facts(x: Array) -> object:
+        both = look(x), graph(x)
+        return None if None in both else both
+
+    return facts
+
+
 def _by_view(source: Backend, kinds: dict[object, Convert], state: State) -> Convert:
     """Return the function that finds what to do by the view of the host."""
     look, find = source.fast_to_numpy, kinds.get
@@ -201,9 +218,9 @@ def _run(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Convert:
     """Return one function that makes all calls; None as soon as one returns None, or fails."""
     functions = [_bound(fn, args) if args else fn for fn, args in calls]
     if not functions:
-        return _itself
+        return itself
     if len(functions) == 1:
-        functions.insert(0, _itself)
+        functions.insert(0, itself)
     first, then = reduce(_both, functions[:-1]), functions[-1]
 
     def convert(x: Any) -> Any:
@@ -231,9 +248,9 @@ def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
     return lambda x: fn(x, *args)
 
 
-def _itself(x: Any) -> Any:
+def itself(x: Any) -> Any:
     return x
 
 
-def _never(x: Array) -> None:
+def never(x: Array) -> None:
     """Return None for an array of a type that the fast path does not convert."""

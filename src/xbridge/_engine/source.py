@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
+from xbridge._host.dlpack import NotOnHostError
+from xbridge._host.importers import import_array
+from xbridge._host.sequences import is_literal
 from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import OptionError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend
     from xbridge._plan.steps import Options
 
@@ -40,7 +41,7 @@ class Source:
 
     def is_literal(self) -> bool:
         """Return True if the input is a Python number or a sequence, which has no backend."""
-        return self.foreign and not self.is_array and _host.is_literal(self.array)
+        return self.foreign and not self.is_array and is_literal(self.array)
 
     def is_number(self) -> bool:
         """Return True if the input is a Python number, which has no backend."""
@@ -88,9 +89,9 @@ def import_source(
     if source.is_array:
         return source
     try:
-        host = _host.import_array(source.array, must_share=must_share, fetch=fetch)
+        host = import_array(source.array, must_share=must_share, fetch=fetch)
         return Source(host, get(HOST), foreign=source.foreign)
-    except _host.NotOnHostError as error:
+    except NotOnHostError as error:
         refused = error
     from xbridge._engine import device_import  # noqa: PLC0415 -- only unregistered device memory needs it
 

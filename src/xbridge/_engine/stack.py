@@ -10,15 +10,16 @@ from itertools import compress
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, is_inexact
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
-from xbridge._engine.execute import run
-from xbridge._engine.learned import recall
+from xbridge._engine.execute import is_observed, run
+from xbridge._engine.learned import Lesson, recall
 from xbridge._engine.source import Source, import_for, resolve_source
+from xbridge._host import sequences
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.learned import Lesson
-    from xbridge._host import Nest
+    from xbridge._engine.learned import Given
+    from xbridge._host.sequences import Nest
 
 T = TypeVar("T")
 
@@ -47,6 +48,11 @@ class _Element(NamedTuple):
     weak: bool
     scalar: bool
     """True if it is a NumPy scalar, which goes to the device of the arrays."""
+
+    def is_computed_for(self, stacker: Backend) -> bool:
+        """Return True if the stacker needs an array that its own library may compute with others."""
+        backend = self.source.backend
+        return backend is not stacker and backend.materialize_many is not None
 
     def must_stay_exact(self, dtype: str) -> bool:
         """Return True if only a named dtype may round the element: a number, or a readable integer."""
@@ -63,7 +69,7 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
     """
     if not source.is_literal():
         return convert, source, [source.backend]
-    nest = _host.nest(source.array)
+    nest = sequences.nest(source.array)
     if nest is None:
         return from_numbers, source.array, [source.backend]
     kinds = dict.fromkeys(map(type, compress(nest.leaves, map(not_, nest.weak))))
@@ -77,30 +83,69 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     named = _named(options)
     device = destination(target, options.device, CPU)
     floating = None if named else target.default_dtype("float", device)
-    host = _host.literal(obj, floating, rounding=named is not None and is_inexact(named))
+    host = sequences.literal(obj, floating, rounding=named is not None and is_inexact(named))
     _refuse_sharing(options, host.shape)
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     options = options._replace(dtype=named or "default", copy=None)
-    if lesson:
-        lesson = lesson._replace(options=(options.device, options.dtype, None, options.grad))
-        result = recall(target.name, host, lesson.options)
-        if result is not None:
-            return result
     return convert(Source(host, get(HOST)), target, options, lesson=lesson)
 
 
-def from_arrays(nest: Nest, target: Backend, options: Options) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson | None = None) -> Array:
     """Stack the arrays of a list in one array.
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    whole = _at_once(nest, target, options) or _one_by_one(nest, target, options)
-    return convert(whole, target, options._replace(copy=options.copy and None))
+    begun = lesson and lesson.begun
+    whole = _at_once(nest.leaves, nest.shape, target, options) or _one_by_one(nest, target, options, begun)
+    return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
-def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
-    """Stack arrays after each is described, and converted if the stacker needs it."""
+def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given) -> Array | None:
+    """Convert numbers or a flat list of arrays by what was learned from their like; None in doubt.
+
+    Without a target, the first array decides, and numbers become NumPy's.
+    """
+    numbers = sequences.plain_numbers(obj)
+    if numbers is not None:
+        given, named = numbers.dtype.name, _named(options)
+        if named and category(given) == category(named) == "int" and not holds_every(given, named):
+            return None  # an integer may not fit
+        return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
+    target = target or _leading(obj)
+    whole = _at_once(obj, (len(obj),), target, options) if target and type(obj) is list and obj else None
+    if target is None or whole is None:
+        return None
+    return recall(target.name, whole.array, words_for(from_arrays, options, words))
+
+
+def _leading(obj: Any) -> Backend | None:
+    """Return the backend of the first array of a list; None in doubt, for an array goes before a scalar."""
+    if type(obj) is not list or not obj:
+        return backend_for(type(obj))
+    if all(map(_is_scalar, set(map(type, obj)))):
+        return get(HOST)
+    return None if _is_scalar(type(obj[0])) else backend_for(type(obj[0]))
+
+
+def _is_scalar(kind: type) -> bool:
+    """Return True for the types of Python's numbers and of NumPy's scalars."""
+    return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
+
+
+def words_for(fn: Callable[..., Array], options: Options, words: Given) -> Given:
+    """Return the options with which a function converts its one array, of the options of the call."""
+    if fn is convert:
+        return words
+    dtype = words[1] if fn is from_arrays else _named(options) or "default"
+    return (words[0], dtype, None, *words[3:])
+
+
+def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None) -> Source:
+    """Stack arrays after each is described, and converted if the stacker needs it.
+
+    With a generation, the conversions are learned.
+    """
     elements = _elements(nest, target, options)
     _refuse_ragged(elements)
     shape = (*nest.shape, *elements[0].info.shape)
@@ -126,10 +171,17 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
     part = Options(spot, dtype, options.copy and None, options.grad)
     checked = part._replace(check_loss=not named)
+    lazy = [i for i, element in enumerate(elements) if element.is_computed_for(stacker)]
     parts = [
-        _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part)
-        for element in elements
+        None
+        if i in lazy
+        else _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, begun)
+        for i, element in enumerate(elements)
     ]
+    if lazy:  # a promotion loses no floating value, so to check all of them is to check the integers
+        computed = convert_all([elements[i].source for i in lazy], stacker, checked)
+        for i, array in zip(lazy, computed, strict=True):
+            parts[i] = array
 
     tracked = any(element.info.requires_grad for element in elements)
     requires_grad = tracked and any(stacker.array_info(one).requires_grad for one in parts)
@@ -146,7 +198,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options) -> Source:
 def _elements(nest: Nest, target: Backend, options: Options) -> list[_Element]:
     options = options._replace(copy=None)  # `copy=False` is refused for the whole list
     given = [
-        Source(_host.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
+        Source(sequences.literal(leaf, None), get(HOST)) if weak else resolve_source(leaf)
         for leaf, weak in zip(nest.leaves, nest.weak, strict=True)
     ]
     sources = [import_for(source, target, options) for source in given]
@@ -199,9 +251,9 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options) -
 
 def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
     """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
-    weak = [_host.sample(number) for number in numbers]
+    weak = [sequences.sample(number) for number in numbers]
     own = library.promote and library.promote(dtypes, weak)
-    return own or _host.promote(dtypes, weak)
+    return own or sequences.promote(dtypes, weak)
 
 
 def _is_mixed(elements: list[_Element]) -> bool:
@@ -218,54 +270,59 @@ def _stacker(elements: list[_Element], target: Backend, options: Options) -> Bac
     return _together([element.source for element in elements]) or get(HOST)
 
 
-def _part(element: _Element, stacker: Backend, options: Options) -> Array:
+def _part(element: _Element, stacker: Backend, options: Options, begun: int | None) -> Array:
     """Convert an element for the stacker."""
-    source, info = element.source, element.info
-    if info.dtype == options.dtype and info.native_byteorder and not source.foreign:
-        array = _as_it_is(source, info, stacker, options)
+    source, lesson = element.source, None
+    if begun is not None and not (options.check_loss or source.foreign):
+        lesson = Lesson(stacker.name, (options.device, options.dtype, None, options.grad), begun)
+        array = recall(stacker.name, source.array, lesson.options)
         if array is not None:
             return array
-    return convert(source, stacker, options, leaving=stacker.host_only)
+    return convert(source, stacker, options, leaving=stacker.host_only, lesson=lesson)
 
 
-def _at_once(nest: Nest, target: Backend, options: Options) -> Source | None:
-    """Stack plain arrays of one type, dtype and shape without a description of each; None in doubt.
+def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options) -> Source | None:
+    """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
+    Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
-    kinds = set(map(type, nest.leaves))
-    direct = fast_converters[HOST].get(*kinds) if len(kinds) == 1 else None
-    backend = backend_for(*kinds) if direct else None
-    if direct is None or backend is None or options.grad == "keep":
+    kinds, host = set(map(type, leaves)), get(HOST)
+    if options.grad == "keep" or is_observed(target):
         return None
+    if all(map(_is_scalar, kinds)):
+        scalars = None if _named(options) and len(kinds) > 1 else sequences.of_scalars(leaves)
+        _refuse_sharing(options, shape)
+        return None if scalars is None else Source(scalars.reshape(shape), host)
+    backends = {backend_for(kind) for kind in kinds}
+    if None in backends:
+        return None
+    backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
+    stacker = backend if backend.stack_many else host
+    if stacker is host and backend is target and not backend.host_only:
+        return None
+    direct = fast_converters[stacker.name]
+    if not kinds <= direct.keys():
+        return None
+    if len(kinds) > 1 or stacker is host:
+        leaves = [direct[type(x)](x) for x in leaves]
+        if any(x is None for x in leaves):
+            return None
     if backend.stack_many:
-        row = backend.stack_many(nest.leaves)
+        row = backend.stack_many(leaves)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
-        _refuse_sharing(options, (*nest.shape, *row.shape[1:]))
-        whole = row.reshape((*nest.shape, *row.shape[1:])) if len(nest.shape) > 1 else row
+        _refuse_sharing(options, (*shape, *row.shape[1:]))
+        whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
         whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
         return Source(whole, backend)
-    if backend is target and not backend.host_only:
+    if len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
-    hosts = list(map(direct, nest.leaves))
-    if any(host is None for host in hosts) or len(set(map(_dtype_and_shape, hosts))) > 1:
-        return None
-    dtype, shape = _dtype_and_shape(hosts[0])
+    dtype, inner = _dtype_and_shape(leaves[0])
     if dtype.name not in DTYPES:
         return None
-    _refuse_sharing(options, (*nest.shape, *shape))
-    return Source(get(HOST).stack(hosts, nest.shape), get(HOST))
-
-
-def _as_it_is(source: Source, info: ArrayInfo, stacker: Backend, options: Options) -> Array | None:
-    """Return the array for the stacker if that needs no plan; None in doubt, or if there is an observer."""
-    direct = fast_converters[stacker.name].get(type(source.array))
-    if direct is None:
-        return None
-    if source.backend is stacker and not stacker.host_only:
-        return source.array if info.device == options.device else None
-    return direct(source.array) if stacker.host_only and options.grad != "keep" else None
+    _refuse_sharing(options, (*shape, *inner))
+    return Source(host.stack(leaves, shape), host)
 
 
 def _together(sources: list[Source]) -> Backend | None:

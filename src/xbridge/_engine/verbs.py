@@ -9,19 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge import _host
 from xbridge._core.devices import SHARDED, Device
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
-from xbridge._engine.learned import Lesson, recall
+from xbridge._engine.learned import Lesson, converter, recall
+from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter, from_arrays
+from xbridge._engine.stack import choose_converter, repeat_list, words_for
+from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import generation, get
+from xbridge.backends._registry import backend_for, fast_converters, generation, get
 from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -38,8 +39,13 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     """See `xbridge.to_backend`."""
     begun = generation()
     target, source = get(name), resolve_source(x)
+    words = _given(**keywords)
+    if name is not target.name:  # the tables have names only, and no modules
+        result = recall(target.name, x, words)
+        if result is not None:
+            return result
     options = read_options((target, source.backend), **keywords)
-    fn = partial(convert, lesson=Lesson(target.name, _given(**keywords), begun))
+    fn = partial(convert, lesson=Lesson(target.name, words, begun))
     return outside(fn, source, [source.backend], target, options)
 
 
@@ -50,9 +56,12 @@ def to_writable(x: object, **keywords: object) -> HostArray:
     return outside(convert, source, [source.backend], target, options)
 
 
-def _given(*, device: object, dtype: object, copy: object, grad: object, **_: object) -> Given:
+def _given(
+    *, device: object, dtype: object, copy: object, grad: object, requires_grad: object = None, **_: object
+) -> Given:
     """Return the options in the key of a learned call. A string has a faster hash than a `Device`."""
-    return str(device) if type(device) is Device else device, dtype, copy, grad
+    words = (str(device) if type(device) is Device else device, dtype, copy, grad)
+    return words if requires_grad is None else (*words, requires_grad)
 
 
 def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object) -> list[Array]:
@@ -80,22 +89,29 @@ def asarray(
 ) -> Array:
     """See `xbridge.asarray`."""
     begun = generation()
+    call = ("asarray", name, type(like), device, *keywords.values(), type(obj))
     target = None if name is None else get(name)
+    near: Source | None = None
     if like is not None:
         model = resolve_like(like)
         target = target or model.backend
         if device is None and target is model.backend:
-            device = model.info().device
+            near, device = model, model.info().device
     fn, given, backends = choose_converter(resolve_source(obj))
     target = target or backends[0]
-    if keywords["requires_grad"] is None and fn is not from_arrays:
-        words = _given(device=device, **keywords)
-        result = recall(target.name, obj, words)
-        if result is not None:
-            return result
-        fn = partial(fn, lesson=Lesson(target.name, words, begun))
     options = read_options((target, backends[0]), device=device, **keywords)
-    return outside(fn, given, backends, target, options)
+    words = _given(device=device, **keywords)
+    result = recall(target.name, obj, words) if fn is convert else None
+    if result is None:
+        lesson = Lesson(target.name, words_for(fn, options, words), begun)
+        result = outside(partial(fn, lesson=lesson), given, backends, target, options)
+    if _may_learn(like, near, [target, *backends]):
+        again = converter(target.name, type(obj), words)
+        if fn is not convert:
+            named = None if name is None and like is None else target
+            again = partial(repeat_list, target=named, options=options, words=words)
+        learn_call(call, begun, again, near and near.backend)
+    return result
 
 
 def align(
@@ -118,34 +134,62 @@ def align_sources(
 ) -> tuple[Array, ...]:
     """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error."""
     try:
-        target, options = choose_target(sources, like, name, **keywords)
+        target, options, near = choose_target(sources, like, name, **keywords)
     except XBridgeError as error:
         if error.index is None:
             raise
         raise error.at(place(error.index)) from error
     words = _given(**{**keywords, "device": options.device})
+    lesson = Lesson(target.name, words, begun)
     made: list[Array] = []
+    late: list[int] = []
     try:
         for source in sources:
             if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
             result = recall(target.name, source.array, words)
-            if result is None:
+            if result is None and source.backend.materialize_many and source.backend is not target:
+                late.append(len(made))
+            elif result is None:
                 fn, given, backends = choose_converter(source)
-                if fn is not from_arrays:
-                    fn = partial(fn, lesson=Lesson(target.name, words, begun))
+                if fn is convert:
+                    fn = partial(fn, lesson=lesson)
                 result = outside(fn, given, backends, target, options)
             made.append(result)
     except XBridgeError as error:
         raise error.at(place(len(made))) from error
+    for i, result in zip(late, _all_together(sources, late, place, target, options), strict=True):
+        made[i] = result
+    if _may_learn(like, near, [target, *(source.backend for source in sources)]):
+        call = ("align", name, type(like), *keywords.values(), *(type(source.array) for source in sources))
+        learn_align(call, lesson, sources, near)
     return tuple(made)
+
+
+def _all_together(
+    sources: list[Source], chosen: list[int], place: Callable[[int], str], target: Backend, options: Options
+) -> list[Array]:
+    """Convert the chosen inputs, which may be lazy, together."""
+    some = [sources[i] for i in chosen]
+    try:
+        return outside(convert_all, some, [source.backend for source in some], target, options)
+    except XBridgeError as error:
+        if error.index is None:  # a task failed, and its library does not say for which array
+            raise
+        raise error.at(place(chosen[error.index])) from error
+
+
+def _may_learn(like: object, near: Source | None, backends: list[Backend]) -> bool:
+    """Return True if a call may be learned: no compiler traces it, and the type of `like` gives a backend."""
+    known = like is None or backend_for(type(like)) is not None
+    return known and not any(backend.is_tracing() for backend in dict.fromkeys(backends))
 
 
 def choose_target(
     sources: list[Source], like: object, name: str | ModuleType | None, **keywords: object
-) -> tuple[Backend, Options]:
-    """Return the backend for all inputs, and the options with the device for all.
+) -> tuple[Backend, Options, Source | None]:
+    """Return the backend for all inputs, the options with the device for all, and the input that gave it.
 
     An explicit name or device goes before `like`, and `like` before the first array. Without a device, the
     first array of the target decides, else the first array.
@@ -154,16 +198,16 @@ def choose_target(
     leading = resolve_like(like) if like is not None else None if first is None else sources[first]
     target = get(name) if name is not None else leading.backend if leading else get(HOST)
     options = read_options((target,), **keywords)
-    if options.device is None and leading and not target.host_only:
-        own = [source for source in (leading, *sources) if source.backend is target]
-        near = own[0] if own else leading
-        try:
-            device = outside(device_for, near, [near.backend], target, options)
-        except XBridgeError as error:
-            error.index = sources.index(near)  # `like` is imported already, so it does not raise
-            raise
-        options = options._replace(device=destination(target, None, device))
-    return target, options
+    if options.device is not None or leading is None or target.host_only:
+        return target, options, None
+    own = [source for source in (leading, *sources) if source.backend is target]
+    near = own[0] if own else leading
+    try:
+        device = outside(device_for, near, [near.backend], target, options)
+    except XBridgeError as error:
+        error.index = sources.index(near)  # `like` is imported already, so it does not raise
+        raise
+    return target, options._replace(device=destination(target, None, device)), near
 
 
 def home(source: Source) -> tuple[str, Device, str] | None:
@@ -171,8 +215,8 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     if source.is_literal():
         return None
     source = import_source(source)
-    info = source.info()
-    return source.backend.name, info.device, info.dtype
+    backend, array = source.backend, source.array
+    return backend.name, backend.device_of(array), backend.dtype_of(array)
 
 
 def to_list(x: object) -> Any:
@@ -196,6 +240,10 @@ def unsafe_share(x: object, name: str | ModuleType) -> Array:
 
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
+    views = _view(a), _view(b)
+    found = None if views[0] is None or views[1] is None else overlap_of_views(*views)
+    if found is not None:
+        return found
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:
@@ -207,4 +255,11 @@ def shares_memory(a: object, b: object) -> bool:
         )
     if one != other:
         return False
-    return _host.overlap(*(source.backend.memory_layout(source.array) for source in sources))
+    return overlap(*(source.backend.memory_layout(source.array) for source in sources))
+
+
+def _view(x: object) -> HostArray | None:
+    """Return a view of the memory of an ordinary array; None in doubt."""
+    direct = fast_converters[HOST].get(type(x))
+    host: HostArray | None = direct(x) if direct else None
+    return None if host is None or (host is not x and host.flags.owndata) else host

@@ -5,45 +5,8 @@ into its fresh memory is several times faster than elsewhere. No module here nam
 first conversion that needs the package imports it; `import xbridge` does not.
 """
 
-from xbridge._host.dlpack import NotOnHostError
-from xbridge._host.importers import import_array
-from xbridge._host.memory import (
-    ALIGNMENT,
-    as_readonly,
-    as_writable,
-    astype,
-    astype_checked,
-    check_cast,
-    copy,
-    dtype_of_code,
-    extremes,
-    fill,
-    ones,
-    overlap,
-)
-from xbridge._host.sequences import Nest, is_literal, literal, nest, promote, sample
+from xbridge._host.memory import as_readonly, as_writable, astype, astype_checked, check_cast, copy, ones
 
 name = "numpy"
 
-__all__ = [
-    "ALIGNMENT",
-    "Nest",
-    "NotOnHostError",
-    "as_readonly",
-    "as_writable",
-    "astype",
-    "astype_checked",
-    "check_cast",
-    "copy",
-    "dtype_of_code",
-    "extremes",
-    "fill",
-    "import_array",
-    "is_literal",
-    "literal",
-    "nest",
-    "ones",
-    "overlap",
-    "promote",
-    "sample",
-]
+__all__ = ["as_readonly", "as_writable", "astype", "astype_checked", "check_cast", "copy", "ones"]

@@ -7,21 +7,17 @@ only the form of that interface is checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
+from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import Window, layout_of
-from xbridge.errors import Chained, DTypeError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
-    from xbridge.errors import XBridgeError
+from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
 
 
-def refused(
+def unreadable(
     x: object,
     reason: str,
     hint: str = "converting it in its own library first",
@@ -33,7 +29,7 @@ def refused(
 
 def exporting(x: object) -> Chained:
     """Return a context in which an error of an exporter becomes ours."""
-    return Chained(lambda error: refused(x, f"its export failed with {error!r}"))
+    return Chained(lambda error: unreadable(x, f"its export failed with {error!r}"))
 
 
 def from_interface(x: object, interface: Any) -> HostArray:
@@ -46,12 +42,12 @@ def from_interface(x: object, interface: Any) -> HostArray:
             interface["data"] = buffer
         host: HostArray = np.asarray(Window(interface, x))
     if interface.get("mask") is not None:
-        raise refused(x, "its mask would be lost", "filling it in its own library first")
+        raise unreadable(x, "its mask would be lost", "filling it in its own library first")
     if buffer is not None and host.size:
         low, high = layout_of(host).span()
         start = interface.get("offset") or 0
         if start + low < 0 or start + high > buffer.nbytes:
-            raise refused(x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes")
+            raise unreadable(x, f"its shape and strides reach out of its buffer of {buffer.nbytes} bytes")
     return host
 
 
@@ -65,19 +61,19 @@ def cuda_layout(x: object, interface: Any) -> tuple[dict[str, Any], str, MemoryL
         steps = c_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     whole = {type(number) for number in (address, *shape, *steps)}
     if whole != {int} or len(steps) != len(shape) or type(readonly) is not bool:
-        raise refused(x, "its interface is not of the form that it announces")
+        raise unreadable(x, "its interface is not of the form that it announces")
     if min(shape, default=1) < 0 or not (address > 0 or 0 in shape):
-        raise refused(x, "its interface names no memory")
+        raise unreadable(x, "its interface names no memory")
     if fields.get("mask") is not None:
-        raise refused(x, "its mask would be lost", "filling it in its own library first")
+        raise unreadable(x, "its mask would be lost", "filling it in its own library first")
     stream = fields.get("stream")
     if stream is not None and (type(stream) is not int or stream < 1):
-        raise refused(x, f"its stream {stream!r} is not valid")
+        raise unreadable(x, f"its stream {stream!r} is not valid")
     if dtype.name not in DTYPES:
         reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
-        raise refused(x, reason, hint, DTypeError)
+        raise unreadable(x, reason, hint, DTypeError)
     if not dtype.isnative:
-        raise refused(x, "its bytes are in foreign order")
+        raise unreadable(x, "its bytes are in foreign order")
     aligned = is_aligned(address, steps, dtype.itemsize)
     layout = MemoryLayout(address, shape, steps, dtype.itemsize, not readonly, aligned)
     # Libraries refuse read-only memory, or warn about it. The memory is only read here.

@@ -15,15 +15,13 @@ import numpy as np
 
 from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import MemoryLayout, c_strides, is_aligned
+from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import native_dtype, raw_view
-from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError
+from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._core.protocol import HostArray
-    from xbridge.errors import XBridgeError
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
@@ -107,10 +105,7 @@ class _Borrowed:
 
 
 def _refused(
-    x: object,
-    reason: str,
-    error: type[XBridgeError] = UnsupportedArrayError,
-    hint: str = "numpy.asarray(x)",
+    x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = "numpy.asarray(x)"
 ) -> XBridgeError:
     return error.build(f"read a {type(x).__name__} through DLPack", reason, hint)
 
@@ -121,19 +116,17 @@ def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
     The view is writable only if a versioned capsule allows it. With `fetch`, an exporter with device memory
     is asked for a copy on the host.
     """
-    with Chained(lambda error: _refused(x, f"the export failed with {error!r}", ExportError)):
+
+    def failed(error: Exception) -> XBridgeError:
+        return _refused(x, f"the export failed with {error!r}", ExportError)
+
+    with Chained(failed):
         device, number = map(int, x.__dlpack_device__())
     near = device in _HOST_DEVICES
     if not near and not fetch:
         raise _elsewhere(x, device, number, "device='cpu'")
     version: dict[str, object] = {"max_version": (1, 1)}
-    with Chained(
-        lambda error: (
-            _refused(x, f"the export failed with {error!r}", ExportError)
-            if near
-            else _elsewhere(x, device, number, "moving it to the cpu first")
-        )
-    ):
+    with Chained(failed if near else lambda _: _elsewhere(x, device, number, "moving it to the cpu first")):
         capsule = ask(x, {}, version) if near else ask(x, {**version, "dl_device": _HOST}, {})
     tensor, flags = read(x, capsule)
     if tensor.device_type not in _HOST_DEVICES:
@@ -151,9 +144,8 @@ def read(x: object, capsule: object) -> tuple[_Tensor, int]:
     if _is_valid(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
     if type(capsule).__name__ == "PyCapsule":
-        raise _refused(
-            x, "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
-        )
+        reason = "__dlpack__ returned a capsule that was used before, or that is not one of DLPack's"
+        raise _refused(x, reason)
     raise _refused(x, f"__dlpack__ returned {type(capsule).__name__}")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
 from xbridge._core.literals import LITERALS, is_kind
-from xbridge._host.array_interface import exporting, from_interface, refused
+from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
@@ -30,6 +30,7 @@ _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
+_AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
@@ -41,9 +42,7 @@ _WAYS_OUT = {
     "__fspath__": "numpy.load(x)",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
     "keys": f"dict(x), and {_IN_A_TREE}",
-    **dict.fromkeys(
-        ("__iter__", "__getitem__"), f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
-    ),
+    **dict.fromkeys(("__iter__", "__getitem__"), _AS_A_LIST),
     "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
 """Hints by an attribute that the class of an object has."""
@@ -67,28 +66,28 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     """Return a host array of `x`: with `must_share`, over its memory; with `fetch`, from any device."""
     if issubclass(type(x), np.generic):  # not isinstance: the `__class__` of a proxy may raise
         if must_share:
-            raise _not_shared(x, "it hands out a copy")
+            raise not_shared(x, "it hands out a copy")
         return np.asarray(x)
     host, shares = _read(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
         # An object that shares its memory exports the same memory twice.
         again, _ = _read(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
-            raise _not_shared(x, "it hands out a copy")
+            raise not_shared(x, "it hands out a copy")
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
 def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
     """Return what `x` exports, and False if it cannot be the memory of `x`."""
+    host, shares = None, True
     if _attribute(x, "__dlpack__") is not None and _attribute(x, "__dlpack_device__") is not None:
         try:
             host, shares = from_dlpack(x, fetch=fetch)
         except ExportError:
             if all(_attribute(x, protocol) is None for protocol in _OTHERS):
                 raise
-            host, shares = _read_otherwise(x, must_share=must_share), True
-    else:
-        host, shares = _read_otherwise(x, must_share=must_share), True
+    if host is None:
+        host = _read_otherwise(x, must_share=must_share)
     with exporting(x):
         _compare(x, host)
     return host, shares
@@ -99,9 +98,8 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     if (interface := _attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
     if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
-        refused = NotOnHostError.build(
-            f"read a {type(x).__name__}", "its memory is on a CUDA device", "moving it to the cpu first"
-        )
+        action, hint = f"read a {type(x).__name__}", "moving it to the cpu first"
+        refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
     if _attribute(x, "__array__") is not None:
@@ -119,30 +117,30 @@ def _compare(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        raise refused(x, reason, f"casting it {_ELSEWHERE}", DTypeError)
+        raise unreadable(x, reason, f"casting it {_ELSEWHERE}", DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
-        raise refused(x, "its memory would be outside of this machine's")
+        raise unreadable(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
     missing = sum(_missing(part) for part in (x, *_parts(x)))
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
-        raise refused(x, reason, _cast(x, "float64"), DTypeError)
+        raise unreadable(x, reason, _cast(x, "float64"), DTypeError)
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
     if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
-        raise refused(x, f"its shape is None, and it exports {exported}")
+        raise unreadable(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
-        raise refused(x, f"its shape is {shape}, and it exports {exported}")
+        raise unreadable(x, f"its shape is {shape}, and it exports {exported}")
     for label, announced, fits in _announced(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise refused(x, reason, _cast(x, dtype), DTypeError)
+            raise unreadable(x, reason, _cast(x, dtype), DTypeError)
 
 
 def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
@@ -235,39 +233,32 @@ def _word(dtype: object) -> str:
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
     if must_share:
-        with Chained(lambda error: _not_shared(x, f"__array__(copy=False) failed with {error!r}")):
+        with Chained(lambda error: not_shared(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
         with exporting(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise refused(x, f"its __array__ returned a {type(host).__name__}")
+        raise unreadable(x, f"its __array__ returned a {type(host).__name__}")
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
 def _from_buffer(x: object) -> HostArray:
     if is_kind(x, LITERALS) and not hasattr(type(x), "_fields"):
-        raise UnsupportedArrayError.build(
-            f"convert a {type(x).__name__}",
-            "numbers and lists are not arrays",
-            f"asarray(x), or {_IN_A_TREE}",
-        )
+        reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
+        raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint)
     with exporting(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
-            raise refused(x, reason, hint) from error
+            raise unreadable(x, reason, hint) from error
         except TypeError as error:
-            raise UnsupportedArrayError.build(
-                f"convert a {type(x).__name__}",
-                "no backend owns the type and it exports no memory",
-                _way_out(type(x)),
-            ) from error
+            reason, hint = "no backend owns the type and it exports no memory", _way_out(type(x))
+            raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
-        raise UnsupportedArrayError.build(
-            f"convert {type(x).__name__}", "plain bytes have no dtype", "numpy.frombuffer(x, dtype)"
-        )
+        action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
+        raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
     with exporting(x):
         host: HostArray = np.asarray(view)
     return host
@@ -281,5 +272,5 @@ def _way_out(cls: type) -> str:
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 
-def _not_shared(x: object, reason: str) -> CopyError:
+def not_shared(x: object, reason: str) -> CopyError:
     return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")

@@ -7,18 +7,20 @@ import os
 import re
 from contextvars import Context
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.protocol import Array, HostArray
+
+_T = TypeVar("_T")
 
 ALIGNMENT = 64
 """Memory that another library is to share begins at a multiple of so many bytes."""
@@ -47,13 +49,11 @@ def native_dtype(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes  # noqa: PLC0415 -- 100 ms, and only these dtypes need it
         except ImportError as error:
-            raise MissingLibraryError.build(
-                f"hold {name} in host memory",
-                "NumPy knows it through ml_dtypes, which is not installed",
-                "pip install ml_dtypes, or dtype='float32'",
-            ) from error
-
+            reason = "NumPy knows it through ml_dtypes, which is not installed"
+            hint = "pip install ml_dtypes, or dtype='float32'"
+            raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 
@@ -76,9 +76,9 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
 
     With order C, the copy is aligned so that a library can share it.
     """
-    plain = type(host) is np.ndarray and order == "K" and host.nbytes < ALIGNED
-    if plain and host.flags.forc and host.dtype.isnative and 0 not in host.strides:
-        return host.copy("K")  # as below, in an eighth of the time
+    plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
+    if plain and host.dtype.isnative and 0 not in host.strides:
+        return host.copy("K")  # as below, without what a cast needs
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
@@ -102,26 +102,25 @@ _RAISING = _state(all="ignore", over="raise")
 
 def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"] = "K") -> HostArray:
     """Cast as NumPy does, without warnings, to an array of the plain class."""
+    return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+
+
+def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:
+    """Call a function that reads `host`, without warnings about its values."""
     if host.dtype.kind in "biufc":
-        return _SILENT.copy().run(_cast, host, dtype, order)
+        return _SILENT.copy().run(fn, *args)
     with np.errstate(all="ignore"):  # the cast of an object runs code of its class, in the caller's context
-        return _cast(host, dtype, order)
-
-
-def _cast(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> HostArray:
-    return host.astype(dtype, order=order, subok=False)
+        return fn(*args)
 
 
 def astype_checked(host: HostArray, dtype: str) -> HostArray:
-    """Cast as `astype` does, in one pass; raise as `check_cast` does, if a value would be lost.
-
-    The processor reports a finite value that becomes infinite.
-    """
+    """Check and cast, in one pass if the processor reports a finite value that becomes infinite."""
     single = _SINGLES.get(host.dtype.char) == dtype
     if not single or host.nbytes >= LARGE:
         return astype(check_cast(host, dtype), dtype)
     try:
-        return _RAISING.copy().run(_cast, host, _NATIVE[dtype], "C" if 0 in host.strides else "K")
+        order: Literal["C", "K"] = "C" if 0 in host.strides else "K"
+        return _RAISING.copy().run(host.astype, _NATIVE[dtype], order, subok=False)
     except FloatingPointError as error:
         raise ValueLossError.narrowing(host.dtype.name, dtype) from error
 
@@ -129,7 +128,7 @@ def astype_checked(host: HostArray, dtype: str) -> HostArray:
 def _reports_overflow() -> bool:
     """Return True if this machine reports that a cast makes a finite value infinite."""
     try:
-        _RAISING.copy().run(_cast, np.full(9, 1e300), _NATIVE["float32"], "K")
+        _RAISING.copy().run(np.full(9, 1e300).astype, _NATIVE["float32"])
     except FloatingPointError:
         return True
     return False
@@ -169,6 +168,12 @@ def _filled(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"]) -> 
     return fresh
 
 
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """Allocate memory in C order. Large memory is aligned to be shared."""
+    large = math.prod(shape) * dtype.itemsize >= ALIGNED
+    return _aligned(shape, dtype) if large else np.empty(shape, dtype)
+
+
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
     """Allocate memory that begins at a multiple of `ALIGNMENT`."""
     raw = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
@@ -178,8 +183,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
 
 def fill(into: HostArray, values: HostArray) -> None:
     """Copy values into existing memory, with NumPy's own cast."""
-    with np.errstate(all="ignore"):
-        np.copyto(into, values, casting="unsafe")
+    _silently(values, np.copyto, into, values, "unsafe")
 
 
 def as_readonly(host: HostArray) -> HostArray:
@@ -230,10 +234,7 @@ def _overflows(host: HostArray, target: np.dtype[Any]) -> bool:
 
 
 def extremes(xp: ModuleType, x: Array) -> Array:
-    """Return the least and the greatest finite values of an array, computed by its library.
-
-    They are few numbers to move to the host, where `check_cast` decides by them as by the whole array.
-    """
+    """Return the least and the greatest finite values, by which `check_cast` decides as by the array."""
     if x.dtype.kind in "biu":
         return xp.stack([x.min(), x.max()])
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
@@ -257,6 +258,14 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
         start = min(a.address + low_a, b.address + low_b)
         size = max(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
+
+
+def overlap_of_views(a: HostArray, b: HostArray) -> bool | None:
+    """Return True if two arrays have a byte in common; None if that takes long to decide."""
+    try:
+        return bool(np.shares_memory(a, b, max_work=_WORK))  # type: ignore[arg-type] # any int
+    except np.exceptions.TooHardError:
+        return None
 
 
 def _moving(layout: MemoryLayout) -> MemoryLayout:

@@ -6,13 +6,14 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, exact_integers
+from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ Nested: TypeAlias = Any
 
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
+_FEW = 3
+_EXACT = {bool: "b", int: "i", float: "f"}
+"""Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
 
 
 class Nest(NamedTuple):
@@ -65,9 +69,54 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
         host = np.array(x)
     except ValueError as error:
         raise _ragged(str(error)) from error
-    if host.dtype.kind in "biu" or _are_floats(x) or (host.dtype.kind in "fc" and _is_small(host, floating)):
+    no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
+    if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
     return _of_large_integers(x, floating, rounding=rounding)
+
+
+def plain_numbers(x: Nested) -> HostArray | None:
+    """Return numbers of one type as a host array, if none of them can be rounded; None in doubt.
+
+    They are one number, or nested lists with no more axes than `_FEW`.
+    """
+    flat = [x]
+    for _ in range(_FEW):
+        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
+            flat = list(chain.from_iterable(flat))
+    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
+        return None
+    try:
+        host = np.array(x)
+    except ValueError:  # the lists are ragged
+        return None
+    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
+
+
+def of_scalars(scalars: list[Any]) -> HostArray | None:
+    """Return NumPy scalars, and Python numbers beside them, as one host array of their common dtype.
+
+    Return None if a value might be lost.
+    """
+    kinds = set(map(type, scalars))
+    if kinds <= set(NUMBERS):
+        return None
+    if len(kinds) == 1:
+        host = np.array(scalars)
+        return host if host.dtype.name in DTYPES else None
+    groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
+    names = {kind: group.dtype.name for kind, group in groups.items()}
+    if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):
+        return None
+    weak = kinds.intersection(NUMBERS)
+    try:
+        dtype = promote([names[kind] for kind in kinds - weak], [sample(groups[kind]) for kind in weak])
+        for kind, group in groups.items():
+            if not holds_every(names[kind], dtype):
+                check_cast(group, dtype)
+    except (DTypeError, ValueLossError):
+        return None
+    return np.array(scalars, dtype)
 
 
 def _are_floats(x: Nested) -> bool:
@@ -84,9 +133,7 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
     """Convert numbers that NumPy would round without a warning, such as [-1, 2**63], or keep as objects."""
     numbers = list(_flat(x))
     if not all(isinstance(n, NUMBERS) for n in numbers):
-        raise UnsupportedArrayError.build(
-            "make an array of this list", "not all of its items are numbers", "a list of numbers or arrays"
-        )
+        raise _unusable("not all of its items are numbers")
     if all(isinstance(n, int) for n in numbers):
         if min(numbers) >= 0 and max(numbers) < 1 << 64:
             return np.array(x, np.uint64)
@@ -94,11 +141,8 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        raise ValueLossError.build(
-            f"make a {floating} array of this list",
-            f"an integer would be rounded in {floating}",
-            f"dtype={dtype!r} to say that it may be",
-        )
+        action, reason = f"make a {floating} array of this list", f"an integer would be rounded in {floating}"
+        raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
     with Chained(_failed):
         try:
             return np.array(x, dtype)
@@ -131,11 +175,9 @@ def promote(names: list[str], weak: list[complex]) -> str:
 
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
-    return DTypeError.build(
-        f"stack arrays of {' and '.join(dict.fromkeys(names))}",
-        "they have no common dtype",
-        f"leaving out what is {odd}" if odd else "dtype='float32'",
-    )
+    action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
+    hint = f"leaving out what is {odd}" if odd else "dtype='float32'"
+    return DTypeError.build(action, "they have no common dtype", hint)
 
 
 def _flat(x: Nested) -> Iterator[Any]:
@@ -166,10 +208,11 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not is_kind(x, SEQUENCES) and (is_literal(x) or not getattr(x, "shape", ())):
-        raise _ragged("it holds arrays and numbers at different depths")
-    if not is_kind(x, SEQUENCES) and [n for n in x if tuple(getattr(n, "shape", ())) != tuple(x.shape[1:])]:
-        raise _ragged("it holds a table beside rows")
+    if not is_kind(x, SEQUENCES):
+        if is_literal(x) or not getattr(x, "shape", ()):
+            raise _ragged("it holds arrays and numbers at different depths")
+        if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):
+            raise _ragged("it holds a table beside rows")
     shape: tuple[int, ...] | None = None
     for item in x:
         found = _collect(item, depth - 1, leaves)
@@ -184,9 +227,11 @@ def _ragged(reason: str) -> OptionError:
 
 
 def _failed(error: Exception) -> UnsupportedArrayError:
-    return UnsupportedArrayError.build(
-        "make an array of this list", f"a part of it failed with {error!r}", "a list of numbers or arrays"
-    )
+    return _unusable(f"a part of it failed with {error!r}")
+
+
+def _unusable(reason: str) -> UnsupportedArrayError:
+    return UnsupportedArrayError.build("make an array of this list", reason, "a list of numbers or arrays")
 
 
 def _too_large(reason: str) -> ValueLossError:

@@ -10,15 +10,15 @@ which a block has no rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from warnings import warn_explicit
 
 from xbridge._core.locks import lock
-from xbridge._engine.execute import add_observer, remove_observer
+from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge.errors import (
     CastWarning,
     CopyWarning,
@@ -30,17 +30,12 @@ from xbridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
-    from typing import Self
-
     from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan, Step
     from xbridge.errors import CrossingWarning
 
 Rule: TypeAlias = Literal["allow", "warn", "raise"]
 F = TypeVar("F", bound=Callable[..., object])
-
-_RULES = ("allow", "warn", "raise")
 
 
 class Rules(NamedTuple):
@@ -56,7 +51,7 @@ class Rules(NamedTuple):
     """Another dtype, or another byte order."""
 
 
-class _Block:
+class _Block(Observer):
     """The rules of one block, as an observer of the conversions in it.
 
     The rules end with the block, also for a task that was started in the block and still runs.
@@ -69,11 +64,8 @@ class _Block:
     def forbid(self, plan: Plan) -> None:
         """Raise an error if the plan has an operation that the policy forbids."""
         for word, reason in self._found(plan, "raise"):
-            raise PolicyError.build(
-                plan.conversion.asked(),
-                f"{reason}, and policy({word}='raise') forbids {word}",
-                f"policy({word}='allow') around it",
-            )
+            why = f"{reason}, and policy({word}='raise') forbids {word}"
+            raise PolicyError.build(plan.conversion.asked(), why, f"policy({word}='allow') around it")
 
     def before(self, plan: Plan, caller: Caller) -> None:
         """Warn of operations of the plan, at the calling line."""
@@ -86,12 +78,6 @@ class _Block:
                 module=caller.f_globals.get("__name__"),
                 registry=caller.f_globals.setdefault("__warningregistry__", {}),
             )
-
-    def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
-        """Do nothing, because a policy does not count."""
-
-    def waited(self, caller: Caller, depth: int, ready: int, seconds: float) -> None:
-        """Do nothing, because a wait converts nothing."""
 
     def _found(self, plan: Plan, rule: Rule) -> Iterator[tuple[str, str]]:
         """Yield the word and the reason of each operation under a rule, but not copies of empty arrays."""
@@ -161,9 +147,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         casts: Rule | None = None,
     ) -> None:
         said = {"copies": copies, "transfers": transfers, "detaches": detaches, "casts": casts}
-        self._said: dict[str, Rule] = {
-            word: _checked(word, rule) for word, rule in said.items() if rule is not None
-        }
+        self._said = {word: _checked(word, rule) for word, rule in said.items() if rule is not None}
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:
@@ -201,9 +185,8 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         elif isinstance(fn, type) or not callable(fn):
             reason, hint = "it is not a function", "its methods, below @classmethod and @staticmethod"
         if reason:
-            raise OptionError.build(
-                f"put {getattr(fn, '__qualname__', repr(fn))} under a policy", reason, hint
-            )
+            action = f"put {getattr(fn, '__qualname__', repr(fn))} under a policy"
+            raise OptionError.build(action, reason, hint)
 
         @wraps(fn)
         async def awaited(*args: Any, **options: Any) -> object:
@@ -225,11 +208,8 @@ def rules_in(words: str) -> Rules:
     for part in filter(None, words.replace(" ", "").split(",")):
         word, _, rule = part.partition("=")
         if word not in Rules._fields:
-            raise OptionError.build(
-                f"take a policy on {word!r}",
-                f"policies are on {', '.join(Rules._fields)}",
-                "transfers=raise",
-            )
+            reason = f"policies are on {', '.join(Rules._fields)}"
+            raise OptionError.build(f"take a policy on {word!r}", reason, "transfers=raise")
         said[word] = _checked(word, rule)
     return _everywhere.rules._replace(**said)
 
@@ -263,8 +243,7 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _checked(word: str, rule: str) -> Rule:
-    if not isinstance(rule, str) or rule not in _RULES:
-        raise OptionError.build(
-            f"take {word}={shown(rule)} as a policy", "it is 'allow', 'warn' or 'raise'", f"{word}='raise'"
-        )
+    if not isinstance(rule, str) or rule not in ("allow", "warn", "raise"):
+        action = f"take {word}={shown(rule)} as a policy"
+        raise OptionError.build(action, "it is 'allow', 'warn' or 'raise'", f"{word}='raise'")
     return cast("Rule", rule)

@@ -10,32 +10,22 @@ import json
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.locks import lock
-from xbridge._engine.execute import add_observer, remove_observer
+from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._plan.reasons import ONCE
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
-    from typing import Self
 
     from xbridge._engine.caller import Caller
     from xbridge._plan.steps import Plan
 
 _MOST_ROWS = 10_000
-_ELSEWHERE: dict[str, Any] = {
-    "file": "elsewhere",
-    "line": 0,
-    "function": "",
-    "avoid": "",
-    "source": "anything",
-    "target": "anything",
-}
-
 
 _IF_SAME = " (if it stays the same)"
 """A result that is made once for many conversions does not show later writes to the source."""
@@ -107,7 +97,7 @@ class QueueStats(NamedTuple):
         return f"{_place(self)}  prefetch  {self.batches:,} batches  {full}  waited {waited}"
 
 
-class _Counter:
+class _Counter(Observer):
     """The rows and queues of one record, as an observer of conversions."""
 
     def __init__(self) -> None:
@@ -125,12 +115,6 @@ class _Counter:
         with self._lock:
             return list(self._queues.values())
 
-    def forbid(self, plan: Plan) -> None:
-        """Do nothing, because a record forbids nothing."""
-
-    def before(self, plan: Plan, caller: Caller) -> None:
-        """Do nothing, because a record counts conversions that have run."""
-
     def after(self, plan: Plan, caller: Caller, seconds: float) -> None:
         """Count a conversion that has run."""
         self.add(RecordRow.of(plan, caller, seconds))
@@ -140,7 +124,8 @@ class _Counter:
         key = (row.file, row.line, row.source, row.target, row.avoid)
         with self._lock:
             if key not in self._rows and len(self._rows) >= _MOST_ROWS:
-                row = row._replace(**_ELSEWHERE)
+                row = row._replace(file="elsewhere", line=0, function="", avoid="")
+                row = row._replace(source="anything", target="anything")
                 key = (row.file, row.line, row.source, row.target, row.avoid)
             known = self._rows.get(key)
             self._rows[key] = row if known is None else known.plus(row)
@@ -152,9 +137,8 @@ class _Counter:
             if key in self._queues or len(self._queues) < _MOST_ROWS:
                 fresh = QueueStats(*key[:2], caller.f_code.co_qualname, depth, 0, 0, 0.0)
                 old = self._queues.get(key, fresh)
-                self._queues[key] = QueueStats(
-                    *old[:4], old.batches + 1, old.ready + ready, old.waited + seconds
-                )
+                totals = old.batches + 1, old.ready + ready, old.waited + seconds
+                self._queues[key] = QueueStats(*old[:4], *totals)
 
 
 class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
@@ -263,10 +247,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         try:
             from matplotlib.figure import Figure  # noqa: PLC0415 -- an extra, and only for this
         except ImportError as error:
-            reason = f"matplotlib cannot be imported: {error}"
-            raise MissingLibraryError.build(
-                "draw a record", reason, "pip install 'xbridge-array[plot]'"
-            ) from error
+            reason, hint = f"matplotlib cannot be imported: {error}", "pip install 'xbridge-array[plot]'"
+            raise MissingLibraryError.build("draw a record", reason, hint) from error
         rows = self.rows[:most][::-1]
         places = range(len(rows))
         figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows)), layout="constrained")
@@ -297,14 +279,10 @@ def merge(seen: record, rows: str) -> None:
 def table(rows: Sequence[RecordRow], most: int) -> list[str]:
     """Return a table of the first rows, at least one, and of the sum of all rows."""
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
-    cells = [head, *map(_cells, rows[:most])]
+    cells = [head, *((row.where, row.source, row.target, *_amounts(row), row.avoid) for row in rows[:most])]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
     cells.append((count, "", "", *_amounts(reduce(RecordRow.plus, rows)), ""))
     return text.table(cells, right=range(3, 7))
-
-
-def _cells(row: RecordRow) -> tuple[str, ...]:
-    return (row.where, row.source, row.target, *_amounts(row), row.avoid)
 
 
 def _amounts(row: RecordRow) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ The target casts. If the target lacks the dtype to cast from, the source casts. 
 casts. Another place is chosen if it gives the same numbers. This is the source, if fewer bytes leave its
 device then. Or it is the host, which is faster, if no bytes go to a device or fewer bytes do then. If the
 target can stream, the host casts a large array piece by piece during the transfer, without a whole copy.
+A library of lazy arrays casts their parts before it joins them, if that gives the same numbers.
 """
 
 from __future__ import annotations
@@ -11,28 +12,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
 from xbridge._plan.reasons import reason
-from xbridge._plan.steps import Step, nbytes_of
+from xbridge._plan.steps import Conversion, Step, nbytes_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Backend
-    from xbridge._plan.steps import Conversion
 
 
-def choose_caster(conversion: Conversion) -> Backend | ModuleType:  # vocabulary: caster -- the one that casts
+def choose_caster(  # vocabulary: caster -- the one that casts
+    conversion: Conversion, *, lazy: bool = False
+) -> Backend | ModuleType:
     """Return the backend that performs the cast in a conversion through host memory."""
-    source, target, before, after = (
-        conversion.source,
-        conversion.target,
-        conversion.info.dtype,
-        conversion.dtype,
-    )
-    start, goal = conversion.info.device, conversion.device
+    source, target, info = conversion.source, conversion.target, conversion.info
+    before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device
+    if lazy and source.in_parts and _may_cast_parts(conversion):
+        return source
     if after != before and target.unsupported_dtype(before, CPU):
         return _host if source.unsupported_dtype(after, CPU) else source
     fewer = _narrows(conversion)
@@ -54,12 +52,8 @@ def order_cast_and_move(
     if start == goal:
         return casts
     move = Step(backend, "to_device", (goal,), reason("device", f"it moves from {start} to {goal}"))
-    first = (
-        casts
-        and _has_both(conversion, backend, start)
-        and (_narrows(conversion) or not _has_both(conversion, backend, goal))
-    )
-    return [*casts, move] if first else [move, *casts]
+    sooner = _narrows(conversion) or not _has_both(conversion, backend, goal)
+    return [*casts, move] if sooner and _has_both(conversion, backend, start) else [move, *casts]
 
 
 def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
@@ -71,16 +65,15 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     change, move = steps[at - 1], steps[at + 1]
     if change.op not in ("astype", "copy") or move.op != "to_device":
         return steps
-    nbytes = nbytes_of(
-        conversion.info.shape, conversion.dtype if change.op == "astype" else conversion.info.dtype
-    )
+    dtypes = (conversion.dtype,) if change.op == "astype" else ()
+    nbytes = nbytes_of(conversion.info.shape, *(dtypes or (conversion.info.dtype,)))
     if not nbytes or not streams_to_device(nbytes, conversion.device):
         return steps
-    args = (*move.args, conversion.dtype) if change.op == "astype" else move.args
     assert change.copy_reason is not None  # noqa: S101 -- it is a copy
     assert move.copy_reason is not None  # noqa: S101 -- likewise
     why = change.copy_reason.and_then(move.copy_reason)
-    return [*steps[: at - 1], Step(conversion.target, "stream_to_device", args, why), *steps[at + 2 :]]
+    fused = Step(conversion.target, "stream_to_device", (*move.args, *dtypes), why)
+    return [*steps[: at - 1], fused, *steps[at + 2 :]]
 
 
 def check(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
@@ -98,15 +91,28 @@ def cast(conversion: Conversion, backend: Backend | ModuleType) -> list[Step]:
     if dtype != info.dtype:
         return [Step(backend, "astype", args, reason("cast", f"{info.dtype} becomes {dtype}"))]
     if conversion.options.dtype is not None and not info.native_byteorder:
-        return [
-            Step(backend, "astype", args, reason("byte_order", f"its bytes are not in the order of {dtype}"))
-        ]
+        why = reason("byte_order", f"its bytes are not in the order of {dtype}")
+        return [Step(backend, "astype", args, why)]
     return []
 
 
 def order(target: Backend) -> tuple[str, ...]:
     """Return the axis order for a copy on the host, if the target does not keep any order."""
     return ("C",) if "axis_order" in target.gaps else ()
+
+
+def _may_cast_parts(conversion: Conversion) -> bool:
+    """Return True if NumPy's cast gives the target's numbers, and no further bytes are moved for it."""
+    source, target, before, after = (
+        conversion.source,
+        conversion.target,
+        conversion.info.dtype,
+        conversion.dtype,
+    )
+    if source.unsupported_dtype(after, CPU) or not (conversion.device == CPU or _narrows(conversion)):
+        return False
+    lacks = after == before or target.unsupported_dtype(before, CPU)
+    return bool(lacks) or target.cast_matches_numpy(before, after, CPU)
 
 
 def _narrows(conversion: Conversion) -> bool:
@@ -125,8 +131,6 @@ def _has_both(conversion: Conversion, backend: Backend, device: Device) -> bool:
 
 def _is_alike(conversion: Conversion) -> bool:
     """Return True if the casts of source and target both give NumPy's numbers, each on its device."""
-    dtypes, places = (conversion.info.dtype, conversion.dtype), (conversion.info.device, CPU)
-    backends = (conversion.source, conversion.target)
-    return all(
-        backend.cast_matches_numpy(*dtypes, device) for backend, device in zip(backends, places, strict=True)
-    )
+    info, dtype = conversion.info, conversion.dtype
+    alike = conversion.source.cast_matches_numpy(info.dtype, dtype, info.device)
+    return alike and conversion.target.cast_matches_numpy(info.dtype, dtype, CPU)

@@ -6,10 +6,10 @@ import re
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xbridge import _host
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.dynamo import constant
+from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
 from xbridge.backends._registry import backends_for_object, get, is_root
@@ -50,73 +50,52 @@ def read_options(
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
         raise OptionError.build(f"take grad={shown(grad)}", "it is None, 'keep' or 'detach'", "grad='detach'")
+    if requires_grad is not None and requires_grad is not True and requires_grad is not False:
+        action = f"take requires_grad={shown(requires_grad)}"
+        raise OptionError.build(action, "it is None, True or False", "requires_grad=None")
     if requires_grad is False:
         if grad == "keep":
-            raise OptionError.build(
-                "take requires_grad=False with grad='keep'", "they contradict each other", "one of them"
-            )
+            action = "take requires_grad=False with grad='keep'"
+            raise OptionError.build(action, "they contradict each other", "one of them")
         grad = "detach"
-    elif requires_grad is not None and requires_grad is not True:
-        raise OptionError.build(
-            f"take requires_grad={shown(requires_grad)}",
-            "it is None, True or False",
-            "requires_grad=None",
-        )
     if writable is not True and writable is not False:
         raise OptionError.build(f"take writable={shown(writable)}", "it is True or False", "writable=True")
-    return Options(
-        _device(device, backends),
-        _dtype(dtype, backends),
-        copy,
-        grad,
-        requires_grad=requires_grad is True,
-        writable=writable,
-    )
+    place, word = _read("device", device, backends), _read("dtype", dtype, backends)
+    return Options(place, word, copy, grad, requires_grad is True, writable=writable)
 
 
-def _device(device: Any, backends: tuple[Backend, ...]) -> Device | None:
-    if device is None or isinstance(device, Device):
-        return device
-    if isinstance(device, str):
-        return device_named(device)
+def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:
+    """Return the device or the dtype that an object of any library names."""
     try:
-        found = _named(lambda backend: backend.device_name(device), device, backends)
-        is_index = found is None and isinstance(device, Integral) and not isinstance(device, bool)
+        return None if given is None else (_device if option == "device" else _dtype)(given, backends)
     except XBridgeError:
         raise
     except FOREIGN_ERRORS as error:
-        raise _refused("device", device, f"to look at it failed with {error!r}", "device='cpu'") from error
-    if is_index:
-        return _accelerator(int(device))
+        raise _refused(option, given, f"to look at it failed with {error!r}") from error
+
+
+def _device(device: Any, backends: tuple[Backend, ...]) -> Device:
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, str):
+        return device_named(device)
+    found = _named(lambda backend: backend.device_name(device), device, backends)
     if found is not None:
         return found
-    raise _refused("device", device, "no library knows it as a device", "device='cpu'")
+    if not isinstance(device, Integral) or isinstance(device, bool):
+        raise _refused("device", device, "no library knows it as a device")
+    if not 0 <= (index := int(device)) < 1 << 31:
+        raise _refused("device", index, "an index counts from 0, and has at most 31 bits")
+    return device_named(f"gpu:{index}")  # the target's accelerator of that index
 
 
-def _accelerator(index: int) -> Device:
-    """Name the target's accelerator of that index."""
-    if 0 <= index < 1 << 31:
-        return device_named(f"gpu:{index}")
-    raise _refused("device", index, "an index counts from 0, and has at most 31 bits", "device='cpu'")
-
-
-def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str | None:
-    if dtype is None:
-        return None
-    found: str | None
+def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
     if isinstance(dtype, str):
-        word = (
-            dtype if type(dtype) is str else str.__str__(dtype)
-        )  # `str` of an enumeration's member has the class in it
-        found = word if word in DTYPES or word in UNNAMED else _spelt(word)
+        # `str` of an enumeration's member has the class in it.
+        word = dtype if type(dtype) is str else str.__str__(dtype)
+        found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
-        try:
-            found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
-        except XBridgeError:
-            raise
-        except FOREIGN_ERRORS as error:
-            reason = f"to look at it failed with {error!r}"
-            raise _refused("dtype", dtype, reason, "dtype='float32'") from error
+        found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
     if not found:
         raise _unknown(dtype)
     return found
@@ -128,7 +107,7 @@ def _spelt(word: str) -> str:
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
         return parts[3]
-    found = get(HOST).dtype_name(_host.dtype_of_code(word))
+    found = get(HOST).dtype_name(dtype_of_code(word))
     return found if found in DTYPES else ""
 
 
@@ -146,7 +125,7 @@ def _unknown(dtype: object) -> XBridgeError:
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
     word = shown(dtype, str)
-    coded = _host.dtype_of_code(word)
+    coded = dtype_of_code(word)
     native = None if coded is None else get(HOST).dtype_name(coded.newbyteorder("="))
     if native in DTYPES:
         reason = "a result is in the byte order of this machine"
@@ -164,6 +143,6 @@ def _digits(word: str) -> list[str]:
     return [*filter(str.isdecimal, word)]
 
 
-def _refused(option: str, given: object, reason: str, hint: str) -> XBridgeError:
-    error = DeviceError if option == "device" else DTypeError
-    return error.build(f"read {option} {shown(given)}", reason, hint)
+def _refused(option: str, given: object, reason: str, hint: str = "") -> XBridgeError:
+    error, example = (DeviceError, "device='cpu'") if option == "device" else (DTypeError, "dtype='float32'")
+    return error.build(f"read {option} {shown(given)}", reason, hint or example)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge._core.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from xbridge._plan.steps import ArrayEndpoint, Plan
 
@@ -29,6 +27,8 @@ def text(plan: Plan) -> str:
 
 def html(plan: Plan) -> str:
     """Return the same as a table."""
+    from html import escape  # noqa: PLC0415 -- only for notebooks
+
     rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(plan))
     so = escape("; ".join(verdict(plan)))
     return f'<table>{rows}<tr><td>so</td><td colspan="3">{so}</td></tr></table>'
@@ -65,12 +65,11 @@ def verdict(plan: Plan) -> Iterator[str]:
     if plan.error:
         yield f"{type(plan.error).__name__}: {plan.error}"
         return
-    if not plan.steps:
-        yield "the array itself"
-    elif plan.shares_memory:
-        yield f"shares memory, {'writable' if plan.writable else 'read-only'}"
+    if plan.steps:
+        memory = "shares memory" if plan.shares_memory else "new memory"
+        yield f"{memory}, {'writable' if plan.writable else 'read-only'}"
     else:
-        yield f"new memory, {'writable' if plan.writable else 'read-only'}"
+        yield "the array itself"
     if not plan.exact:
         yield "values may change"
     if plan.conversion.info.requires_grad:

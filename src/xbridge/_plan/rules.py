@@ -3,7 +3,7 @@
 Memory passes from one library to another on the array's device, if both have that device, else on the host:
 
     source: detach, materialize, check, cast, copy, to_dlpack   target: from_dlpack, cast, move, require_grad
-    source: detach, materialize, check, cast, move, to_numpy
+    source: detach, materialize, check, cast, move, to_numpy; or: in_parts, check, cast, materialize, to_numpy
         host: check, cast, copy or as_readonly                  target: from_numpy, cast, move, require_grad
 
 Within one library every step is the library's own operation. So arrays that cannot leave their library
@@ -15,46 +15,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge import _host
-from xbridge._core.devices import CPU, GPU, SHARDED
+from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
-from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, reason
-from xbridge._plan.steps import Conversion, Plan, Step, in_words
+from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
+from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
-    from xbridge._plan.reasons import CopyReason
-    from xbridge._plan.steps import Options
 
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
     """Plan a conversion within one library."""
     conversion = _conversion(backend, backend, info, options)
-    changes = order_cast_and_move(
-        conversion, backend, [*check(conversion, backend), *cast(conversion, backend)]
-    )
+    changes = [*check(conversion, backend), *cast(conversion, backend)]
+    changes = order_cast_and_move(conversion, backend, changes)
     detached = options.grad == "detach" and info.requires_grad
     if not changes:
         if detached and not backend.readonly:
-            reason_to_copy = reason("requires_grad", f"it requires grad, and {_has_no_readonly(backend)}")
-            changes = [Step(backend, "copy", copy_reason=reason_to_copy)]
+            why = reason("requires_grad", f"it requires grad, and {_has_no_readonly(backend)}")
+            changes = [Step(backend, "copy", copy_reason=why)]
         elif options.copy:
             changes = [Step(backend, "copy", copy_reason=ASKED)]
         elif options.writable and not backend.memory_layout(x).writable:
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
-        raise GradientError.build(
-            conversion.asked(),
-            "grad='keep' was asked while gradients are off",
-            "grad=None, or turning them on",
-        )
+        why_not, hint = "grad='keep' was asked while gradients are off", "grad=None, or turning them on"
+        raise GradientError.build(conversion.asked(), why_not, hint)
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
-    if options.requires_grad and not steps and info.requires_grad and _is_leaf(backend, x):
-        return _plan(conversion, steps)
+    if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
+        return _plan(conversion, steps)  # its graph begins with it already
     return _plan(conversion, [*steps, *_track(conversion)])
 
 
@@ -63,29 +56,30 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     conversion = _conversion(source, target, info, options)
     device = conversion.device
     if info.requires_grad and options.grad == "keep":
-        raise GradientError.build(
-            conversion.asked(),
-            "grad='keep' was asked, and a graph cannot leave its library",
-            "grad=None",
-        )
+        why_not = "grad='keep' was asked, and a graph cannot leave its library"
+        raise GradientError.build(conversion.asked(), why_not, "grad=None")
     layout = source.memory_layout(x)
     steps = [Step(source, "detach")] if info.requires_grad else []
+    lazy, late = not layout.materialized and layout.is_unallocated(), []
     if not layout.materialized:
-        late = reason("pending", "an operation is still pending on it")
-        if layout.is_unallocated():
-            late = reason("lazy", "it is still to be computed")
-        steps.append(Step(source, "materialize", copy_reason=late))
+        why = reason("pending", "an operation is still pending on it")
+        why = reason("lazy", "it is still to be computed") if lazy else why
+        late = [Step(source, "materialize", copy_reason=why)]
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
-        return _plan(
-            conversion,
-            [*steps, *_on_device(conversion, layout, copied=not layout.materialized), *_track(conversion)],
-        )
-    backend = choose_caster(conversion)
+        changes = _on_device(conversion, layout, copied=not layout.materialized)
+        return _plan(conversion, [*steps, *late, *changes, *_track(conversion)])
+    backend = choose_caster(conversion, lazy=lazy)
     checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
-    steps += order_cast_and_move(conversion, source, [*checks, *casts] if backend is source else [], goal=CPU)
+    own = [*checks, *casts] if backend is source else []
+    if own and lazy and source.in_parts:
+        late, own = [Step(source, "in_parts"), *own, *late], []
+    steps += [*late, *order_cast_and_move(conversion, source, own, goal=CPU)]
     steps.append(Step(source, "to_numpy"))
-    taken = Step(target, "from_numpy", copy_reason=_no_sharing(target))
+    # A target that assumes immutable memory shares it, because it gets only memory that does not change.
+    shares = target.assumes_immutable or "sharing" not in target.gaps
+    why = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
+    taken = Step(target, "from_numpy", copy_reason=why)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
@@ -94,9 +88,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
-    return _plan(
-        conversion, [*fuse_transfer(conversion, [*steps, *on_host, taken, *later]), *_track(conversion)]
-    )
+    steps = fuse_transfer(conversion, [*steps, *on_host, taken, *later])
+    return _plan(conversion, [*steps, *_track(conversion)])
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
@@ -147,36 +140,25 @@ def _accelerator(target: Backend, asked: Device) -> Device:
 def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Options) -> Conversion:
     """Choose the dtype and the device, and raise if they cannot be had."""
     if info.device == SHARDED and options.device is None and source is not target:
-        raise DeviceError.build(
-            in_words(source, info, target),
-            "it is on several devices, and is gathered only if a device is named",
-            f"to_backend(x, {target.name!r}, device='cpu')",
-        )
+        why = "it is on several devices, and is gathered only if a device is named"
+        hint = f"to_backend(x, {target.name!r}, device='cpu')"
+        raise DeviceError.build(in_words(source, info, target), why, hint)
     device = destination(target, options.device, info.device)
     dtype = _dtype(source, target, info, options, device)
     conversion = Conversion(source, target, info, options, dtype, device)
     if source is not target and device != CPU and device not in target.devices():
         places = ", ".join(target.devices())
-        raise DeviceError.build(
-            conversion.asked(),
-            f"{target.name} has no device {device} here, only {places}",
-            "device='cpu'",
-        )
+        why = f"{target.name} has no device {device} here, only {places}"
+        raise DeviceError.build(conversion.asked(), why, "device='cpu'")
     if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
-        raise DTypeError.build(
-            conversion.asked(),
-            f"a cast from {info.dtype} to {dtype} drops the imaginary part",
-            "x.real",
-        )
+        why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
+        raise DTypeError.build(conversion.asked(), why, "x.real")
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
         _refuse(conversion, target.unsupported_dtype(dtype, device))
     if options.grad == "keep" and info.requires_grad and not is_inexact(dtype):
-        raise GradientError.build(
-            conversion.asked(),
-            f"grad='keep' was asked, and no gradient flows through {dtype}",
-            "grad=None",
-        )
+        why = f"grad='keep' was asked, and no gradient flows through {dtype}"
+        raise GradientError.build(conversion.asked(), why, "grad=None")
     return conversion
 
 
@@ -216,8 +198,7 @@ def _track(conversion: Conversion) -> list[Step]:
     target, info = conversion.target, conversion.info
     why = hint = ""
     if not target.autograd:
-        why = target.gaps["autograd"].reason
-        hint = "a backend that has gradients"
+        why, hint = target.gaps["autograd"].reason, "a backend that has gradients"
     elif not is_inexact(conversion.dtype):
         why, hint = f"no gradient flows through {conversion.dtype}", "dtype='float32'"
     elif info.requires_grad and conversion.options.grad != "detach":
@@ -225,11 +206,6 @@ def _track(conversion: Conversion) -> list[Step]:
     if why:
         raise GradientError.build(f"{conversion.asked()} with requires_grad=True", why, hint)
     return [Step(target, "require_grad")]
-
-
-def _is_leaf(backend: Backend, x: Array) -> bool:
-    """Return True if the graph begins with the array, so that the array is a leaf already."""
-    return backend.is_leaf is not None and backend.is_leaf(x)
 
 
 def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: bool) -> list[Step]:
@@ -242,15 +218,6 @@ def _share_or_copy(conversion: Conversion, layout: MemoryLayout, *, will_copy: b
     if why:
         return [Step(_host, "copy", order(target), why)]
     return [Step(_host, "as_readonly")] if _is_guarded(info, layout) else []
-
-
-def _no_sharing(target: Backend) -> CopyReason | None:
-    """Return why `from_numpy` of the target copies; None if it shares.
-
-    A target that assumes immutable memory shares it, because it gets only memory that does not change.
-    """
-    shares = target.assumes_immutable or "sharing" not in target.gaps
-    return None if shares else reason("no_sharing", target.gaps["sharing"].reason)
 
 
 def _is_guarded(info: ArrayInfo, layout: MemoryLayout) -> bool:

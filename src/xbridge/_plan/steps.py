@@ -7,14 +7,14 @@ shows is the plan that runs. A run needs only the steps. The sizes and the resul
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
+from xbridge._plan import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-    from typing import Any
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Op: TypeAlias = Literal[
     "detach",
+    "in_parts",
     "materialize",
     "materialize_many",
     "check_cast",
@@ -91,6 +92,7 @@ class Step(NamedTuple):
 
 _PURPOSES: dict[Op, str] = {
     "detach": "its graph stays behind",
+    "in_parts": "it is cast in its parts, before they are joined",
     "check_cast": "a value that does not fit is an error",
     "to_numpy": "a view of its memory",
     "from_numpy": "an array over that memory",
@@ -184,8 +186,8 @@ class Plan(NamedTuple):
         if self.error:
             return None
         conversion, given = self.conversion, self.source
-        nbytes = nbytes_of(given.shape, conversion.dtype) if given.nbytes is not None else None
-        nbytes = given.nbytes if conversion.dtype == given.dtype else nbytes
+        same = given.nbytes is None or conversion.dtype == given.dtype
+        nbytes = given.nbytes if same else nbytes_of(given.shape, conversion.dtype)
         place = (conversion.dtype, conversion.device, given.shape)
         return ArrayEndpoint(conversion.target.name, *place, nbytes, self.writable, self.requires_grad)
 
@@ -235,11 +237,8 @@ class Plan(NamedTuple):
 
     def _keeps_graph(self) -> bool:
         conversion = self.conversion
-        if (
-            conversion.source is not conversion.target
-            or not conversion.info.requires_grad
-            or "detach" in self._ops()
-        ):
+        within = conversion.source is conversion.target
+        if not (within and conversion.info.requires_grad) or "detach" in self._ops():
             return False
         return not self.copies or (self.grad_enabled and is_inexact(conversion.dtype))
 
@@ -250,21 +249,15 @@ class Plan(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain words and numbers, for JSON."""
-        from xbridge._plan.report import as_dict  # noqa: PLC0415 -- only for readers
-
-        return as_dict(self)
+        return report.as_dict(self)
 
     def __repr__(self) -> str:
         """Return the plan in one line."""
-        from xbridge._plan.report import line  # noqa: PLC0415 -- only for readers
-
-        return f"<Plan: {line(self)}>"
+        return f"<Plan: {report.line(self)}>"
 
     def __str__(self) -> str:
         """Return the plan in a few aligned lines."""
-        from xbridge._plan.report import text  # noqa: PLC0415 -- only for readers
-
-        return text(self)
+        return report.text(self)
 
     def __rich_console__(self, console: object, options: object) -> Iterator[str]:
         """Yield the same lines for rich. Brackets are escaped, because rich reads them as markup."""
@@ -272,9 +265,7 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Return a table, for notebooks."""
-        from xbridge._plan.report import html  # noqa: PLC0415 -- only for readers
-
-        return html(self)
+        return report.html(self)
 
 
 def _sized(plan: Plan) -> Iterator[Step]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
-from xbridge._engine.caller import caller
+from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._transfer.threads import (
     begin_loop,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from xbridge._api import Grad
     from xbridge._core.protocol import ArrayFn, Backend
-    from xbridge._engine.caller import Caller
 
 _END = object()
 
@@ -108,9 +107,8 @@ class Transfer:
         if timeout is not None and (
             not isinstance(timeout, Real) or isnan(max(min(timeout, TIMEOUT_MAX), 0))
         ):
-            raise OptionError.build(
-                f"wait timeout={shown(timeout)}", "it is a number of seconds, or None", "timeout=1.0"
-            )
+            action = f"wait timeout={shown(timeout)}"
+            raise OptionError.build(action, "it is a number of seconds, or None", "timeout=1.0")
         if not self._future.done():
             _stay(self._process, "wait for a transfer", "transfer")
         try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, Device
 from xbridge._engine import caller as _caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
@@ -25,10 +25,8 @@ from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
     from types import FrameType, ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import ArrayFn, Backend
     from xbridge._engine.caller import Caller
 
@@ -45,11 +43,8 @@ def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tup
     device = read_options((target,), **keywords).device
     place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
-        raise DeviceError.build(
-            f"transfer arrays to {target.name} on {place}",
-            f"its devices are {', '.join(here)}",
-            "device='cpu'",
-        )
+        action, reason = f"transfer arrays to {target.name} on {place}", f"its devices are {', '.join(here)}"
+        raise DeviceError.build(action, reason, "device='cpu'")
     return target, place
 
 

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["HOST", "INDEX", "Entry"]
-
 
 class Entry:
     """The module of a backend, and the installed package that announces it, if one does.

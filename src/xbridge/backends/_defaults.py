@@ -10,10 +10,10 @@ if there is one. The backend's module itself is unchanged.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xbridge import _host
-from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
 from xbridge.backends import numpy
@@ -21,30 +21,17 @@ from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, Unsu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, MemoryLayout
 
 
 class Completed(ModuleType):
-    """A backend with every name of the protocol: the module's own, and these defaults.
-
-    Parameters
-    ----------
-    module : module
-        A module that writes the four required names.
-    """
+    """A backend with every name of the protocol: those of a module, and these defaults."""
 
     name: str
     array_types: tuple[type, ...]
-    fast_types: tuple[type, ...]
     to_numpy: Callable[[Array], HostArray]
     from_numpy: Callable[[HostArray], Array]
-    gaps: Mapping[str, Gap]
-    readonly: bool
-    autograd: bool
-    host_only: bool
     assumes_immutable: bool = False
     imports_dlpack: bool = False
     samples: str = ""
@@ -63,12 +50,17 @@ class Completed(ModuleType):
         self.host_only = "devices" in self.gaps
 
     # -- layout and properties -----------------------------------------------------------------------
-
     def owns(self, cls: type, /) -> bool:
         return issubclass(cls, (*self.array_types, *self.scalar_types))
 
     def array_info(self, x: Array, /) -> ArrayInfo:
         return numpy.array_info(self.to_numpy(x))
+
+    def dtype_of(self, x: Array, /) -> str:
+        return self.array_info(x).dtype
+
+    def device_of(self, x: Array, /) -> Device:
+        return self.array_info(x).device
 
     def unsupported(self, x: Array, /, *, leaving: bool) -> Unsupported | None:
         if self.host_only:
@@ -76,9 +68,8 @@ class Completed(ModuleType):
         dtype = self.array_info(x).dtype
         if not leaving or dtype in DTYPES:
             return None
-        return Unsupported(
-            DTypeError, f"{dtype} is not a numeric dtype", "casting it in its own library first"
-        )
+        reason, hint = f"{dtype} is not a numeric dtype", "casting it in its own library first"
+        return Unsupported(DTypeError, reason, hint)
 
     def memory_layout(self, x: Array, /) -> MemoryLayout:
         return numpy.memory_layout(self.to_numpy(self.detach(x)))
@@ -104,7 +95,6 @@ class Completed(ModuleType):
         return xp.reshape(xp.stack(arrays), (*shape, *arrays[0].shape))
 
     # -- dtypes --------------------------------------------------------------------------------------
-
     dtype_name = staticmethod(numpy.dtype_name)
     unsupported_dtype = staticmethod(numpy.unsupported_dtype)
     default_dtype = staticmethod(numpy.default_dtype)
@@ -123,7 +113,6 @@ class Completed(ModuleType):
         return self.host_only or (dtype, other) in self.host_casts
 
     # -- devices -------------------------------------------------------------------------------------
-
     def devices(self) -> tuple[Device, ...]:
         return (CPU,)
 
@@ -140,32 +129,26 @@ class Completed(ModuleType):
         alike = [each for each in (near, *present) if each in present and is_of_kind(each, device)]
         if alike:
             return alike[0]
-        raise DeviceError.build(
-            f"put an array of {self.name} on {device!r}",
-            self.gaps["devices"].reason if self.host_only else f"its devices are {', '.join(present)}",
-            f"device={present[0]!r}",
-        )
+        reason = self.gaps["devices"].reason if self.host_only else f"its devices are {', '.join(present)}"
+        action = f"put an array of {self.name} on {device!r}"
+        raise DeviceError.build(action, reason, f"device={present[0]!r}")
 
     # -- autograd ------------------------------------------------------------------------------------
-
     def detach(self, x: Array, /) -> Array:
         return x
 
     def require_grad(self, x: Array, /) -> Array:
-        raise GradientError.build(
-            f"make an array of {self.name} require grad", self.gaps["autograd"].reason, "backend='torch'"
-        )
+        action, reason = f"make an array of {self.name} require grad", self.gaps["autograd"].reason
+        raise GradientError.build(action, reason, "backend='torch'")
 
     def is_grad_enabled(self) -> bool:
         return "require_grad" in vars(self)
 
     # -- lazy ----------------------------------------------------------------------------------------
-
     def materialize(self, x: Array, /) -> Array:
         return x
 
     # -- speed ---------------------------------------------------------------------------------------
-
     def fast_to_numpy(self, x: Array, /) -> HostArray | None:
         return None
 
@@ -173,7 +156,6 @@ class Completed(ModuleType):
         return None
 
     # -- compilers and threads -----------------------------------------------------------------------
-
     def is_tracing(self) -> bool:
         return False
 
@@ -181,11 +163,9 @@ class Completed(ModuleType):
         return fn
 
     # -- helpers -------------------------------------------------------------------------------------
-
     def _without_namespace(self, reason: str) -> UnsupportedArrayError:
-        return UnsupportedArrayError.build(
-            f"find the namespace of an array of {self.name}", reason, "to_numpy(x)"
-        )
+        action = f"find the namespace of an array of {self.name}"
+        return UnsupportedArrayError.build(action, reason, "to_numpy(x)")
 
     def _read(self, x: Array) -> HostArray:
         """Return the values of an array in host memory."""
@@ -205,12 +185,11 @@ def written(module: ModuleType) -> list[str]:
 
 def _missing(own: Mapping[str, Any]) -> dict[str, Gap]:
     """Return the gaps that follow from the names that a module does not write."""
-    name = own["name"]
-    gaps = {}
+    reasons = {}
     if "devices" not in own:
-        gaps["devices"] = Gap("notimpl", f"{name} has arrays in host memory only")
+        reasons["devices"] = "has arrays in host memory only"
     if "require_grad" not in own:
-        gaps["autograd"] = Gap("notimpl", f"{name} has no gradients")
+        reasons["autograd"] = "has no gradients"
     if "namespace" not in own and not any(hasattr(cls, "__array_namespace__") for cls in own["array_types"]):
-        gaps["namespace"] = Gap("notimpl", f"{name} has no array API namespace")
-    return gaps
+        reasons["namespace"] = "has no array API namespace"
+    return {feature: Gap("notimpl", f"{own['name']} {reason}") for feature, reason in reasons.items()}

@@ -77,9 +77,8 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
 
     fault = next(_faults(name, module), None)
     if fault and _is_initializing(module):
-        raise MissingLibraryError.build(
-            f"use backend {name!r}", f"{entry} is still being imported", f"the same after import {entry}"
-        )
+        reason, hint = f"{entry} is still being imported", f"the same after import {entry}"
+        raise MissingLibraryError.build(f"use backend {name!r}", reason, hint)
     if fault:
         raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
     completed: Any = Completed(module)  # type checkers treat its functions as methods
@@ -128,27 +127,19 @@ def _strange_gaps(gaps: Mapping[object, object]) -> Iterator[tuple[str, str]]:
 
 
 def _misspelt(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield the public functions of a module that are misspelt verbs: the name, and the verb.
-
-    Helpers that are imported from xbridge are skipped.
-    """
+    """Yield each public function of a module that is a misspelt verb, and the verb."""
     from types import FunctionType  # noqa: PLC0415 -- read on a miss only
 
     from xbridge._core.protocol import OPTIONAL, VERBS  # noqa: PLC0415 -- read on a miss only
 
     verbs = (*VERBS, *OPTIONAL)
-    strays = [
-        word
-        for word, value in vars(module).items()
-        if word[0] != "_" and word not in verbs and isinstance(value, FunctionType)
-        if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge.")
-    ]
-    if strays:
-        from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it
+    for word, value in vars(module).items():
+        if word[0] == "_" or word in verbs or not isinstance(value, FunctionType):
+            continue
+        if value.__module__ == module.__name__ or not value.__module__.startswith("xbridge."):
+            from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only a stray function needs it
 
-        for word in strays:
-            for verb in get_close_matches(word, verbs, n=1, cutoff=0.8):
-                yield word, verb
+            yield from ((word, verb) for verb in get_close_matches(word, verbs, n=1, cutoff=0.8))
 
 
 def plugins() -> dict[str, tuple[Entry, ...]]:

@@ -4,10 +4,10 @@ A backend is a string until its name or an array of its type is used. A package 
 for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
-The fast path reads three tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for calls
-with options, and maps the whole call to such a function. All are read without the lock, and filled and
-emptied under it.
+The fast path reads four tables. `fast_converters` maps the name of a backend and an exact type to a function
+that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for arrays
+with options, and maps both to such a function. `calls` is for functions whose arguments decide the target. All
+are read without the lock, and filled and emptied under it.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -38,8 +38,11 @@ identity_types: dict[type, Callable[[Array], Array]] = {}
 learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
 """By backend, type, device, dtype, copy and grad, as the caller gives them."""
 
+calls: dict[tuple[object, ...], Callable[..., Array | None]] = {}
+"""What whole calls of `asarray` and `align` do: by the function, all options and the types of the arrays."""
+
 MOST_LEARNED = 512
-"""Calls to learn. A program with more of them makes up its options as it goes."""
+"""Calls to learn in each table. A program with more of them makes up its options as it goes."""
 
 _kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
 """For each learned call, what to do with an array of a kind."""
@@ -290,6 +293,7 @@ def _empty() -> None:
     global _generation  # noqa: PLW0603 -- changed under the lock
     _generation += 1
     learned.clear()
+    calls.clear()
     _kinds.clear()
     for table in (identity_types, *fast_converters.values()):
         table.clear()
@@ -319,6 +323,49 @@ def store(
         kinds[kind] = convert
         if call not in learned:
             learned[call] = choose(kinds)
+
+
+def store_call(
+    table: dict[tuple[object, ...], Callable[..., Array | None]],
+    call: tuple[object, ...],
+    convert: Callable[..., Array | None],
+    begun: int,
+) -> None:
+    """Store what a call does in `calls` or `learned`, as `store` does."""
+    with _lock:
+        if begun == _generation and not observers and len(table) < MOST_LEARNED:
+            table[call] = convert
+
+
+def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
+    """Return the result of a call in `calls`; None if it has to be planned."""
+    try:
+        return calls[call](*arguments)
+    except (KeyError, TypeError):  # not learned, or an option without a hash
+        return None
+
+
+def repeat_align(
+    xs: tuple[Array, ...],
+    like: Array | None,
+    backend: str | ModuleType | None,
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+) -> tuple[Array, ...] | None:
+    """Return the result of a call of `align` that was learned; None if it has to be planned."""
+    if not is_flag(copy):
+        return None
+    call = ("align", backend, type(like), device, dtype, copy, grad, *map(type, xs))
+    made: tuple[Array, ...] | None = repeat(call, xs, like)
+    return made
+
+
+def is_flag(option: object) -> bool:
+    """Return True for None, True or False, and not for what is equal to them."""
+    return option is None or option is True or option is False
 
 
 def _warm() -> None:

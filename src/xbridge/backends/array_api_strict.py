@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from importlib import import_module
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import array_api_strict
 import numpy as np
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, category, instead
-from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
+from xbridge._core.protocol import Array, ArrayInfo, Gap, HostArray, MemoryLayout, Unsupported
 from xbridge._host.memory import layout_of
 from xbridge.errors import DTypeError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, HostArray, MemoryLayout
 
 _NATIVE: dict[str, Any] = {
     word: getattr(array_api_strict, word) for word in DTYPES if hasattr(array_api_strict, word)

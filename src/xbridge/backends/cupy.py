@@ -15,10 +15,10 @@ import cupy
 import numpy as np
 
 from xbridge import _host
-from xbridge._core.devices import CPU, device_named
+from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import extremes, native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, ArrayFn, Exporter, HostArray
 
 
@@ -162,7 +161,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with x.device:
             wide = x if x.dtype.kind in "biufc" else x.astype("float32")
-            _host.check_cast(_host.extremes(cupy, wide).get(), dtype)
+            _host.check_cast(extremes(cupy, wide).get(), dtype)
     return x
 
 
@@ -186,9 +185,8 @@ def resolve_device(device: Device, near: Device, /) -> Device:
         return device
     if device in ("gpu", _KIND):
         return near if near in _DEVICES else device_named(f"{_KIND}:{cupy.cuda.runtime.getDevice()}")
-    raise DeviceError.build(
-        f"put a CuPy array on {device!r}", f"its devices are {', '.join(_DEVICES)}", "device='gpu'"
-    )
+    reason = f"its devices are {', '.join(_DEVICES)}"
+    raise DeviceError.build(f"put a CuPy array on {device!r}", reason, "device='gpu'")
 
 
 def to_dlpack(x: Array, /) -> Exporter:

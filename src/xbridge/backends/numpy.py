@@ -62,6 +62,14 @@ def array_info(x: HostArray, /) -> ArrayInfo:
     return ArrayInfo(_name(bare.dtype), CPU, bare.shape, native_byteorder=bare.dtype.isnative)
 
 
+def dtype_of(x: HostArray, /) -> str:
+    return _name(_past_the_class(x).dtype)
+
+
+def device_of(x: HostArray, /) -> Device:
+    return CPU
+
+
 def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     # To import `numpy.ma` takes 13 ms. Before some other code has done so, no array has a mask.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):

@@ -35,7 +35,9 @@ class TreeArrays:
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
         kinds = self._spec.kinds
-        self.kinds: set[type] = kinds if self.alone else set(filter(is_converted, kinds))
+        self.kinds: set[type] = (
+            kinds if self.alone else set(filter(is_converted, kinds.difference(PLAIN_TYPES)))
+        )
         """The types of the leaves that are converted."""
 
     @property

@@ -51,10 +51,6 @@ class _Form(NamedTuple):
 
 _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
 _MISSING = object()
-_C_FUNCTION = BuiltinFunctionType
-"""The type of `__new__` in a class of C code, whose instances hold more than attributes."""
-
-
 _IS_BASE = 1 << 10
 """The flag of a class that other classes may derive from."""
 
@@ -123,12 +119,8 @@ def _of_torch(cls: type) -> Container | None:
     found = (_loaded("torch.utils._pytree", "SUPPORTED_NODES") or {}).get(cls)
     if found is None:
         return None
-    return Container(
-        cls,
-        found.flatten_fn,
-        lambda form, parts: found.unflatten_fn(parts, form),
-        _paths_of(sys.modules["torch.utils._pytree"]),
-    )
+    paths = _paths_of(sys.modules["torch.utils._pytree"])
+    return Container(cls, found.flatten_fn, lambda form, parts: found.unflatten_fn(parts, form), paths)
 
 
 def _of_jax(cls: type, x: object) -> Container | None:
@@ -162,7 +154,8 @@ def _unregistered(cls: type) -> Container | None:
 
     Return None if it has neither, or if its base holds more than attributes show.
     """
-    bases = (base for base in cls.__mro__ if base in _BASES or type(vars(base).get("__new__")) is _C_FUNCTION)
+    # Instances of a class of C code, in which `__new__` is a builtin, hold more than attributes.
+    bases = (of for of in cls.__mro__ if of in _BASES or type(vars(of).get("__new__")) is BuiltinFunctionType)
     base = tuple if _is_struct_sequence(cls) else next(bases)
     if base not in _BASES or issubclass(cls, (Enum, _loaded("torch.nn", "Module"))):
         return None
@@ -212,20 +205,16 @@ class _Unregistered:
             for of, name, it in inside
             if type(it) is MemberDescriptorType and (name in names or "__attrs_attrs__" not in vars(of))
         ]
-        found = {name: in_force.get(name, _MISSING) for name in self._names if name not in self._computed}
-        self._storages: list[_Storage] = [
-            it if type(it) is MemberDescriptorType else name for name, it in found.items()
-        ]
-        self._described = {
-            name: it
-            for name, it in found.items()
-            if type(it) is not MemberDescriptorType and _has_any(it, "__set__", "__delete__")
-        }
-        self._defaults: dict[_Storage, Any] = {
-            name: it
-            for name, it in found.items()
-            if self._dict and it is not _MISSING and not _has_any(it, "__get__", "__set__", "__delete__")
-        }
+        self._storages: list[_Storage] = []
+        self._described: dict[str, Any] = {}
+        self._defaults: dict[_Storage, Any] = {}
+        for name in filter(lambda name: name not in self._computed, self._names):
+            it = in_force.get(name, _MISSING)
+            self._storages.append(it if type(it) is MemberDescriptorType else name)
+            if type(it) is not MemberDescriptorType and _has_any(it, "__set__", "__delete__"):
+                self._described[name] = it
+            elif self._dict and it is not _MISSING and not _has_any(it, "__get__", "__set__", "__delete__"):
+                self._defaults[name] = it
         self.node = Container(cls, self.flatten, self.unflatten, self.paths, self.is_same)
 
     def flatten(self, x: Any) -> tuple[list[Any], _Form]:
@@ -240,23 +229,17 @@ class _Unregistered:
         for slot in self._slots:
             with suppress(AttributeError):  # an empty slot
                 stored[slot] = slot.__get__(x)
-        storages = [storage for storage in self._storages if storage in stored or storage in self._defaults]
-        if itself:
-            storages = []
-        else:
-            others = [storage for storage in stored if storage not in storages]
+        storages: list[_Storage] = []
+        if not itself:
+            storages = [it for it in self._storages if it in stored or it in self._defaults]
+            others = [it for it in stored if it not in storages]
             behind = [self._stored_for(name, others) for name in self._described if name not in stored]
             storages += dict.fromkeys(chain.from_iterable(behind))
-        children += [
-            stored[storage] if storage in stored else self._defaults[storage] for storage in storages
-        ]
+        children += [stored[it] if it in stored else self._defaults[it] for it in storages]
         return children, _Form(x, children, keys, storages, stored, itself)
 
     def unflatten(self, form: _Form, parts: list[Any]) -> Any:
-        """Return an object with new items and fields, and the other attributes.
-
-        Attributes that were computed from the fields are left out.
-        """
+        """Return an object with new items and fields, and the attributes that were not computed from them."""
         base, count = self._base, len(form.keys)
         items = parts[:count]
         if base is tuple and all(map(is_, parts, form.children)):
@@ -303,12 +286,10 @@ class _Unregistered:
             return found
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
             return others
-        raise UnsupportedArrayError.build(
-            f"flatten a {self._cls.__name__}",
-            f"the class keeps field {name!r} behind a {type(descriptor).__name__}, and the object has no "
-            "attribute that stores its value",
-            f"{{{', '.join(f'{field!r}: x.{field}' for field in self._names)}}}",
-        )
+        hidden = f"the class keeps field {name!r} behind a {type(descriptor).__name__}"
+        reason = f"{hidden}, and the object has no attribute that stores its value"
+        hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)
+        raise UnsupportedArrayError.build(f"flatten a {self._cls.__name__}", reason, f"{{{hint}}}")
 
     def paths(self, _: object, form: _Form) -> list[str]:
         """Return paths by key or by name."""
@@ -334,11 +315,8 @@ def _class_attribute(cls: type, word: str) -> Any:
 
 def _dict_of(cls: type) -> Any:
     """Return the descriptor of the `__dict__` of instances, or None if they have none."""
-    return next(filter(_is_getset, (vars(of).get("__dict__") for of in cls.__mro__)), None)
-
-
-def _is_getset(it: object) -> bool:
-    return type(it) is GetSetDescriptorType
+    found = (vars(of).get("__dict__") for of in cls.__mro__)
+    return next((it for it in found if type(it) is GetSetDescriptorType), None)
 
 
 def _label(storage: _Storage) -> str:

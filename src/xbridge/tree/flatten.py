@@ -13,12 +13,10 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
-from xbridge.tree.containers import PLAIN, find
+from xbridge.tree.containers import PLAIN, Container, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-
-    from xbridge.tree.containers import Container
 
     LeafFn: TypeAlias = Callable[[Any], Any]
 
@@ -38,13 +36,7 @@ _DEEPEST = 2000
 
 
 class TreeSpec:
-    """The form and the leaves of a tree at this moment. Later changes of its containers change nothing here.
-
-    Parameters
-    ----------
-    tree : tree
-        Any container, or a leaf.
-    """
+    """The form and the leaves of a tree at this moment, whatever its containers hold later."""
 
     leaves: list[Any]
     """The leaves, in order."""
@@ -84,11 +76,11 @@ class TreeSpec:
         """Raise an error if a container now holds other objects, or holds them in another order."""
         for container, x, children, form, rows, _ in self._opened:
             if not (container.is_same(x, form) and (not rows or _are_same(children, rows))):
-                raise OptionError.build(
-                    "build a tree of the same form",
+                reason, hint = (
                     "a container in it has been changed meanwhile",
                     "a function that leaves it alone",
                 )
+                raise OptionError.build("build a tree of the same form", reason, hint)
 
     def name_of(self, leaf: Any) -> str:
         """Return the path to the first occurrence of a leaf, as Python writes it."""
@@ -101,11 +93,8 @@ class TreeSpec:
                 container, x, children, form, rows, _ = next(opened)
                 inside = _children(container, x, children, form, name)
                 if rows:
-                    inside = [
-                        grandchild
-                        for (path, _), row in zip(inside, rows, strict=True)
-                        for grandchild in _open_anew(row, path)
-                    ]
+                    opened_rows = zip(inside, rows, strict=True)
+                    inside = [child for (path, _), row in opened_rows for child in _open_anew(row, path)]
                 todo += reversed(inside)
 
     def _open(self, x: Any) -> None:
@@ -174,11 +163,10 @@ def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves:
         parts = [
             _build(containers, opened, leaves) if type(x) in containers else next(leaves) for x in children
         ]
-    return (
-        container.unflatten(form, parts)
-        if container.cls in PLAIN
-        else _unflatten(container, form, list(parts))
-    )
+    if container.cls in PLAIN:
+        return container.unflatten(form, parts)
+    with _chained(f"build a {container.cls.__name__}"):
+        return container.unflatten(form, list(parts))
 
 
 def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
@@ -187,12 +175,6 @@ def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
     if kind is dict:
         return [dict(zip(row, leaves)) for row in rows]  # noqa: B905 -- as many as there are keys
     return [kind(islice(leaves, len(row))) for row in rows]
-
-
-def _unflatten(container: Container, form: Any, parts: list[Any]) -> Any:
-    """Build any container."""
-    with _chained(f"build a {container.cls.__name__}"):
-        return container.unflatten(form, parts)
 
 
 def _chained(action: str) -> Chained:
@@ -237,11 +219,8 @@ def _endless(tree: Tree) -> OptionError:
                 del around[id(x)]
                 todo.pop()
             elif id(child) in around:
-                return OptionError.build(
-                    "walk this tree",
-                    f"{name} is {around[id(child)]} again, so it has no end",
-                    "a tree without it",
-                )
+                reason = f"{name} is {around[id(child)]} again, so it has no end"
+                return OptionError.build("walk this tree", reason, "a tree without it")
             elif id(child) not in done and find(child) is not None:
                 around[id(child)] = name
                 todo.append((child, iter(_open_anew(child, name))))

@@ -12,6 +12,7 @@ from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.errors import OptionError
 from xbridge.tree.batch import TreeArrays
+from xbridge.tree.flat import convert_flat
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -72,19 +73,16 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
+    made = convert_flat(tree, backend, (device, dtype, copy, grad))
+    if made is not None:
+        return made
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     return _converted(TreeArrays(tree), get(backend), keywords, scalars=scalars)
 
 
 @entry_point
 def to_numpy(
-    tree: Tree,
-    /,
-    *,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    scalars: bool = False,
+    tree: Tree, /, *, dtype: object = None, copy: bool | None = None, grad: Grad = None, scalars: bool = False
 ) -> Tree:
     """Convert every array in a tree to NumPy.
 
@@ -150,9 +148,8 @@ def align(
     """
     batch = TreeArrays(trees)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, options = verbs.choose_target(
-        [resolve_source(x) for x in batch.arrays], like, backend, **keywords
-    )
+    sources = [resolve_source(x) for x in batch.arrays]
+    target, options, _ = verbs.choose_target(sources, like, backend, **keywords)
     aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
     return aligned
 

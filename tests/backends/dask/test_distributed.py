@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
@@ -12,6 +13,8 @@ import xbridge
 
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
+
+from xbridge.backends.dask import _compute  # noqa: E402 -- only where the library is
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,3 +91,83 @@ def test_what_a_worker_raises_is_the_cause_of_ours(x: Array) -> None:
 def test_a_worker_that_returns_another_chunk_is_found_out(x: Array) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)))
+
+
+@pytest.fixture
+def fetched(client: object, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
+    """The dtype and the size of each chunk that the client fetches, call by call. Every array is large."""
+    calls: list[list[tuple[str, int]]] = []
+    gather = type(client).gather  # type: ignore[attr-defined] # a client of Dask's
+
+    def watched(self: object, futures: Any, *args: Any, **options: Any) -> Any:
+        chunks = gather(self, futures, *args, **options)
+        calls.append([(str(getattr(chunk, "dtype", "")), np.size(chunk)) for chunk in chunks])
+        return chunks
+
+    monkeypatch.setattr(type(client), "gather", watched)
+    monkeypatch.setattr(_compute, "SMALL", 0)
+    return calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_worker_sends_the_chunk_after_the_cast(fetched: list[Any], x: Array, dtype: str) -> None:
+    made = xbridge.to_numpy(x, dtype=dtype)
+    assert (made.dtype.name, made.tolist()) == (dtype, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert [*chain.from_iterable(fetched)] == [(dtype, 3)] * 2
+    assert runs == [True, True]
+
+
+@pytest.mark.parametrize(("limit", "most"), [(1, 1), (32, 2), (1 << 20, 9)])
+def test_chunks_are_fetched_a_few_at_a_time(
+    fetched: list[Any], limit: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_compute, "FETCHED", limit)
+    x = da.from_array(np.arange(27.0), chunks=3) + 1
+    one, other = xbridge.tree.to_numpy([x, da.Array(x.dask, x.name, x.chunks, meta=x._meta)])
+    assert one.tolist() == other.tolist() == np.arange(1.0, 28).tolist()
+    assert not np.shares_memory(one, other)
+    assert max(map(len, fetched)) <= most
+    assert sum(map(len, fetched)) == 9
+
+
+def test_arrays_of_unknown_sizes_are_cast_on_the_cluster_too(fetched: list[Any], x: Array) -> None:
+    part = xbridge.to_numpy(x[x > 2], dtype="float32")
+    assert (part.dtype.name, part.tolist()) == ("float32", [3.0, 4.0, 5.0, 6.0])
+    assert {dtype for dtype, _ in chain.from_iterable(fetched)} == {"float32"}
+
+
+def test_a_value_that_is_lost_on_a_worker_is_the_error_that_it_was(fetched: list[Any]) -> None:
+    pytest.importorskip("torch")
+    lost = da.from_array(np.array([1.0, 1e300]), chunks=1) + 0
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* turn float64 into float32"):
+        xbridge.tree.to_backend([da.ones(3, dtype="i8"), lost], "torch", dtype="default")
+    made = xbridge.to_backend(lost[:1], "torch", dtype="default")
+    assert made.tolist() == [1.0]
+
+
+def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(
+    fetched: list[Any], x: Array
+) -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
+        xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)), dtype="float32")
+
+
+def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> None:
+    def inner(number: float) -> float:
+        x = da.ones(4, chunks=2) * number
+        return float(xbridge.to_numpy(x, dtype="float32").sum())
+
+    futures = client.map(inner, range(8), pure=False)
+    assert client.gather(futures, direct=False) == [4.0 * n for n in range(8)]
+
+
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")  # which an older Dask says
+def test_a_client_that_is_named_as_the_scheduler_is_used(client: Any, x: Array) -> None:
+    import dask
+
+    with dask.config.set(scheduler=client):
+        assert xbridge.to_numpy(x, dtype="float32").tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert runs == [True, True]
+    with dask.config.set(scheduler="synchronous"):
+        assert xbridge.to_numpy(x + 0).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert runs == [True, True, False, False]

@@ -11,6 +11,7 @@ import pytest
 
 import xbridge
 from xbridge import _host
+from xbridge._host.memory import ALIGNMENT
 from xbridge.backends import _registry
 
 jax = pytest.importorskip("jax")
@@ -151,7 +152,7 @@ def test_the_host_copies_to_where_others_take_over() -> None:
     for n in (1 << 14, (1 << 14) + 1, 1 << 20, 1 << 24):
         for a in (np.ones(n, "f4"), np.ones((n, 2), "f4").T, np.ones(n, "f8")[::-1]):
             for made in (_host.copy(a, "C"), _host.astype(a, "float64", "C")):
-                assert made.ctypes.data % _host.ALIGNMENT == 0
+                assert made.ctypes.data % ALIGNMENT == 0
                 assert made.flags.c_contiguous
                 np.testing.assert_array_equal(made, a)
 

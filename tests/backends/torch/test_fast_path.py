@@ -1,8 +1,9 @@
-"""The short way from torch to NumPy takes the tensors whose elements are each at one place of the storage."""
+"""The short ways between torch and NumPy share memory whose elements are each at one place, and no other."""
 
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,11 @@ LAYOUTS = {
 }
 
 
+def shorter(host: np.ndarray[Any, Any]) -> Any:
+    """The tensor of an array, or None if it does not go the short way."""
+    return get("torch").fast_from_numpy(host)
+
+
 def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> list[int]:
     """The place of every element in the storage, counted in elements."""
     indices = product(*map(range, shape))
@@ -32,18 +38,16 @@ def places(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> lis
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_tensor_goes_the_short_way_if_no_two_elements_share_memory(
+def test_a_tensor_goes_the_short_way_and_is_read_only_if_two_elements_share_memory(
     layout: tuple[tuple[int, ...], tuple[int, ...], int], tracked: bool
 ) -> None:
     taken = places(*layout)
     base = torch.arange(max(taken) + 1.0)
     host = get("torch").fast_to_numpy(base.as_strided(*layout).requires_grad_(tracked))
 
-    assert (host is None) is (len(set(taken)) < len(taken))
-    if host is not None:
-        assert np.shares_memory(host, base.numpy())
-        assert host.ravel().tolist() == taken
-        assert host.flags.writeable is not tracked
+    assert np.shares_memory(host, base.numpy())
+    assert host.ravel().tolist() == taken
+    assert host.flags.writeable is not (tracked or len(set(taken)) < len(taken))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -56,3 +60,72 @@ def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
     base.untyped_storage().resize_((last + 1) * base.itemsize - 1)
 
     assert get("torch").fast_to_numpy(x) is None
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_dtype_that_numpy_has_from_elsewhere_goes_the_short_way_without_a_graph(tracked: bool) -> None:
+    pytest.importorskip("ml_dtypes")
+    x = torch.arange(4.0).to(torch.bfloat16).requires_grad_(tracked)
+    host = get("torch").fast_to_numpy(x)
+
+    assert (host is None) is tracked
+    if host is not None:
+        assert (host.dtype.name, host.tolist()) == ("bfloat16", [0.0, 1.0, 2.0, 3.0])
+        x[0] = 7
+        assert host[0] == 7
+
+
+def test_an_array_of_such_a_dtype_goes_the_short_way_to_torch_if_it_is_plain() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    host = np.arange(4).astype(bfloat16)
+    x = shorter(host)
+    assert (x.dtype, x.tolist()) == (torch.bfloat16, [0.0, 1.0, 2.0, 3.0])
+    host[0] = 7
+    assert x[0] == 7
+    unaligned = np.zeros(9, np.uint8)[1:].view(bfloat16)
+    for other in (host[::2], host[::-1], host.astype(host.dtype.newbyteorder()), unaligned):
+        assert shorter(other) is None
+    assert shorter(np.array(["a"])) is None
+    assert shorter(np.ones(2, np.longdouble)) is None
+
+
+SHARED = {
+    "every second element of each row": ((2, 2), (24, 16), 0),
+    "one row, whose stride is less than a row": ((3, 1), (16, 24), 0),
+    "one row, whose stride is zero": ((1, 2), (0, 16), 0),
+}
+COPIED = {
+    "backwards": ((3,), (-8,), 16),
+    "one row backwards": ((1, 2), (-8, 16), 0),
+    "one element for all": ((3,), (0,), 0),
+    "rows that overlap": ((2, 3), (16, 8), 0),
+    "windows": ((3, 2), (8, 8), 0),
+}
+
+
+@pytest.mark.parametrize("layout", [*SHARED.values(), *COPIED.values()], ids=[*SHARED, *COPIED])
+def test_an_array_of_any_layout_goes_the_short_way_to_torch_and_is_shared_if_torch_has_such_strides(
+    layout: tuple[tuple[int, ...], tuple[int, ...], int],
+) -> None:
+    shape, strides, start = layout
+    base = np.arange(6.0)
+    host = np.ndarray(shape, base.dtype, base, start, strides)
+    x = shorter(host)
+
+    assert x.tolist() == host.tolist()
+    assert np.shares_memory(x.numpy(), base) is (layout in SHARED.values())
+
+
+def test_what_torch_cannot_stride_over_is_copied_on_the_short_way() -> None:
+    record = np.zeros(3, [("a", "c16"), ("b", "f8")])
+    record["a"] = [1, 2j, 3]
+    for host in (record["a"], np.arange(3.0).astype(">f8"), np.zeros(17, np.uint8)[1:].view("f8")):
+        x = shorter(host)
+        assert x.tolist() == host.tolist()
+        assert not np.shares_memory(x.numpy(), host)
+
+
+def test_tensors_whose_conjugate_is_pending_are_stacked_at_once() -> None:
+    x = torch.tensor([1 + 2j])
+    stack: Any = get("torch").stack_many
+    assert stack([x.conj(), x]).tolist() == [[1 - 2j], [1 + 2j]]

@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo, Stored
 
-_TORCH = ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'")
-
 SUFFIXES = {
     ".npy": ("xbridge._cli.formats.npy", "pip install numpy"),
     ".npz": ("xbridge._cli.formats.npz", "pip install numpy"),
     ".safetensors": ("xbridge._cli.formats.safetensors", "pip install 'xbridge-array[cli]'"),
-    ".pt": _TORCH,
-    ".pth": _TORCH,
+    ".pt": ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'"),
+    ".pth": ("xbridge._cli.formats.pt", "pip install 'xbridge-array[torch]'"),
 }
 """The suffix of a name, the module of the format, and the command that installs its library."""
 
@@ -52,34 +50,22 @@ class Content(NamedTuple):
 class Format(Protocol):
     """The module of a format."""
 
-    @property
-    def names(self) -> bool:
-        """True if files hold arrays by name; else they hold one array."""
-
-    @property
-    def unnamed(self) -> bool:
-        """True if a file can hold one array without a name."""
-
-    @property
-    def metadata(self) -> bool:
-        """True if files hold text beside the arrays."""
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
-
-    @property
-    def swaps(self) -> bool:
-        """True if the format can hold bytes in the order of another machine."""
+    names: bool
+    """True if files hold arrays by name; else they hold one array."""
+    unnamed: bool
+    """True if a file can hold one array without a name."""
+    metadata: bool
+    """True if files hold text beside the arrays."""
+    orders: tuple[str, ...]
+    """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
+    swaps: bool
+    """True if the format can hold bytes in the order of another machine."""
 
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Return why the format cannot hold a dtype; empty if it can."""
 
     def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
-        """Return the content of a file, which stays open as long as the stack. The values are read later.
-
-        With `checksums`, a file that should have checksums and has none is refused.
-        """
+        """Open a file as long as the stack. With `checksums`, refuse one that lacks those it should have."""
 
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
@@ -95,15 +81,12 @@ def format_of(path: Path) -> Format:
     """Return the format for the suffix of a file's name."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise RefusedError.build(
-            f"find the format of {path}",
-            f"its name ends in {suffix!r}" if suffix else "its name has no suffix",
-            f"a name that ends in {', '.join(SUFFIXES)}",
-        )
+        reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
+        hint = f"a name that ends in {', '.join(SUFFIXES)}"
+        raise RefusedError.build(f"find the format of {path}", reason, hint)
     module, install = SUFFIXES[suffix]
     try:
         return cast("Format", import_module(module))
     except ModuleNotFoundError as error:
-        raise MissingLibraryError.build(
-            f"read or write {path}", f"{error.name} is not installed", install
-        ) from error
+        reason = f"{error.name} is not installed"
+        raise MissingLibraryError.build(f"read or write {path}", reason, install) from error

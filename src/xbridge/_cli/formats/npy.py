@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
-from xbridge._cli.formats.stored import InFile, order_of
+from xbridge._cli.formats.stored import ArrayInfo, InFile, Stored
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo, Stored
+
+Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
+"""The dtype, the shape and the order, `C` or `F`."""
 
 names = False
 unnamed = True
@@ -34,14 +36,6 @@ _HEADERS = {
 
 _LONGEST = 10_000
 """The longest header that NumPy accepts. NumPy checks it after reading, and a bomb unpacks to 4 GiB."""
-
-
-class Header(NamedTuple):
-    """The header before the values."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    order: str
 
 
 def lacks(dtype: np.dtype[Any]) -> str:
@@ -90,7 +84,7 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
-    return Header(dtype, shape, order_of(shape, fortran=fortran))
+    return dtype, shape, "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"
 
 
 def write_array(file: Any, stored: Stored) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -13,15 +13,13 @@ import numpy as np
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, npy
 from xbridge._cli.formats.archive import open_archive
-from xbridge._cli.formats.stored import InArchive
+from xbridge._cli.formats.stored import ArrayInfo, InArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import ExitStack
     from pathlib import Path
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo
 
 names = True
 unnamed = False
@@ -53,8 +51,8 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
         for name in arrays.files:
             # `arrays[name]` would read the values.
             with arrays.zip.open(f"{name}{_SUFFIX}") as member:
-                header = npy.read_header(member, path, name)
-            yield name, header.dtype, header.shape
+                dtype, shape, _ = npy.read_header(member, path, name)
+            yield name, dtype, shape
 
 
 def numbers(content: bytes) -> Mapping[str, Any]:
@@ -63,10 +61,9 @@ def numbers(content: bytes) -> Mapping[str, Any]:
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str) -> InArchive:
-    with _unpacked(archive, path, name) as (_, header):
-        pass
     opened = partial(_unpacked, archive, path, name)
-    return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
+    with opened() as (_, header):
+        return InArchive(name.removesuffix(_SUFFIX), *header, path, opened)
 
 
 @contextmanager

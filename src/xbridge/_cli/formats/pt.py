@@ -24,10 +24,10 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import reading, unreadable
+from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
-from xbridge._cli.formats.stored import BLOCK, InMemory, name_of
+from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xbridge._cli.errors import RefusedError
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo, Block
     from xbridge._core.protocol import HostArray
 
 names = True
@@ -124,9 +122,8 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
         raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
     for name, tensor in loaded.items():
         if not isinstance(name, str):
-            raise unreadable(
-                path, f"the name {name!r} is not a string", "saving the dict with strings as keys"
-            )
+            hint = "saving the dict with strings as keys"
+            raise unreadable(path, f"the name {name!r} is not a string", hint)
         if not isinstance(tensor, torch.Tensor):
             reason = f"{name!r} is of type {type(tensor).__name__}, which is not a tensor"
             raise unreadable(path, reason, "saving a flat dict of tensors alone")
@@ -167,10 +164,7 @@ def _load(path: Path, *, mapped: bool) -> Any:
 
 
 def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
-    """Check the records that describe the tensors.
-
-    Return True if torch can map the file, and the checksums of its storages if it has any.
-    """
+    """Check all records but values. Return True if torch can map the file, and its checksums, if any."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":  # not an archive but a file of torch before 1.6, by torch's own check
             return False, None
@@ -193,19 +187,15 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
 
 
 def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
-    """Raise if two tensors share memory: they would become two arrays.
-
-    The tensors are sorted by address, so that few pairs are compared.
-    """
+    """Raise if two tensors share memory. They are sorted by address, so that few pairs are compared."""
     spans = sorted((*byte_bounds(x.array), at) for at, x in enumerate(arrays) if x.nbytes)
     before: list[tuple[int, int]] = []
     for low, high, at in spans:
         before = [(end, other) for end, other in before if end > low]
         for _, other in before:
             if shares_memory(arrays[at].array, arrays[other].array):
-                reason = (
-                    f"{arrays[other].name!r} and {arrays[at].name!r} share memory, and would be two arrays"
-                )
+                both = f"{arrays[other].name!r} and {arrays[at].name!r}"
+                reason = f"{both} share memory, and would be two arrays"
                 raise unreadable(path, reason, "saving .clone() of one of them, or one of them alone")
         before.append((high, at))
 

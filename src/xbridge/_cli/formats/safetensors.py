@@ -18,7 +18,7 @@ from safetensors.numpy import load
 
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content
-from xbridge._cli.formats.stored import InFile, name_of
+from xbridge._cli.formats.stored import ArrayInfo, InFile, name_of
 from xbridge._host.memory import native_dtype
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._cli.formats.sink import Sink
-    from xbridge._cli.formats.stored import ArrayInfo
 
 names = True
 unnamed = False
@@ -122,6 +121,5 @@ def _dtype(code: str) -> np.dtype[Any]:
 def _entry(path: Path, name: str, info: dict[str, Any], start: int) -> InFile:
     if info["dtype"] not in _DTYPES:
         raise unreadable(path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
-    return InFile(
-        name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, start + info["data_offsets"][0]
-    )
+    offset = start + info["data_offsets"][0]
+    return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, offset)

@@ -5,29 +5,19 @@ Libraries replace an exception of the file by one of their own, or drop it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from xbridge._cli.formats.stored import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
 
 class Sink:
-    """A binary file, written once from the start.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        An open, empty file, unbuffered or not.
-    advance : callable
-        Called after each block with the number of bytes written.
-    """
+    """A binary file, written once from the start. `advance` is called with the size of each block."""
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], object]) -> None:
-        self._file = file
-        self._advance = advance
+        self._file, self._advance = file, advance
         self.failed: BaseException | None = None
         """The first exception that a write raised, or an interrupt."""
 

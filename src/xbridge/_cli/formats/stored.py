@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import Array, HostArray
 
-    Block: TypeAlias = bytes | memoryview
-    DType: TypeAlias = np.dtype[Any]
-    ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
-    """The name, the dtype and the shape of an array in a file."""
+Block: TypeAlias = bytes | memoryview
+DType: TypeAlias = np.dtype[Any]
+ArrayInfo: TypeAlias = tuple[str | None, DType, tuple[int, ...]]
+"""The name, the dtype and the shape of an array in a file."""
 
 BLOCK = 1 << 22
 """Bytes in memory at a time. A cast has two blocks, and the results of their comparison."""
@@ -140,9 +140,7 @@ class InMemory(Stored):
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes, without a copy if they are contiguous."""
         turned = self.array.T if self.order == "F" else self.array
-        items = turned.view(
-            f"V{self.dtype.itemsize}"
-        )  # opaque items are copied without a look at their values
+        items = turned.view(f"V{self.dtype.itemsize}")  # opaque items are copied whatever their values
         line = items.reshape(-1) if items.flags.c_contiguous else items.flat
         count = self.step // self.dtype.itemsize
         for start in range(0, items.size, count):
@@ -194,10 +192,10 @@ class Cast(Stored):
             yield cast.view(np.uint8).data
 
 
-def numbered(names: Sequence[str | None]) -> list[Stored]:
+def numbered(names: Sequence[str]) -> list[Stored]:
     """Return an array for each name, with its number as its value."""
-    numbers = [np.array(number, np.int64) for number, _ in enumerate(names)]
-    return [InMemory(name, x.dtype, (), "C", x) for name, x in zip(names, numbers, strict=True)]
+    dtype = np.dtype(np.int64)
+    return [InMemory(name, dtype, (), "C", np.array(i, dtype)) for i, name in enumerate(names)]
 
 
 def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
@@ -228,8 +226,3 @@ def _bytes_of(line: HostArray) -> HostArray:
 def name_of(dtype: DType) -> str:
     """Return the canonical name of a dtype in either byte order; empty if there is none."""
     return get(HOST).dtype_name(dtype.newbyteorder("=")) or ""
-
-
-def order_of(shape: tuple[int, ...], *, fortran: bool) -> str:
-    """Return `F` for Fortran order if it differs from `C`, else `C`."""
-    return "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"

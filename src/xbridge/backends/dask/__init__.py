@@ -1,8 +1,9 @@
 """Dask: an array is a graph of tasks for its chunks. A conversion to another library computes it once.
 
 Conversions within Dask stay lazy. A conversion to another library computes with the scheduler that the user
-has set. It gets the chunks one by one, because Dask would join chunks of any kind. Chunks are NumPy's, so
-NumPy's backend describes them. Chunks of an array made here are read-only, because tasks share them.
+has set, and casts the chunks. It gets the chunks one by one, because Dask would join chunks of any kind.
+Chunks are NumPy's, so NumPy's backend describes them. Chunks of an array made here are read-only, because
+tasks share them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import Gathered, computed, gathered, joined, over, unsupported_chunk
+from xbridge.backends.dask._chunks import Gathered, gathered, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
-from xbridge.errors import DTypeError, index_errors
+from xbridge.backends.dask._compute import InParts, computed
+from xbridge.errors import DTypeError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -80,13 +82,21 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     return arrays[0]
 
 
+def in_parts(x: Array, /) -> Array:
+    return InParts(x)
+
+
 def astype(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, InParts):
+        return x._replace(dtype=dtype)
     if isinstance(x, Gathered):
         return gathered(_host.astype(x.memory, dtype))
     return x.astype(native_dtype(dtype))
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:
+    if isinstance(x, InParts):
+        return x._replace(dtype=dtype, check=True)
     if isinstance(x, Gathered):
         _host.check_cast(x.memory, dtype)
         return x
@@ -102,8 +112,7 @@ def materialize(x: Array, /) -> Array:
 
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
-    chunks = computed(xs)[::-1]  # each is freed when it is joined
-    return list(index_errors(gathered(joined(x, chunks.pop())) for x in xs))
+    return [gathered(host) for host in computed(xs)]
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:

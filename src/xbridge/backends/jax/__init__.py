@@ -17,9 +17,10 @@ from jax._src.lib import xla_client  # type: ignore[attr-defined] # the stubs la
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from xbridge import _host
-from xbridge._core.devices import CPU, is_of_kind
+from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge._host.memory import ALIGNMENT, extremes
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
@@ -29,18 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
 _WIDE = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _WIDEST = {"longdouble": "float64", "clongdouble": "complex128"}
-_BITS = {
-    dtype: np.dtype(f"uint{8 * dtype.itemsize}")
-    for dtype in _NAMES
-    if dtype.itemsize < 4 and dtype.kind not in "biu"
-}
+_SMALL = [dtype for dtype in _NAMES if dtype.itemsize < 4 and dtype.kind not in "biu"]
+_BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE)
 _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
@@ -97,14 +94,11 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     elif x.is_deleted():
         reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
     elif not x.is_fully_addressable:
-        reason, hint = (
-            "other processes hold parts of it",
-            "jax.experimental.multihost_utils.process_allgather(x)",
-        )
+        reason = "other processes hold parts of it"
+        hint = "jax.experimental.multihost_utils.process_allgather(x)"
     elif x.dtype not in _NAMES:
-        return Unsupported(
-            DTypeError, f"{x.dtype} has no canonical name", "x.astype('int8') or x.astype('float32')"
-        )
+        hint = "x.astype('int8') or x.astype('float32')"
+        return Unsupported(DTypeError, f"{x.dtype} has no canonical name", hint)
     else:
         return None
     return Unsupported(UnsupportedArrayError, reason, hint)
@@ -121,7 +115,7 @@ def memory_layout(x: Array, /) -> MemoryLayout:
 
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     in_rows = layout.strides == c_strides(layout.shape, layout.itemsize)
-    return info.native_byteorder and in_rows and layout.address % _host.ALIGNMENT == 0
+    return info.native_byteorder and in_rows and layout.address % ALIGNMENT == 0
 
 
 def namespace(x: Array, /) -> ModuleType:
@@ -177,13 +171,12 @@ def astype(x: Array, dtype: str, /) -> Array:
 
 def check_cast(x: Array, dtype: str, /) -> Array:
     if isinstance(x, _Tracer):
-        raise DTypeError.build(
-            f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check", f"dtype={dtype!r}"
-        )
+        action, reason = f"turn {x.dtype} into {dtype} unasked", "a tracer has no values to check"
+        raise DTypeError.build(action, reason, f"dtype={dtype!r}")
     if x.size:
         with _eager(x):
             near = array_info(x).device == CPU
-            few = x if near else jax.device_put(_host.extremes(jnp, x), host_device())
+            few = x if near else jax.device_put(extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
     return x
 
@@ -218,9 +211,8 @@ def resolve_device(device: Device, near: Device, /) -> Device:
     alike = [each for each in (near, default(), *present) if each in present and is_of_kind(each, device)]
     if alike:
         return alike[0]
-    raise DeviceError.build(
-        f"put a JAX array on {device!r}", f"its devices are {', '.join(present)}", f"device={present[0]!r}"
-    )
+    reason = f"its devices are {', '.join(present)}"
+    raise DeviceError.build(f"put a JAX array on {device!r}", reason, f"device={present[0]!r}")
 
 
 def to_dlpack(x: Array, /) -> Exporter:
@@ -272,6 +264,10 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
 
 def plan_state() -> object:
     return _has_wide()
+
+
+def plan_kind(x: Array, /) -> object:
+    return x.dtype, x.sharding
 
 
 def _has_wide() -> bool:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import jax
 import jax.extend.backend
 
-from xbridge._core.devices import SHARDED, device_named
+from xbridge._core.devices import SHARDED, Device, device_named
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
 
 
@@ -26,11 +25,9 @@ def host_device() -> jax.Device:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
-        raise DeviceError.build(
-            "use host memory in JAX",
-            "it was started without its CPU",
-            "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'",
-        ) from error
+        action, reason = "use host memory in JAX", "it was started without its CPU"
+        hint = "jax.config.update('jax_platforms', None), or JAX_PLATFORMS='cuda,cpu'"
+        raise DeviceError.build(action, reason, hint) from error
 
 
 def places() -> dict[Device, jax.Device]:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch._C import _functorch
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
@@ -32,10 +33,12 @@ from xbridge.backends.torch._transfer import streams_to_device as streams_to_dev
 from xbridge.backends.torch._transfer import to_device as to_device
 from xbridge.backends.torch._transfer import to_device_many as to_device_many
 from xbridge.backends.torch._unsupported import (
-    covers,
+    is_inside,
+    is_whole,
     may_require_grad,
     not_memory,
     not_values,
+    overlaps,
     readable,
     shape_of,
     without_pending,
@@ -46,6 +49,9 @@ from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
+
+    import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
 
@@ -59,6 +65,13 @@ _BITS = {
     for word, dtype in _NATIVE.items()
     if word.startswith(("bfloat", "float8"))
 }
+_KNOWN = frozenset(native_dtype(word) for word, dtype in _NATIVE.items() if dtype not in _BITS)
+"""NumPy's own dtypes that torch has too."""
+_BRIEF: dict[np.dtype[Any], torch.dtype] = {}
+"""The dtypes that NumPy has from another package, as they are used."""
+_extended: set[torch.dtype] = set()
+"""The keys of `_BITS`, as soon as a tensor of such a dtype was converted."""
+_SMALL = 1 << 16
 # NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
 # of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
@@ -66,7 +79,6 @@ _OWNED = 0x4
 _is_dense = attrgetter("flags.carray")
 """True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
 
-_dtype = attrgetter("dtype")
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_traced = torch.compiler.is_dynamo_compiling
@@ -122,6 +134,14 @@ def array_info(x: torch.Tensor, /) -> ArrayInfo:
     return ArrayInfo(_name(x.dtype), named(x.device), shape_of(x), may_require_grad(x))
 
 
+def dtype_of(x: torch.Tensor, /) -> str:
+    return _name(x.dtype) if type(x) in fast_types else array_info(x).dtype
+
+
+def device_of(x: torch.Tensor, /) -> Device:
+    return named(x.device) if type(x) in fast_types else array_info(x).device
+
+
 def is_text(x: torch.Tensor, /) -> bool:
     return False
 
@@ -161,6 +181,8 @@ def namespace(x: torch.Tensor, /) -> ModuleType:
 
 
 def copy(x: torch.Tensor, /) -> torch.Tensor:
+    if is_whole(x):
+        return x.clone()
     made = without_pending(readable(x))
     return x.clone() if made is x else made
 
@@ -181,13 +203,18 @@ def stack_many(xs: list[torch.Tensor], /) -> torch.Tensor | None:
         return None
     if not xs[0].is_cpu and any(x.is_conj() or x.is_neg() for x in xs):
         return None
-    if len(set(map(_dtype, xs))) > 1:
+    if len({x.dtype for x in xs}) > 1:
         return None
     try:
-        # The tensor that begins last reaches as far as any, if all have one shape: torch checks that.
-        reach = max(map(_offset, xs)) * xs[0].itemsize + xs[0].nbytes
-        dense = all(map(torch.Tensor.is_contiguous, xs))
-        if not dense or min(map(len, map(_storage, xs))) < reach:
+        # The tensor that begins last reaches as far as any, if all have one shape: torch checks that. All
+        # are dense, or have the same strides.
+        reach = xs[0].nbytes
+        if not all(map(torch.Tensor.is_contiguous, xs)):
+            if len(set(map(torch.Tensor.stride, xs))) > 1 or not reach:
+                return None
+            ends = zip(xs[0].shape, xs[0].stride(), strict=True)
+            reach = (1 + sum((n - 1) * stride for n, stride in ends)) * xs[0].itemsize
+        if min(map(len, map(_storage, xs))) < max(map(_offset, xs)) * xs[0].itemsize + reach:
             return None
         return torch.stack(xs)
     except (RuntimeError, TypeError):
@@ -294,6 +321,8 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
+        if _extended and x.dtype in _extended:
+            return _bits_to_numpy(x)
         if x.requires_grad:
             if _compiler():
                 return None
@@ -303,15 +332,17 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
             host = x.numpy()
         flags = host.flags.num
         if flags not in _DENSE:
-            return host if not flags & _OWNED and covers(x, host) else None
-        if not x.storage_offset():
+            return None if flags & _OWNED else _strided(x, host)
+        offset = x.storage_offset()
+        if not offset:
             return host if len(x.untyped_storage()) >= host.nbytes else None
-        start = x.storage_offset() * host.itemsize
+        start = offset * host.itemsize
         return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
+        _extended.update(_BITS)  # the exception takes as long as ten conversions
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):
-        return None
+        return _pending_to_numpy(x)
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
@@ -319,12 +350,12 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
         return None
     flags = host.flags
     try:
+        if host.dtype not in _KNOWN:
+            return _bits_from_numpy(host)
         shared = flags.behaved and (flags.forc or _is_accepted(host))
         return torch.from_numpy(host if shared else _host.copy(host))
-    except TypeError:
-        return _bits_from_numpy(host)
-    except ValueError:  # a byte order, or the stride of a single item, which neither flags nor dtype show
-        return None if host.dtype.isnative else torch.from_numpy(_host.copy(host))
+    except (TypeError, ValueError):  # another name of an integer in C, or the stride of a single item
+        return None
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
@@ -342,6 +373,12 @@ def plan_state() -> object:
 
 def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
+
+
+def plan_graph(x: torch.Tensor, /) -> object:
+    if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
+        return None
+    return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
 
 
 def is_tracing() -> bool:
@@ -368,25 +405,64 @@ def _is_accepted(host: HostArray) -> bool:
     return True
 
 
+def _strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
+    """Return a view of any strides, read-only if elements share memory; None if it leaves the storage."""
+    if not is_inside(x, host):
+        return None
+    if overlaps(host):
+        if _compiler():
+            return None
+        host.setflags(write=False)
+    return host
+
+
 def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
     """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
     try:
         bits = _BITS.get(x.dtype)
-        host = None if bits is None or x.requires_grad else fast_to_numpy(x.view(bits))
-        return None if host is None else host.view(native_dtype(_NAMES[x.dtype]))
+        host = None if bits is None else fast_to_numpy(x.data.view(bits))
+        if host is None or (x.requires_grad and _compiler()):
+            return None
+        if x.requires_grad:
+            host.setflags(write=False)
+        return host.view(native_dtype(_NAMES[x.dtype]))
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
 
-def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
-    """Return `fast_from_numpy` of a dtype that NumPy has from another package."""
-    native, flags = _NATIVE.get(host.dtype.name), host.flags
-    if native is None or native not in _BITS or not (host.dtype.isnative and flags.behaved and flags.forc):
-        return None
+def _pending_to_numpy(x: torch.Tensor) -> HostArray | None:
+    """Return the values of a small tensor with a pending conjugate or negative, in memory of NumPy's own."""
     try:
-        return torch.from_numpy(host.view(f"u{host.itemsize}")).view(native)
-    except ValueError:  # the stride of a single item
+        conj, neg = x.is_conj(), x.is_neg()
+        if not (conj or neg) or x.nbytes > _SMALL:
+            return None
+        raw = x.data.conj() if conj else x.data
+        raw = torch._neg_view(raw) if neg else raw
+        if fast_to_numpy(raw) is None:
+            return None
+        done: HostArray = without_pending(x.data).numpy()
+        return done.copy("K")
+    except (RuntimeError, TypeError, ValueError):
         return None
+
+
+def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
+    """Return `fast_from_numpy` of another byte order, or of a dtype that NumPy has from another package."""
+    if not host.dtype.isnative:
+        known = host.dtype.newbyteorder("=") in _KNOWN
+        return torch.from_numpy(_host.copy(host)) if known else None
+    native = _BRIEF.get(host.dtype) or _native(host.dtype)
+    made = None if native is None else fast_from_numpy(host.view(f"u{host.itemsize}"))
+    return None if made is None else made.view(native)
+
+
+def _native(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Return torch's dtype for one that NumPy has from another package; None if there is none."""
+    native = _NATIVE.get(dtype.name)
+    if native not in _BITS:
+        return None
+    _BRIEF[dtype] = native  # NumPy computes the name in Python
+    return native
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, device_named
+from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, device_named
 from xbridge.errors import DeviceError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from xbridge._core.devices import Device
     from xbridge._core.protocol import Exporter
 
 

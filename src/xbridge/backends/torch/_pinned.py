@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from xbridge._core.dtypes import DTYPES
-from xbridge._host import fill
+from xbridge._host.memory import fill
 from xbridge.errors import DeviceError, OptionError
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ SETTING = "XBRIDGE_PINNED_MIB"
 """The environment variable for the memory to pin for each device, in MiB; 0 turns staging off."""
 
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-ITEMS = {
-    dtype: _BYTES[dtype.itemsize] for word in DTYPES if (dtype := getattr(torch, word, None)) is not None
-}
+ITEMS = {dtype: _BYTES[dtype.itemsize] for word in DTYPES if (dtype := getattr(torch, word, None))}
 """For each dtype, one of the same size that NumPy has too: bytes are copied, whatever their meaning."""
 
 LEAST = 1 << 24
@@ -64,9 +62,8 @@ def sizes() -> Sizes:
     """Return the sizes by the setting, which is read on first use; with 0, no array uses buffers."""
     setting = os.environ.get(SETTING, "").strip() or "64"
     if not setting.isdecimal():
-        raise OptionError.build(
-            f"read {SETTING}={setting!r}", "it is a whole number of MiB for each device", f"{SETTING}=64"
-        )
+        reason = "it is a whole number of MiB for each device"
+        raise OptionError.build(f"read {SETTING}={setting!r}", reason, f"{SETTING}=64")
     buffers = min(8, os.cpu_count() or 1)
     share = (int(setting) << 20) // buffers
     if not share:
@@ -98,15 +95,7 @@ class PinnedBuffer(NamedTuple):
 
 
 class PinnedPool:
-    """The pinned buffers of a device, each lent to one thread at a time.
-
-    Parameters
-    ----------
-    device
-        The device, with an index.
-    sizes
-        The number and the size of the buffers.
-    """
+    """The pinned buffers of a device, which has an index. Each is lent to one thread at a time."""
 
     def __init__(self, device: torch.device, sizes: Sizes) -> None:
         self.device, self.sizes = device, sizes
@@ -121,11 +110,9 @@ class PinnedPool:
         try:
             return torch.empty(sizes.chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise DeviceError.build(
-                f"pin {sizes.buffers} buffers of {sizes.chunk >> 20} MiB for {self.device}",
-                str(error).partition("\n")[0],
-                f"a smaller {SETTING}, or {SETTING}=0",
-            ) from error
+            action = f"pin {sizes.buffers} buffers of {sizes.chunk >> 20} MiB for {self.device}"
+            hint = f"a smaller {SETTING}, or {SETTING}=0"
+            raise DeviceError.build(action, str(error).partition("\n")[0], hint) from error
 
     def stream_to_device(self, x: torch.Tensor) -> torch.Tensor:
         """Copy a tensor of the host to the device; complete on return."""
@@ -135,9 +122,8 @@ class PinnedPool:
     def cast_into(self, out: torch.Tensor, host: HostArray, dtype: np.dtype[Any]) -> torch.Tensor:
         """Cast and copy values of the host into a dense tensor of the device; complete on return."""
         order = sorted(range(out.dim()), key=lambda axis: (out.stride(axis), out.shape[axis]), reverse=True)
-        self._share_out(
-            partial(PinnedBuffer.stream_to_device, dtype=dtype), host.transpose(order), bytes_of(out)
-        )
+        copy = partial(PinnedBuffer.stream_to_device, dtype=dtype)
+        self._share_out(copy, host.transpose(order), bytes_of(out))
         return out
 
     def fetch(self, x: torch.Tensor) -> torch.Tensor:

@@ -36,11 +36,9 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
     if api is None:
         side = asked = None
     elif is_captured(api):
-        raise DeviceError.build(
-            f"convert arrays to or from {device} in another thread",
-            "a graph is being captured, and follows this one alone",
-            "xbridge.tree.to_backend",
-        )
+        action = f"convert arrays to or from {device} in another thread"
+        reason = "a graph is being captured, and follows this one alone"
+        raise DeviceError.build(action, reason, "xbridge.tree.to_backend")
     else:
         side, asked = _sides.setdefault(place, api.Stream(place)), api.current_stream(place).record_event()
 

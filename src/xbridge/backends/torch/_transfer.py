@@ -17,7 +17,7 @@ from torch.utils import _python_dispatch
 
 from xbridge._core.locks import lock
 from xbridge._host.memory import native_dtype
-from xbridge.backends.torch._pinned import ITEMS, PinnedPool, is_dense, sizes
+from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedPool, is_dense, sizes
 from xbridge.backends.torch._threads import is_captured, streams_of
 from xbridge.backends.torch._unsupported import freed, readable, without_pending
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
-    from xbridge.backends.torch._pinned import PinnedBuffer
 
 ALIGNMENT = 256
 """A tensor of a pack begins at a multiple of so many bytes, like memory that torch allocates."""

@@ -6,18 +6,13 @@ own conversions check some of these kinds and read garbage from the others. So e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from xbridge._core.protocol import MemoryLayout
+from xbridge._core.protocol import HostArray
 from xbridge.errors import UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -68,7 +63,7 @@ def freed(x: torch.Tensor) -> tuple[str, str] | None:
 
 def readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
-    if _is_whole(x):
+    if is_whole(x):
         return x
     if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
         fault = freed(x)
@@ -77,12 +72,13 @@ def readable(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _is_whole(x: torch.Tensor) -> bool:
-    """Return True for an ordinary tensor with a storage of its own; False in doubt."""
+def is_whole(x: torch.Tensor) -> bool:
+    """Return True for an ordinary tensor with a storage of its own and nothing pending; False in doubt."""
     if type(x) is not torch.Tensor or torch.compiler.is_dynamo_compiling():
         return False
     try:
-        return x.is_contiguous() and not x.storage_offset() and len(x.untyped_storage()) >= x.nbytes
+        dense = x.is_contiguous() and not x.storage_offset() and len(x.untyped_storage()) >= x.nbytes
+        return dense and not x.is_conj() and not x.is_neg()
     except (RuntimeError, TypeError):
         return False
 
@@ -140,13 +136,19 @@ def shape_of(x: torch.Tensor) -> tuple[int, ...]:
     return (x.size(0),) if x.is_nested else tuple(x.shape)
 
 
-def covers(x: torch.Tensor, host: HostArray) -> bool:
-    """Return True if no two elements share memory and all are inside the storage."""
+def is_inside(x: torch.Tensor, host: HostArray) -> bool:
+    """Return True if all elements are inside the storage. `host` is a view of the tensor."""
     start = x.storage_offset() * host.itemsize
-    reach = host.nbytes
-    if not host.flags.forc:
-        layout = MemoryLayout(0, host.shape, host.strides, host.itemsize)
-        if layout.may_overlap_itself():
-            return False
-        reach = layout.span()[1]
+    ends = zip(host.shape, host.strides)  # noqa: B905 -- of one array
+    reach = sum([(n - 1) * stride for n, stride in ends]) + host.itemsize
     return x.data_ptr() > start and len(x.untyped_storage()) >= start + reach
+
+
+def overlaps(host: HostArray) -> bool:
+    """Return True if two elements may share memory. No stride is negative."""
+    behind = host.itemsize
+    for stride, n in sorted(zip(host.strides, host.shape)):  # noqa: B905 -- of one array
+        if n > 1 and stride < behind:
+            return True
+        behind += (n - 1) * stride
+    return False

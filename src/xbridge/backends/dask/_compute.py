@@ -1,0 +1,318 @@
+"""Compute Dask arrays: each chunk is cast, written into the memory of the result, and released.
+
+In this process, tasks of ours write the chunks. On a cluster and in other processes, tasks of ours cast
+them. From a cluster, chunks are fetched as they are completed. Any other scheduler gets the tasks of the
+array alone, and returns all chunks. Each is released after it is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from math import isnan, prod
+from multiprocessing.pool import ThreadPool
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.array.core import slices_from_chunks
+from dask.base import get_scheduler
+from dask.multiprocessing import get as processes_get
+from dask.threaded import get as threaded_get
+
+from xbridge import _host
+from xbridge._host.memory import empty, fill, native_dtype
+from xbridge.backends import numpy as _numpy
+from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
+from xbridge.errors import FOREIGN_ERRORS, Chained, UnsupportedArrayError, XBridgeError, index_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import Array, HostArray
+
+    Place = tuple[int, ...]
+    """The index of a chunk along each axis."""
+
+SMALL = 1 << 22
+"""Arrays of fewer bytes together are computed without tasks of ours. Measured: two more copies cost less."""
+
+FETCHED = 1 << 26
+"""Bytes after which no further chunk is fetched from a cluster in the same call."""
+
+_UNKNOWN = 1 << 22
+"""Bytes that a chunk of unknown size is taken for."""
+
+
+class InParts(NamedTuple):
+    """An array that is to be computed, and the cast of its chunks."""
+
+    array: Array
+    dtype: str | None = None
+    check: bool = False
+    """True if a lost value is an error."""
+
+
+class Result:
+    """An array that is being computed, and the memory for its values. It takes the chunks in any order.
+
+    A chunk is given in a tuple as it was computed, or after the cast without one.
+    """
+
+    def __init__(self, x: Array | InParts) -> None:
+        x = x if isinstance(x, InParts) else InParts(x)
+        self.array = x.array
+        self.refused: list[XBridgeError] = []
+        """The errors with which chunks were refused: several threads may find one."""
+        self._info = array_info(self.array)
+        self._dtype = x.dtype or self._info.dtype
+        self._check = x.check
+        self._chunks: dict[Place, Any] = {}
+        self._begin(self.array.chunks)
+
+    def __dask_tokenize__(self) -> object:
+        """Return a new name. Dask would read all the memory for one."""
+        return uuid4().hex
+
+    @property
+    def action(self) -> str:
+        """What an error says was not possible."""
+        return f"compute a Dask array of {self._info.dtype} and shape {self._info.shape}"
+
+    def writing(self) -> Array:
+        """Return an array of tasks that write the chunks, for a scheduler in this process."""
+        return self._mapped(self.write)
+
+    def casting(self) -> Array:
+        """Return an array of the chunks after the cast."""
+        return self._mapped(self._cast()) if self.casts else self.array
+
+    @property
+    def size(self) -> int:
+        """The bytes of the result; a guess if they are unknown."""
+        return self.array.npartitions * _UNKNOWN if self._memory is None else self._memory.nbytes
+
+    @property
+    def casts(self) -> bool:
+        """True if the dtype changes."""
+        return self._dtype != self._info.dtype
+
+    def write(self, chunk: Any, block_id: Place) -> None:
+        """Take a chunk as it was computed, in a task. A chunk that has to wait for others is cast first."""
+        if self._memory is None and self.casts:
+            self.put(self._cast()(chunk), block_id)
+        else:
+            self.put_raw(chunk, block_id)
+
+    def put_raw(self, chunk: Any, place: Place) -> None:
+        """Take a chunk as it was computed."""
+        self.put((chunk,), place)
+
+    def put(self, given: Any, place: Place) -> None:
+        """Take a chunk: write it, or keep it until the sizes of all are known."""
+        if self._memory is None:
+            self._chunks[place] = given
+            return
+        try:
+            self._write(self._memory[(..., *self._slices[place])], given)
+        except XBridgeError as error:
+            self.refused.append(error)
+            raise
+
+    def done(self) -> HostArray:
+        """Return the memory, after all chunks were put."""
+        if self._memory is None:
+            self._begin(tuple(self._lengths()))
+            for place in list(self._chunks):
+                self.put(self._chunks.pop(place), place)
+        assert self._memory is not None  # noqa: S101 -- all sizes are known now
+        return self._memory
+
+    def nbytes(self, place: Place) -> int:
+        """Return the bytes of a chunk after the cast; a guess if its size is unknown."""
+        sizes = [lengths[i] for lengths, i in zip(self.array.chunks, place, strict=True)]
+        return _UNKNOWN if any(map(isnan, sizes)) else prod(sizes) * native_dtype(self._dtype).itemsize
+
+    def _begin(self, chunks: tuple[tuple[int, ...], ...]) -> None:
+        """Allocate the memory, if all sizes are known."""
+        self._memory: HostArray | None = None
+        shape = tuple(map(sum, chunks))
+        if not any(map(isnan, shape)):
+            self._memory = empty(shape, native_dtype(self._dtype))
+            places = np.ndindex(self.array.numblocks)
+            self._slices = dict(zip(places, slices_from_chunks(chunks), strict=True))
+
+    def _write(self, part: HostArray, given: Any) -> None:
+        raw = type(given) is tuple
+        chunk, dtype = (given[0], self._info.dtype) if raw else (given, self._dtype)
+        if unsupported_chunk(chunk) or (_numpy.array_info(chunk).dtype, chunk.shape) != (dtype, part.shape):
+            shape = f" {chunk.dtype} of shape {chunk.shape}" if hasattr(chunk, "dtype") else ""
+            raise UnsupportedArrayError.build(
+                self.action,
+                f"a chunk that was announced as numpy.ndarray {self._info.dtype} of shape {part.shape} "
+                f"came as {kind_of(chunk)}{shape}",
+                "map_blocks with the dtype=, chunks= and meta= of what its function returns",
+            )
+        if raw and self._check:
+            _host.check_cast(chunk, self._dtype)
+        fill(part, chunk)
+
+    def _cast(self) -> Callable[[Any], Any]:
+        check = partial(_host.check_cast, dtype=self._dtype) if self._check else None
+        return _chunk_cast(native_dtype(self._info.dtype), native_dtype(self._dtype), check)
+
+    def _mapped(self, fn: Callable[..., Any]) -> Array:
+        meta = np.empty((0,) * self.array.ndim, native_dtype(self._dtype))
+        return da.map_blocks(fn, self.array, name=f"xbridge-{uuid4().hex}", dtype=meta.dtype, meta=meta)
+
+    def _lengths(self) -> Iterator[tuple[int, ...]]:
+        """Return the lengths of the chunks along each axis. The first chunk gives one that was unknown."""
+        ndim = self.array.ndim
+        for axis, known in enumerate(self.array.chunks):
+            firsts = ((0,) * axis + (i,) + (0,) * (ndim - axis - 1) for i in range(len(known)))
+            givens = [self._chunks[place] for place in firsts]
+            shapes = [getattr(x[0] if type(x) is tuple else x, "shape", ()) for x in givens]
+            found = [shape[axis] if len(shape) == ndim else 0 for shape in shapes]
+            yield tuple(m if isnan(n) else n for n, m in zip(known, found, strict=True))
+
+
+def _chunk_cast(
+    given: np.dtype[Any], to: np.dtype[Any], check: Callable[[HostArray], object] | None
+) -> Callable[[Any], Any]:
+    """Return a function that casts a chunk. Its code is sent: a worker needs xbridge only to check values."""
+
+    def cast(chunk: Any) -> Any:
+        # A chunk that is not as announced, or that would lose a value, is returned as it is, to be refused.
+        plain = type(chunk) in (np.ndarray, np.memmap, np.matrix) or isinstance(chunk, np.generic)
+        if not plain or chunk.dtype.newbyteorder("=") != given:
+            return (chunk,)
+        try:
+            if check:
+                check(chunk)
+        except OverflowError:
+            return (chunk,)
+        with np.errstate(all="ignore"):
+            return chunk.astype(to)
+
+    return cast
+
+
+class _Awaited(NamedTuple):
+    """A chunk that a cluster computes, and the functions that take it."""
+
+    future: Any
+    nbytes: int
+    takers: list[Callable[[Any], None]]
+
+
+class _Chunks:
+    """An array as a collection that is persisted as a dictionary of its chunks."""
+
+    def __init__(self, x: Array) -> None:
+        self._array = x
+
+    def __getattr__(self, word: str) -> Any:
+        return getattr(self._array, word)
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        return dict, ()
+
+
+def computed(xs: list[Array | InParts]) -> list[HostArray]:
+    """Compute several arrays together. Dask does not name the array of a failed task."""
+    results = [Result(x) for x in xs]
+    one = len(results) == 1
+    action = results[0].action if one else f"compute {len(results)} Dask arrays together"
+    hint = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
+    try:
+        with Chained(
+            lambda error: UnsupportedArrayError.build(action, f"a task failed with {error!r}", hint)
+        ):
+            _compute(results)
+    except XBridgeError as error:
+        refused = [i for i, result in enumerate(results) if any(error is found for found in result.refused)]
+        error.index = next(iter(refused), 0 if one else None)  # an index that a task had set is not ours
+        raise
+    return list(index_errors(result.done() for result in results))
+
+
+def _compute(results: list[Result]) -> None:
+    """Compute the chunks of all results, and put them."""
+    arrays = [result.array for result in results]
+    schedule = get_scheduler(collections=arrays)
+    small = sum(result.size for result in results) < SMALL
+    if not small and _runs_here(schedule) and any(x.npartitions > 1 for x in arrays):
+        dask.persist(*[_Chunks(result.writing()) for result in results], traverse=False)
+        return
+    raw = small or not _runs_elsewhere(schedule)
+    lazy = arrays if raw else [result.casting() for result in results]
+    # A copy of each dictionary, because equal arrays have one, and the first result empties it.
+    persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
+    waiting: dict[object, _Awaited] = {}
+    for result, chunks in zip(results, persisted, strict=True):
+        take = result.put_raw if raw or not result.casts else result.put
+        for key in list(chunks):
+            chunk, place = chunks.pop(key), key[1:]
+            if _is_of_cluster(chunk, "Future"):
+                one = waiting.setdefault(chunk.key, _Awaited(chunk, result.nbytes(place), []))
+                one.takers.append(partial(take, place=place))
+            else:
+                take(chunk, place)
+    if waiting:
+        _fetch(waiting)
+
+
+def _runs_here(schedule: object) -> bool:
+    """Return True if a scheduler runs tasks in this process alone, so that they can write its memory."""
+    pools = (type(None), int, ThreadPool, ThreadPoolExecutor)
+    return schedule in (threaded_get, dask.get) and isinstance(dask.config.get("pool", None), pools)
+
+
+def _runs_elsewhere(schedule: object) -> bool:
+    """Return True if a scheduler sends the code of tasks to other processes."""
+    return schedule is processes_get or _is_of_cluster(getattr(schedule, "__self__", None), "Client")
+
+
+def _is_of_cluster(thing: object, kind: str) -> bool:
+    return isinstance(thing, getattr(sys.modules.get("distributed"), kind, ()))
+
+
+def _fetch(waiting: dict[object, _Awaited]) -> None:
+    """Fetch chunks from a cluster as they are completed, and put them."""
+    from distributed import as_completed, rejoin, secede  # noqa: PLC0415 -- it is imported with the first client
+
+    client = next(iter(waiting.values())).future.client
+    with ExitStack() as stack:
+        stack.callback(_release, waiting)
+        with suppress(*FOREIGN_ERRORS):  # this is not a task of a worker
+            secede()  # a worker of one thread could not run the tasks that this task waits for
+            stack.callback(rejoin)
+        for batch in as_completed([one.future for one in waiting.values()], loop=client.loop).batches():
+            while batch:
+                group = _group(batch, waiting)
+                chunks = client.gather(group)
+                while group:
+                    chunk = chunks.pop()
+                    for take in waiting.pop(group.pop().key).takers:
+                        take(chunk)
+                    del chunk
+
+
+def _release(waiting: dict[object, _Awaited]) -> None:
+    """Release the chunks that were not fetched after an error, whose traceback holds them."""
+    for one in waiting.values():
+        one.future.release()
+
+
+def _group(batch: list[Any], waiting: dict[object, _Awaited]) -> list[Any]:
+    """Take futures from a batch, at least one, whose chunks have few bytes together."""
+    group: list[Any] = []
+    size = 0
+    while batch and (not group or size < FETCHED):
+        group.append(batch.pop())
+        size += waiting[group[-1].key].nbytes
+    return group

@@ -1,0 +1,273 @@
+"""Computing a Dask array: chunks are cast where they are computed, written into the result, and released."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+da = pytest.importorskip("dask.array")
+
+import dask  # noqa: E402 -- only where the library is
+
+from xbridge.backends.dask import _compute  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import Array, HostArray
+
+
+def by_hand(graph: Any, keys: Any, **options: Any) -> Any:
+    """Run the tasks as a scheduler that Dask does not know."""
+    return dask.get(graph, keys, **options)
+
+
+SCHEDULERS: dict[str, tuple[object, int]] = {
+    "threads": ("threads", 0),
+    "synchronous": ("synchronous", 0),
+    "by hand": (by_hand, 0),
+    "small": ("threads", _compute.SMALL),
+}
+"""The schedulers of this process, and the size from which an array is computed as a large one."""
+
+
+@pytest.fixture(params=SCHEDULERS, autouse=True)
+def scheduler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    scheduler, size = SCHEDULERS[request.param]
+    monkeypatch.setattr(_compute, "SMALL", size)
+    with dask.config.set(scheduler=scheduler):
+        yield
+
+
+runs: list[int] = []
+
+
+def counted(chunk: HostArray) -> HostArray:
+    if chunk.size:
+        runs.append(chunk.size)
+    return chunk
+
+
+@pytest.fixture
+def x() -> Array:
+    runs.clear()
+    made = da.from_array(np.arange(7.0), chunks=3).map_blocks(counted, dtype="f8", meta=np.empty(0))
+    runs.clear()
+    return made
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("chunks", [-1, (2, 3), ((1, 3), (3, 2, 0))])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("f8", "float32"), (">f8", "float64"), ("i8", "int16"), ("f4", "int32"), ("c16", "complex64")],
+)
+def test_a_cast_of_chunks_gives_what_numpy_gives(before: str, after: str, chunks: Any, unknown: bool) -> None:
+    values = np.random.default_rng(0).normal(0, 1e5, (4, 5)).astype(before)
+    x = da.from_array(values, chunks=chunks)
+    x = x[da.ones(4, dtype="bool", chunks=(x.chunks[0],))] if unknown else x
+    made = xbridge.to_numpy(x, dtype=after)
+    assert made.flags.writeable
+    assert (made.dtype.str, made.tobytes()) == (np.dtype(after).str, values.astype(after).tobytes())
+    assert xbridge.to_numpy(x).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
+def test_arrays_of_no_axis_and_of_no_element_are_cast(shape: tuple[int, ...]) -> None:
+    made = xbridge.to_numpy(da.ones(shape, dtype="f8") + 1, dtype="float32")
+    assert (made.dtype.name, made.tolist()) == ("float32", np.full(shape, 2.0).tolist())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("f8", "float32"), ("f8", "float16"), ("i8", "int32"), ("f4", "bfloat16"), ("f4", "int8")],
+)
+def test_torch_gets_the_values_that_its_own_cast_gives(before: str, after: str) -> None:
+    torch = pytest.importorskip("torch")
+    values = np.linspace(-100, 100, 4001).astype(before)
+    made = xbridge.to_backend(da.from_array(values, chunks=999), "torch", dtype=after)
+    assert torch.equal(made, torch.from_numpy(values).to(getattr(torch, after)))
+
+
+def test_the_same_array_twice_has_two_results() -> None:
+    x = da.from_array(np.arange(7.0), chunks=3) + 0
+    again = da.Array(x.dask, x.name, x.chunks, meta=x._meta)
+    for dtype in (None, "float32"):
+        one, other = xbridge.tree.to_numpy([x, again], dtype=dtype)
+        one[:] = 9
+        assert other.tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_the_result_shares_no_memory_with_what_the_graph_holds() -> None:
+    a = np.arange(7.0)
+    for chunks in (-1, 3):
+        x = da.from_array(a, chunks=chunks, name=False)
+        for dtype in (None, "float64", "float32"):
+            made = xbridge.to_numpy(x, dtype=dtype)
+            assert not np.shares_memory(made, a)
+            made[:] = 9
+    assert a.tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_value_that_is_lost_in_a_chunk_is_the_error_that_it_was() -> None:
+    x = da.from_array(np.array([1.0, np.inf, 1e300, 2.0]), chunks=1)
+    jax = pytest.importorskip("jax")
+    torch = pytest.importorskip("torch")
+    with pytest.raises(xbridge.ValueLossError, match="a value does not fit float32; try naming one"):
+        xbridge.to_backend(x, "torch", dtype="default")
+    with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError, match="naming it: dtype='float32'"):
+        xbridge.to_backend(x, "jax", dtype="nearest")
+    kept = xbridge.to_backend(x[:2], "torch", dtype="default")
+    assert torch.equal(kept, torch.tensor([1.0, torch.inf]))
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_of_several_arrays_the_error_names_the_one_whose_value_is_lost(x: Array, unknown: bool) -> None:
+    pytest.importorskip("torch")
+    lost = da.from_array(np.array([1.0, 1e300]), chunks=1)
+    batch = [x.astype("i8"), lost[lost > 0] if unknown else lost, x]
+    with pytest.raises(xbridge.ValueLossError, match=r"^at tree\[1\]: .* turn float64 into float32"):
+        xbridge.tree.to_backend(batch, "torch", dtype="default")
+
+
+class Masked:
+    """A task that returns a masked array, which was not announced."""
+
+    def __call__(self, chunk: HostArray) -> HostArray:
+        return np.ma.masked_array(chunk, chunk > 1)
+
+
+LIES: dict[str, tuple[Callable[[HostArray], Any], str]] = {
+    "a dtype": (np.float32, r"numpy\.ndarray float32 of shape \(3,\)"),
+    "a mask": (Masked(), r"numpy\.MaskedArray float64 of shape \(3,\)|numpy\.ma"),
+    "a list": (list, r"builtins\.list;"),
+    "a tuple": (tuple, r"builtins\.tuple;"),
+    "a shape": (lambda chunk: chunk[:1], r"float64 of shape \(1,\)|float32 of shape \(1,\)"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_chunk_that_is_not_as_announced_is_refused_with_a_cast_too(lie: str, dtype: str | None) -> None:
+    task, came = LIES[lie]
+    x = da.from_array(np.ones(6), chunks=3).map_blocks(task, dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=rf"announced .* \(3,\) came as .*({came})"):
+        xbridge.to_numpy(x, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_task_that_fails_is_the_cause_with_a_cast_too(dtype: str | None) -> None:
+    def fail(chunk: HostArray) -> HostArray:
+        raise ZeroDivisionError("in a task")
+
+    x = da.from_array(np.ones(6), chunks=3).map_blocks(fail, dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"a task failed .*; try x\.compute") as caught:
+        xbridge.to_numpy(x, dtype=dtype)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"dtype": "int64"}])
+def test_arrays_of_a_list_are_computed_together_beside_others(x: Array, options: dict[str, Any]) -> None:
+    made = xbridge.asarray([np.ones(7), x + 1, x.astype("i8"), x * 2], backend="numpy", **options)
+    assert made.dtype == options.get("dtype", "float64")
+    assert made.tolist() == [[1] * 7, [*range(1, 8)], [*range(7)], [*range(0, 14, 2)]]
+    assert sorted(runs) == [1, 3, 3]
+
+
+def test_an_integer_that_the_promotion_of_a_list_would_round_is_an_error(x: Array) -> None:
+    whole = da.from_array(np.full(7, 2**53 + 1), chunks=3)
+    with pytest.raises(xbridge.ValueLossError, match="turn int64 into float64"):
+        xbridge.asarray([np.ones(7), x, whole], backend="numpy")
+    named = xbridge.asarray([np.ones(7), x, whole], backend="numpy", dtype="float64")
+    assert named[2].tolist() == [2.0**53] * 7
+
+
+# -- align ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_align_computes_its_arrays_together(x: Array, dtype: str | None) -> None:
+    a, y, number, z, u = xbridge.align(np.ones(2), x + 1, 2, x * 2, x[x > 4], dtype=dtype)
+    assert [a.tolist(), y.tolist(), number] == [[1, 1], [1, 2, 3, 4, 5, 6, 7], 2]
+    assert [z.tolist(), u.tolist()] == [[0, 2, 4, 6, 8, 10, 12], [5, 6]]
+    assert sorted(runs) == [1, 3, 3]
+
+
+def test_align_back_and_aligned_compute_their_arrays_together(x: Array) -> None:
+    (_, y, z), _ = xbridge.align_back(np.ones(1), x + 1, x * 2)
+    assert sorted(runs) == [1, 3, 3]
+    runs.clear()
+    summed = xbridge.aligned(lambda *xs: sum(xs))(np.ones(7), x + 1, x * 2)
+    assert summed.tolist() == (1 + y + z).tolist()
+    assert sorted(runs) == [1, 3, 3]
+
+
+def test_align_names_the_array_that_is_refused_and_computes_nothing_before(x: Array) -> None:
+    with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: .* drops the imaginary part"):
+        xbridge.align(np.ones(2), x, x * 1j, dtype="float64")
+    with pytest.raises(xbridge.DTypeError, match=r"^at xs\[2\]: .* drops the imaginary part"):
+        xbridge.align(np.ones(2), x, np.ones(2) * 1j, dtype="float64")
+    assert runs == []
+    short = x.map_blocks(lambda chunk: chunk[:1], dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[3\]: .*came as"):
+        xbridge.align(np.ones(2), x, 1, short)
+
+
+def test_align_does_not_name_an_array_for_a_task_that_fails(x: Array) -> None:
+    failing = x.map_blocks(lambda chunk: 1 / 0, dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot compute 2 Dask arrays together"):
+        xbridge.align(np.ones(2), failing, x)
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[1\]: cannot compute a Dask array"):
+        xbridge.align(np.ones(2), failing)
+
+
+def test_align_within_dask_computes_nothing(x: Array) -> None:
+    xbridge.align(x, x + 1, np.ones(7), dtype="float32")
+    assert runs == []
+
+
+# -- what a plan says ----------------------------------------------------------------------------
+
+
+def test_a_plan_says_that_the_chunks_are_cast_before_the_array_is_whole(x: Array) -> None:
+    plan = xbridge.explain(x, "numpy", dtype="float32")
+    assert [(step.backend, step.action, step.nbytes) for step in plan.steps] == [
+        ("dask", "in_parts", 0),
+        ("dask", "astype float32", 28),
+        ("dask", "materialize", 28),
+        ("dask", "to_numpy", 0),
+        ("numpy", "as_writable", 0),
+        ("numpy", "from_numpy", 0),
+    ]
+    assert "it is cast in its parts, before they are joined" in str(plan)
+    pytest.importorskip("torch")
+    plan = xbridge.explain(x, "torch", dtype="default")
+    assert [step.action for step in plan.checks] == ["check_cast float32"]
+    assert [step.action for step in xbridge.explain(x, "torch", dtype="float16").steps] == [
+        "materialize",
+        "to_numpy",
+        "as_writable",
+        "from_numpy",
+        "astype float16",
+    ]
+
+
+def test_a_policy_on_casts_and_on_copies_forbids_the_cast_of_chunks(x: Array) -> None:
+    with xbridge.policy(casts="raise"), pytest.raises(xbridge.PolicyError, match="float64 becomes float32"):
+        xbridge.to_numpy(x, dtype="float32")
+    with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError, match="still to be computed"):
+        xbridge.to_numpy(x, dtype="float32")
+    assert runs == []

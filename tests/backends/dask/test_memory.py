@@ -1,0 +1,97 @@
+"""Memory of a computation: the result and the chunks in flight, in this process and in others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+
+da = pytest.importorskip("dask.array")
+
+import dask  # noqa: E402 -- only where the library is
+
+from xbridge.backends.dask import _compute  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Array
+
+CHUNKS = 64
+CALLS: dict[str, Callable[[Array], Any]] = {
+    "an array": xbridge.to_numpy,
+    "a cast": lambda x: xbridge.to_numpy(x, dtype="float32"),
+    "a checked cast": lambda x: xbridge.to_numpy(x.astype("i8"), dtype="nearest"),
+    "a tree": lambda x: xbridge.tree.to_numpy({"x": x, "y": [x + 1]}, dtype="float32"),
+    "a list": lambda x: xbridge.asarray([x, x + 1], backend="numpy", dtype="float32"),
+    "an alignment": lambda x: xbridge.align(np.ones(2), x, x + 1, dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+def test_the_peak_is_the_result_and_the_chunks_in_flight(call: str, scheduler: str) -> None:
+    x = da.ones(CHUNKS << 16, chunks=1 << 16, dtype="f8") * 2.0
+    result = {"an array": 1, "a cast": 0.5, "a checked cast": 1}.get(call, 1) * x.nbytes
+    with dask.config.set(scheduler=scheduler, num_workers=2):
+        CALLS[call](x[: 1 << 17])  # imports
+        tracemalloc.start()
+        try:
+            made = CALLS[call](x)  # held until the peak is read
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert made is not None
+    assert result <= peak < 1.35 * result
+
+
+def test_the_memory_is_aligned_for_libraries_that_share_only_such() -> None:
+    for dtype in (None, "float32"):
+        made = xbridge.to_numpy(da.ones(1 << 18, chunks=1 << 16), dtype=dtype)
+        assert made.ctypes.data % 64 == 0
+
+
+# -- other processes -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute small arrays as large ones."""
+    monkeypatch.setattr(_compute, "SMALL", 0)
+
+
+@pytest.mark.usefixtures("large")
+def test_tasks_in_other_processes_return_the_chunks_that_they_cannot_write() -> None:
+    x = da.from_array(np.arange(7.0), chunks=3) + 1
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        for config in ({"scheduler": "processes"}, {"scheduler": "threads"}):
+            with dask.config.set(config, pool=pool):
+                assert xbridge.to_numpy(x).tolist() == [1, 2, 3, 4, 5, 6, 7]
+                made = xbridge.to_numpy(x, dtype="float32")
+                assert (made.dtype.name, made.tolist()) == ("float32", [1, 2, 3, 4, 5, 6, 7])
+
+
+WITHOUT_US = """
+import pickle, sys
+sys.modules["xbridge"] = None
+import numpy as np
+cast = pickle.loads(bytes.fromhex(sys.argv[1]))
+made, other = cast(np.ones(2)), cast(np.ones(2, "i4"))
+print(made.dtype, type(other), other[0].dtype)
+"""
+
+
+def test_a_worker_casts_chunks_without_our_package() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    cast = _compute.Result(_compute.InParts(da.ones(7, chunks=3), "float32"))._cast()
+    code = [sys.executable, "-c", WITHOUT_US, cloudpickle.dumps(cast).hex()]
+    done = subprocess.run(code, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["float32", "<class", "'tuple'>", "int32"]

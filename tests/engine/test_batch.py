@@ -1,0 +1,180 @@
+"""Many arrays for a device: small ones go together, one of each dtype is planned, large ones are streamed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import Device, tree
+from xbridge._engine import batch
+from xbridge.backends import numpy as host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge.protocol import HostArray
+
+CPU, CHIP = Device("cpu"), Device("chip:0")
+LARGE = 1 << 12
+"""Bytes from which on the toy library streams."""
+
+
+FOREIGN = "its bytes are in foreign order", "native byte order from the start"
+
+
+class Placed(Toy):
+    """A toy on a device."""
+
+    def __init__(self, data: HostArray, device: Device = CPU) -> None:
+        super().__init__(data)
+        self.device = device
+
+
+class Moves(NamedTuple):
+    """What the library was asked for."""
+
+    alone: list[int]
+    """Bytes of arrays that moved alone."""
+    together: list[int]
+    """How many arrays moved together, call by call."""
+    streamed: list[tuple[Any, ...]]
+    """The number of bytes on the device, and the arguments of the call."""
+
+
+@pytest.fixture
+def moves(own_registry: None) -> Moves:
+    """Toys on two devices, registered."""
+    seen = Moves([], [], [])
+
+    def to_device(x: Placed, device: Device) -> Placed:
+        if -13 in x.data:
+            raise RuntimeError("-13 is unlucky")
+        seen.alone.append(x.data.nbytes)
+        return Placed(x.data.copy(), device)
+
+    def to_device_many(xs: list[Placed], device: Device) -> list[Placed]:
+        if any(-13 in x.data for x in xs):
+            raise RuntimeError("one of them is unlucky")
+        seen.together.append(len(xs))
+        return [Placed(x.data.copy(), device) for x in xs]
+
+    def stream_to_device(a: HostArray, device: Device, dtype: str | None = None) -> Placed:
+        made = Placed(np.array(a, dtype or a.dtype.newbyteorder("=")), device)
+        seen.streamed.append((made.data.nbytes, device, dtype))
+        return made
+
+    def fast_from_numpy(a: HostArray) -> Placed | None:
+        return Placed(a.copy()) if a.flags.c_contiguous and a.dtype.isnative else None
+
+    module = make_backend(
+        array_types=(Placed,),
+        assumes_immutable=False,
+        devices=lambda: (CPU, CHIP),
+        array_info=lambda x: host.array_info(x.data)._replace(device=x.device),
+        from_numpy=Placed,
+        fast_from_numpy=fast_from_numpy,
+        host_casts=frozenset({("int32", "int16"), ("int32", "int64")}),
+        to_device=to_device,
+        to_device_many=to_device_many,
+        streams_to_device=lambda nbytes, device: nbytes >= LARGE and device == CHIP,
+        stream_to_device=stream_to_device,
+        astype=lambda x, dtype: Placed(x.data.astype(dtype), x.device),
+    )
+    xbridge.register_backend("toylib", module)
+    return seen
+
+
+def there(xs: Any, **options: Any) -> list[Any]:
+    made: list[Any] = tree.to_backend(xs, "toylib", device="chip", **options)
+    assert all(x.device == CHIP for x in made)
+    return [x.data.tolist() for x in made]
+
+
+def test_small_arrays_move_together_and_one_of_each_dtype_is_planned(
+    moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[Any] = []
+
+    def plan(source: Any, *args: Any) -> Any:
+        planned.append(source.array)
+        return right(source, *args)
+
+    right: Callable[..., Any] = vars(batch)["plan"]
+    monkeypatch.setattr(batch, "plan", plan)
+    xs = [np.arange(n, n + 3.0) for n in range(4)]
+    xs[2:2] = [np.arange(3)]
+    assert there(xs) == [x.tolist() for x in xs]
+    assert moves == Moves([], [5], [])
+    assert [x is y for x, y in zip(planned, (xs[0], xs[2]), strict=True)] == [True, True]
+    del planned[:]
+    backwards, limit = np.arange(3.0)[::-1], np.zeros(batch.SMALL, np.int8)
+    assert there([*xs, backwards, limit, limit + 1])[5:] == [[2, 1, 0], limit.tolist(), (limit + 1).tolist()]
+    assert moves.together == [5, 8]
+    assert [id(x) for x in planned] == [id(x) for x in (xs[0], xs[2], backwards, limit)]
+
+
+def test_what_is_asked_for_beside_a_device_is_planned_for_each_array(moves: Moves) -> None:
+    xs = [np.arange(3.0), np.arange(3.0) + 1]
+    made = tree.to_backend(xs, "toylib", device="chip", dtype="float32")
+    assert [x.data.dtype for x in made] == [np.float32, np.float32]
+    assert [x.data.tolist() for x in made] == [[0, 1, 2], [1, 2, 3]]
+    assert moves.together == [2]
+
+
+def test_a_large_array_moves_alone(moves: Moves) -> None:
+    small, large = np.zeros(batch.SMALL, np.int8), np.zeros(batch.SMALL + 1, np.int8)
+    small[:2] = large[:2] = 1
+    assert there([small, large, small + 1]) == [x.tolist() for x in (small, large, small + 1)]
+    assert moves == Moves([large.nbytes], [2], [])
+
+
+def test_if_arrays_cannot_move_together_the_error_names_the_one_that_cannot_move(moves: Moves) -> None:
+    with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .*-13 is unlucky"):
+        there([np.ones(2), np.ones(3), np.full(2, -13.0), np.ones(2)])
+    assert moves.alone == [16, 24]
+
+
+def test_arrays_that_move_alone_after_a_failure_together_are_the_result(
+    moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(xs: list[Placed], device: Device) -> list[Placed]:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(xbridge.backends._registry.get("toylib"), "to_device_many", fails)
+    assert there([np.ones(2), np.zeros(3)]) == [[1, 1], [0, 0, 0]]
+    assert moves == Moves([16, 24], [], [])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count", "swapped", "streamed"),
+    [
+        ("int16", LARGE // 2, False, [(LARGE, CHIP, "int16")]),
+        ("int16", LARGE // 2 - 1, False, []),
+        ("int64", LARGE // 4, False, []),  # the device casts, as fewer bytes move then
+        (None, LARGE // 4, True, [(LARGE, CHIP, None)]),
+        (None, LARGE // 4 - 1, True, []),
+        (None, LARGE // 4, False, []),
+        ("int64", LARGE // 4, True, [(LARGE, CHIP, None)]),
+        ("int64", LARGE // 8, True, []),  # of so many bytes after the cast
+    ],
+)
+def test_what_the_host_casts_or_copies_is_streamed_if_it_is_large(
+    moves: Moves, dtype: str | None, count: int, swapped: bool, streamed: list[Any]
+) -> None:
+    a = np.arange(count, dtype=">i4" if swapped else "i4")
+    plan = xbridge.explain(a, "toylib", device="chip", dtype=dtype)
+    x = xbridge.to_backend(a, "toylib", device="chip", dtype=dtype)
+    assert x.data.tolist() == a.tolist()
+    assert x.data.dtype == np.dtype(dtype or "i4")
+    assert moves.streamed == streamed
+    assert len(moves.alone) == (not streamed)
+    if streamed:
+        copied, advice = FOREIGN if swapped else ("int32 becomes int16", "cast it once")
+        step = next(step for step in plan.steps if step.copy_reason)
+        assert (step.op, step.nbytes) == ("stream_to_device", LARGE)
+        both = (advice, "keep it where it is, or move it once")
+        assert step.copy_reason == ("device", f"{copied}, and it moves from cpu to chip:0", both)
