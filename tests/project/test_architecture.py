@@ -41,7 +41,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "_api": "_engine backends _core",
         "_inspect": "_engine backends _core errors",
         "_observe": "_engine _plan _core errors",
-        "tree": "_engine _plan backends _core errors",
+        "tree": "_engine _plan backends _host _core errors",
     },
     {
         "_align_back": "tree _engine backends _core errors",
