@@ -101,6 +101,9 @@ COPIES = ("autoray.do('array', a, like='torch')", NO_COPY, NO_COPY)
 CLONE = RecordRow(FLOATS, COPY, ("torch.from_numpy(a).clone()",), None, COPIES)
 
 FROM = "torch.from_numpy(a)"
+LEAF = "xbridge.asarray(a, backend='torch'"
+BOTH = f"{FLOATS}; {TENSOR}"
+GRADED = f"{TENSOR}.requires_grad_()"
 SINGLE = f"{FROM}.to(torch.float32)"
 TABLE = "a = np.arange(0.0, n).reshape(10, -1)"
 OPTIONS = tuple(
@@ -120,25 +123,61 @@ OPTIONS = tuple(
         (TENSOR, "xbridge.to_backend(t, 'torch', dtype='float32')", "t.to(torch.float32)", 2.3),
         (TENSOR, "xbridge.to_backend(t, 'torch', copy=True)", "t.clone()", 2.3),
         (FLOATS, "xbridge.to_numpy(a, dtype='float32')", "a.astype('f4')", None),
-        (f"{FLOATS}; {TENSOR}", "xbridge.asarray(a, like=t)", FROM, None),
-        (f"{FLOATS}; {TENSOR}", "xbridge.align(t, a)", f"(t, {FROM})", None),
+        (GRADED, "xbridge.to_backend(t, 'torch', grad='keep', dtype='float32')", "t.to(torch.float32)", 4),
+        (GRADED, "xbridge.to_backend(t, 'torch', grad='detach')", "t.detach().clone()", 4),
+        (GRADED, "xbridge.to_numpy(t, grad='detach')", DETACH[0], 4),
+        (FLOATS, f"{LEAF}, requires_grad=True)", f"{FROM}.requires_grad_()", 4),
+        (FLOATS, f"{LEAF}, dtype='float32', requires_grad=True)", f"{SINGLE}.requires_grad_()", 4),
+        (GRADED, "xbridge.asarray(t, requires_grad=True)", "t.detach().requires_grad_()", 4),
+        (BOTH, "xbridge.asarray(a, like=t)", FROM, None),
+        (BOTH, "xbridge.align(t, a)", f"(t, {FROM})", None),
+        (BOTH, "xbridge.align(a, t)", f"(a, {DETACH[0]})", None),
+        (BOTH, "xbridge.align_back(t, a)", f"(t, {FROM})", None),
+        (f"{BOTH}; _, back = xbridge.align_back(a, t, backend='torch')", "back(t)", DETACH[0], 4),
+        (f"{FLOATS}; f = xbridge.aligned(backend='torch')(torch.neg)", "f(a)", f"{FROM}.neg().numpy()", None),
         ("", "xbridge.asarray(1.5, backend='torch')", "torch.tensor(1.5)", 4),
         ("", "xbridge.asarray([1.5, 2.5], backend='torch')", "torch.tensor([1.5, 2.5])", 4),
+        ("", "xbridge.asarray([[1, 2], [3, 4]], backend='torch')", "torch.tensor([[1, 2], [3, 4]])", 4),
+        ("x = np.float64(1.5)", "xbridge.to_backend(x, 'torch')", "torch.tensor(x)", 4),
     )
 )
 """Calls with an option, beside the idiom."""
 
+_BRAIN = "torch.ones(n, dtype=torch.bfloat16)"
+_NUMPY = "xbridge.to_numpy(t)"
+_BITS = "t.detach().view(torch.uint16).numpy().view(a.dtype)"
 LAYOUTS = tuple(
-    RecordRow(setup, OURS, (reference,), 4, (NO_OPTION,) * 3)
-    for setup, reference in (
-        (f"{TABLE}.T", FROM),
-        (f"{TABLE}[:, ::2]", FROM),
-        (f"{FLOATS}[::-1]", "torch.from_numpy(a.copy())"),
-        (f"{FLOATS}; a.flags.writeable = False", "torch.from_numpy(a.copy())"),
-        (f"{FLOATS}.astype('>f8')", "torch.from_numpy(a.astype('=f8'))"),
+    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
+    for setup, ours, reference in (
+        (f"{TABLE}.T", OURS, FROM),
+        (f"{TABLE}[:, ::2]", OURS, FROM),
+        (f"{FLOATS}[::-1]", OURS, "torch.from_numpy(a.copy())"),
+        (f"{FLOATS}; a.flags.writeable = False", OURS, "torch.from_numpy(a.copy())"),
+        (f"{FLOATS}.astype('>f8')", OURS, "torch.from_numpy(a.astype('=f8'))"),
+        (f"{TENSOR}[::2]", _NUMPY, DETACH[0]),
+        ("t = torch.ones(1).expand(n)", _NUMPY, DETACH[0]),
+        ("t = torch.ones(n, dtype=torch.complex64).conj()", _NUMPY, "t.resolve_conj().numpy()"),  # is planned
+        (f"t = {_BRAIN}; a = {_NUMPY}", _NUMPY, _BITS),
+        (f"t = {_BRAIN}.requires_grad_(); a = {_NUMPY}", _NUMPY, _BITS),
+        (f"t = {_BRAIN}; a = {_NUMPY}", OURS, "torch.from_numpy(a.view('u2')).view(torch.bfloat16)"),
+        (
+            f"t = torch.ones(n).to(torch.float8_e5m2); a = {_NUMPY}",
+            OURS,
+            "torch.from_numpy(a.view('u1')).view(torch.float8_e5m2)",
+        ),
     )
 )
-"""Arrays that are not dense, beside the share or the copy itself."""
+"""Arrays that are not dense, or of a dtype of another package, beside the share or the copy itself."""
+
+ANSWERS = tuple(
+    RecordRow(setup, ours, (reference,), 4, (NO_OPTION,) * 3)
+    for setup, ours, reference in (
+        (TENSOR, "xbridge.dtype_of(t)", "str(t.dtype)"),
+        (TENSOR, "xbridge.device_of(t)", "str(t.device)"),
+        (BOTH, "xbridge.shares_memory(t, a)", "np.shares_memory(t.numpy(), a)"),
+    )
+)
+"""Questions, beside the library's own answer."""
 
 CALLS = (
     RecordRow(TENSOR, "xbridge.to_numpy(t)", DETACH, 0.95, TO_NUMPY),
@@ -208,7 +247,7 @@ IMPORT = RecordRow(
     ),
 )
 
-ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *LOOKS, *BULK, *MID, STACK, IMPORT)
+ROWS = (*CALLS, *OPTIONS, *LAYOUTS, *ANSWERS, *LOOKS, *BULK, *MID, STACK, IMPORT)
 
 
 def names() -> dict[str, Any]:
@@ -248,6 +287,7 @@ def sections(*, quick: bool) -> tuple[Section, ...]:
         Section("Small arrays", time, TIME, CALLS, 100, *many, 5e-4),
         Section("Small arrays with options", time, TIME, OPTIONS, 100, *many, 5e-4),
         Section("Small arrays of other layouts", time, TIME, LAYOUTS, 100, *many, 5e-4),
+        Section("Answers", time, TIME, ANSWERS, 100, *many, 5e-4),
         Section("Looking", look, NS, LOOKS, 100, *many, 5e-4),
         Section("Large arrays", f"{speed}; {large >> 17} MB.", SPEED, BULK, large, *few, 0),
         Section("Mid sizes", f"{speed}; 64 KB to 32 MB.", SPEED, MID[:1] if quick else MID, 0, *more, 2e-3),

@@ -31,6 +31,9 @@ CALLS = (
     RecordRow(FLOATS, OURS, ("jnp.asarray(a)", "jax.device_put(a)"), 1.0, TO_JAX),
     RecordRow(OWN, "xbridge.to_numpy(x)", ("np.asarray(x)",), 2.5, FROM_JAX),
     RecordRow(OWN, "xbridge.to_backend(x, 'jax')", ("jnp.asarray(x)",), 1.0, NONE),
+    RecordRow(OWN, "xbridge.to_backend(x, 'jax', dtype='float16')", ("x.astype('float16')",), 4, NONE),
+    RecordRow(OWN, "xbridge.to_backend(x, 'jax', copy=True)", ("jnp.array(x, copy=True)",), 4, NONE),
+    RecordRow(OWN, "xbridge.to_numpy(x, copy=True)", ("np.array(x)",), 4, (NO_COPY,) * 3),
     RecordRow(TENSOR, OURS_OF_TENSOR, ("jnp.asarray(t.numpy())", "jnp.from_dlpack(t.clone())"), 1.0, NONE),
     RecordRow(
         OWN, OURS_TO_TORCH, ("torch.from_dlpack(x).clone()", "torch.from_numpy(np.array(x))"), 3.5, TO_TORCH

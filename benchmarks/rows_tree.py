@@ -12,7 +12,7 @@ from typing import Any
 from harness import SPEED, TIME
 from rows import No, RecordRow, Section
 
-__all__ = ["LISTS", "OPTIONS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
+__all__ = ["LISTS", "OPTIONS", "ROWS_AND_SCALARS", "TREES", "WALKS", "names_of_trees", "sections_of_trees"]
 
 _ELSEWHERE = (No("has a row of its own, or has no such call"),) * 3
 _ARRAYS = "a = [np.arange(8.0) + i for i in range(n)]"
@@ -72,6 +72,9 @@ WALKS = tuple(
     )
 )
 
+_ARRAY = "torch.from_numpy(np.array(a))"
+_STACK = "torch.stack([torch.as_tensor(x) for x in a])"
+
 LISTS = (
     RecordRow(
         f"{_ARRAYS.replace('8.0', '1024.0')}",
@@ -81,8 +84,20 @@ LISTS = (
         _ELSEWHERE,
     ),
     RecordRow(_TENSORS, "xbridge.asarray(a, backend='numpy')", ("np.array(a)",), 5, _ELSEWHERE),
-    RecordRow(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), None, _ELSEWHERE),
+    RecordRow(_TENSORS, "xbridge.asarray(a)", ("torch.stack(a)",), 0.65, _ELSEWHERE),
 )
+
+ROWS_AND_SCALARS = tuple(
+    RecordRow(setup, ours, (reference,), target, _ELSEWHERE)
+    for setup, ours, reference, target in (
+        ("a = list(torch.ones(n, 100))", "xbridge.asarray(a)", "torch.stack(a)", 5),
+        ("a = list(torch.ones(100, n).T)", "xbridge.asarray(a)", "torch.stack(a)", 5),
+        ("a = list(np.arange(float(n)))", "xbridge.asarray(a, backend='torch')", _ARRAY, 4),
+        ("a = [*np.arange(float(n)), 1.0]", "xbridge.asarray(a, backend='torch')", _ARRAY, None),
+        ("a = [torch.ones(100), np.ones(100, 'f4')] * (n // 2)", "xbridge.asarray(a)", _STACK, 4),
+    )
+)
+"""Lists of rows, of NumPy scalars and of arrays of two libraries, beside the idiom."""
 
 
 def names_of_trees() -> dict[str, Any]:
@@ -111,6 +126,7 @@ def sections_of_trees(*, quick: bool) -> tuple[Section, ...]:
             5e-3,
         ),
         Section("Other walks", f"{speed}; {n} arrays of 64 bytes.", SPEED, WALKS, n, trials, rounds, 5e-3),
+        Section("Other lists", f"{time}; 100 items.", TIME, ROWS_AND_SCALARS, 100, trials, rounds, 5e-3),
         Section("Long lists", f"{speed}; {n} arrays of 1,024 items.", SPEED, LISTS, n, trials, rounds, 5e-3),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
 from xbridge.backends._registry import fast_converters, identity_types, is_flag, learned, repeat, repeat_align
+from xbridge.errors import FOREIGN_ERRORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,14 +128,14 @@ def to_backend(
     if device is None and dtype is None and copy is None and grad is None:
         try:
             y = fast_converters[backend][type(x)](x)  # type: ignore[index] # a module is not in it
-        except (KeyError, TypeError):
+        except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:
             return y
     elif copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
         try:
             y = learned[backend, type(x), device, dtype, copy, grad](x)
-        except (KeyError, TypeError):
+        except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:
             return y
@@ -196,7 +197,7 @@ def to_numpy(
     elif copy is None or copy is True or copy is False:
         try:
             host = learned[HOST, type(x), None, dtype, copy, grad](x)
-        except (KeyError, TypeError):
+        except FOREIGN_ERRORS:  # not learned, or an option without a hash
             host = None
         if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # as above
@@ -376,7 +377,7 @@ def asarray(
                 y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
             else:
                 y = learned[backend, type(obj), device, dtype, copy, grad](obj)
-        except (KeyError, TypeError):
+        except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:
             return y

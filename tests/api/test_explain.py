@@ -48,7 +48,8 @@ def test_every_claim_of_a_plan_is_what_then_happens(call: Conversion) -> None:
     result = outcome(call)
     if isinstance(result, xbridge.XBridgeError):
         event(type(result).__name__)
-        if result.__cause__ is not None:  # a cast that the library has not got, which it alone knows
+        if result.__cause__ is not None and not isinstance(result, xbridge.ValueLossError):
+            # a cast that the library has not got, which it alone knows
             (cast,) = (step.action for step in plan.steps if step.op == "astype")
             assert f"the step {cast} failed" in str(result)
         elif plan.error is None:

@@ -531,7 +531,7 @@ class Slow(Completed):
     reading, may_go_on = threading.Event(), threading.Event()
 
     @property
-    def fast_types(self) -> tuple[type, ...]:  # type: ignore[override] # a backend has it from the start
+    def fast_types(self) -> tuple[type, ...]:
         """The types of the tables, read when the test has had its turn."""
         self.reading.set()
         assert self.may_go_on.wait(PATIENCE)

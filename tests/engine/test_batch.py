@@ -6,32 +6,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
-from toylib import Toy, make_backend
+from toylib import CHIP, Placed, make_placed_backend
 
 import xbridge
-from xbridge import Device, tree
+from xbridge import tree
 from xbridge._engine import batch
-from xbridge.backends import numpy as host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xbridge import Device
     from xbridge.protocol import HostArray
 
-CPU, CHIP = Device("cpu"), Device("chip:0")
 LARGE = 1 << 12
 """Bytes from which on the toy library streams."""
 
 
 FOREIGN = "its bytes are in foreign order", "native byte order from the start"
-
-
-class Placed(Toy):
-    """A toy on a device."""
-
-    def __init__(self, data: HostArray, device: Device = CPU) -> None:
-        super().__init__(data)
-        self.device = device
 
 
 class Moves(NamedTuple):
@@ -70,19 +61,14 @@ def moves(own_registry: None) -> Moves:
     def fast_from_numpy(a: HostArray) -> Placed | None:
         return Placed(a.copy()) if a.flags.c_contiguous and a.dtype.isnative else None
 
-    module = make_backend(
-        array_types=(Placed,),
+    module = make_placed_backend(
         assumes_immutable=False,
-        devices=lambda: (CPU, CHIP),
-        array_info=lambda x: host.array_info(x.data)._replace(device=x.device),
-        from_numpy=Placed,
         fast_from_numpy=fast_from_numpy,
         host_casts=frozenset({("int32", "int16"), ("int32", "int64")}),
         to_device=to_device,
         to_device_many=to_device_many,
         streams_to_device=lambda nbytes, device: nbytes >= LARGE and device == CHIP,
         stream_to_device=stream_to_device,
-        astype=lambda x, dtype: Placed(x.data.astype(dtype), x.device),
     )
     xbridge.register_backend("toylib", module)
     return seen

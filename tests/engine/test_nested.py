@@ -5,18 +5,23 @@ from __future__ import annotations
 import array
 import enum
 import math
+import re
 from collections import UserList, deque
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
 from exporters import array_only
-from toylib import Toy, make_backend
+from toylib import CHIP, CPU, Placed, Toy, make_backend, make_placed_backend
 
 import xbridge
 from xbridge._engine import execute
+from xbridge.protocol import Unsupported
+
+if TYPE_CHECKING:
+    from xbridge import Device
 
 One = enum.IntEnum("One", {"ONE": 1})
 F4, F8, U1 = np.ones(2, "f4"), np.ones(2), np.ones(2, "u1")
@@ -348,6 +353,73 @@ def test_the_dtype_that_is_suggested_for_an_integer_that_does_not_fit_is_taken()
         ) as error:
             xbridge.asarray(x)
         assert xbridge.asarray(x, dtype=str(error.value).split("'")[-2]).tolist() == expected
+
+
+@pytest.fixture
+def narrow(own_registry: None) -> None:
+    """A library whose device has no dtypes of 64 bits."""
+
+    def lacks(dtype: str, device: Device) -> Unsupported | None:
+        narrower = dtype.replace("64", "32")
+        if device == CPU or dtype in (narrower, "complex64"):
+            return None
+        return Unsupported(xbridge.DTypeError, f"the chip has no {dtype}", f"dtype={narrower!r}")
+
+    def default_dtype(category: str, device: Device) -> str:
+        return {"int": "int64", "float": "float64"}[category].replace("64", "64" if device == CPU else "32")
+
+    def stack(xs: list[Placed], shape: tuple[int, ...]) -> Placed:
+        return Placed(np.stack([x.data for x in xs]).reshape(*shape, *xs[0].data.shape), xs[0].device)
+
+    backend = make_placed_backend(unsupported_dtype=lacks, default_dtype=default_dtype, stack=stack)
+    xbridge.register_backend("toylib", backend)
+
+
+ONE, HALF = Placed(np.array(1, "i4"), CHIP), Placed(np.array(0.5, "f4"), CHIP)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    ("x", "options", "expected"),
+    [
+        ([1, 2], {}, ("int64", CPU, [1, 2])),
+        ([1, 2], {"device": "chip"}, ("int32", CHIP, [1, 2])),
+        ([0.5], {"device": "chip"}, ("float32", CHIP, [0.5])),
+        ([2**31], {"device": "chip", "dtype": "uint32"}, ("uint32", CHIP, [2**31])),
+        ([ONE, 2], {}, ("int32", CHIP, [1, 2])),
+        ([ONE, 2], {"dtype": "nearest"}, ("int32", CHIP, [1, 2])),
+        ([ONE, 2**31], {"dtype": "uint32"}, ("uint32", CHIP, [1, 2**31])),
+        ([ONE, 2**31], {"device": "cpu", "dtype": "int64"}, ("int64", CPU, [1, 2**31])),
+        ([ONE, HALF], {"dtype": "default"}, ("float32", CHIP, [1, 0.5])),
+        ([ONE, 0.5], {"dtype": "nearest"}, ("float32", CHIP, [1, 0.5])),
+        ([np.arange(2), [3, 4]], {"device": "chip", "dtype": "default"}, ("int32", CHIP, [[0, 1], [3, 4]])),
+        ([np.arange(2), [3, 4]], {"dtype": "default"}, ("int64", CPU, [[0, 1], [3, 4]])),
+    ],
+)
+def test_the_device_of_a_list_decides_which_dtypes_there_are(
+    x: list[object], options: dict[str, Any], expected: tuple[str, Device, list[object]]
+) -> None:
+    made = xbridge.asarray(x, backend="toylib", **options)
+    assert (made.data.dtype, made.device, made.data.tolist()) == expected
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    ("x", "options", "message"),
+    [
+        ([2**31], {"device": "chip"}, "an integer does not fit, and the chip has no int64; try smaller ones"),
+        ([ONE, 2**31], {}, "an integer does not fit, and the chip has no int64; try smaller ones"),
+        ([ONE, 2**31], {"dtype": "default"}, "an integer does not fit, and the chip has no int64"),
+        ([ONE, 2**31], {"device": "cpu"}, "an integer does not fit; try dtype='int64'"),
+        ([ONE, 0.5], {}, "the chip has no float64; try dtype='nearest'"),
+        ([np.arange(2), [3, 4]], {"device": "chip"}, "the chip has no int64; try dtype='nearest'"),
+    ],
+)
+def test_a_dtype_that_is_suggested_for_a_list_is_one_of_its_device(
+    x: list[object], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((xbridge.DTypeError, xbridge.ValueLossError), match=re.escape(message)):
+        xbridge.asarray(x, backend="toylib", **options)
 
 
 def test_a_named_dtype_casts_the_arrays_of_a_list_and_rounds_its_numbers() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from xbridge import Device
 from xbridge.backends import numpy as host
 from xbridge.backends._defaults import Completed
 from xbridge.protocol import Gap
@@ -28,6 +29,17 @@ class Toy:
 
 class SubToy(Toy):
     """What a user of the library makes of it."""
+
+
+CPU, CHIP = Device("cpu"), Device("chip:0")
+
+
+class Placed(Toy):
+    """An array of a pretend library that has a device."""
+
+    def __init__(self, data: np.ndarray[Any, np.dtype[Any]], device: Device = CPU) -> None:
+        super().__init__(data)
+        self.device = device
 
 
 def gaps(*features: str) -> dict[str, Gap]:
@@ -59,6 +71,21 @@ def make_backend(name: str = "toylib", **changes: Any) -> ModuleType:
     }
     vars(module).update({word: value for word, value in {**own, **changes}.items() if value is not None})
     return module
+
+
+def make_placed_backend(**changes: Any) -> ModuleType:
+    """A backend module for arrays on the host or on the device."""
+    return make_backend(
+        **{
+            "array_types": (Placed,),
+            "devices": lambda: (CPU, CHIP),
+            "array_info": lambda x: host.array_info(x.data)._replace(device=x.device),
+            "from_numpy": Placed,
+            "to_device": lambda x, device: Placed(x.data.copy(), device),
+            "astype": lambda x, dtype: Placed(x.data.astype(dtype), x.device),
+            **changes,
+        }
+    )
 
 
 def complete(**changes: Any) -> Backend:

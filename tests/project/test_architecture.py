@@ -38,7 +38,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"_plan": "backends _host _core errors"},
     {"_engine": "_plan backends _host _core errors"},
     {
-        "_api": "_engine backends _core",
+        "_api": "_engine backends _core errors",
         "_inspect": "_engine backends _core errors",
         "_observe": "_engine _plan _core errors",
         "tree": "_engine _plan backends _host _core errors",

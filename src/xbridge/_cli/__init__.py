@@ -11,16 +11,14 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from xbridge._cli.errors import one_line
 from xbridge.errors import XBridgeError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from io import TextIOWrapper
 
 COMMANDS = ("info", "matrix", "convert", "explain")
 

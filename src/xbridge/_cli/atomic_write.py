@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from io import BufferedWriter
+from pathlib import Path
 
 from xbridge._cli.errors import RefusedError
 from xbridge.errors import Chained
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from io import BufferedWriter
-    from pathlib import Path
 
 
 def resolve(target: Path, source: Path, *, force: bool) -> Path:

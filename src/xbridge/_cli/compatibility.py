@@ -6,18 +6,16 @@ elements, and the loss of a name or of metadata.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from xbridge._cli.errors import RefusedError
 from xbridge._cli.formats import UNNAMED, Content, Format
 from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._host.memory import native_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 class Allowed(NamedTuple):

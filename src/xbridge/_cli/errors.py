@@ -5,12 +5,9 @@ The names in a file are untrusted, because a file may have been made to harm its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from xbridge.errors import Chained, XBridgeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class RefusedError(XBridgeError):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import RefusedError, check_source, printable, reading
 from xbridge._cli.formats import UNNAMED, format_of
 from xbridge._cli.output import print_json
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
 
 HELP = "what a conversion of a file's arrays would do"
 DESCRIPTION = """\

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from importlib.metadata import distributions
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xbridge._cli.errors import one_line
 from xbridge._cli.output import print_json, print_table
@@ -15,11 +17,6 @@ from xbridge._core.text import format_bytes
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, known_backends
 from xbridge.errors import UnknownBackendError, XBridgeError
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
-
 
 HELP = "what is installed, on which devices, and what to type for the rest"
 DESCRIPTION = """\

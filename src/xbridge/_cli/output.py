@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from xbridge._core import text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 BIG = 64 << 20
 """A conversion of at least so many bytes takes long enough for a progress bar."""

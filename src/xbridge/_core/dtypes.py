@@ -6,10 +6,8 @@ range of integers that are exact. The names are those of NumPy and ml_dtypes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import NamedTuple
 
 
 class DType(NamedTuple):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import CodeType
+from typing import Any, NamedTuple
 
 from xbridge._core.entry_points import codes
-
-if TYPE_CHECKING:
-    from types import CodeType
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 -- as code objects have it
 _KIT = _PACKAGE + "testing" + os.sep

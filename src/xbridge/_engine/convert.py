@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
+from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
 from xbridge._engine.learned import Lesson, learn, state_of
 from xbridge._engine.learned_calls import learn_scalar
@@ -14,9 +15,6 @@ from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Options, Plan, in_words
 from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, Backend
 
 
 def convert(

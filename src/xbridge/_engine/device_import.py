@@ -8,9 +8,11 @@ Read-only memory is copied on import, because importers may lack read-only array
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from xbridge._core.devices import Device
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
 from xbridge._host.array_interface import cuda_layout, exporting, unreadable
 from xbridge._host.dlpack import IS_COPIED, READ_ONLY, NotOnHostError, ask, outline, read
@@ -18,11 +20,6 @@ from xbridge._host.importers import check_export, not_shared
 from xbridge.backends import INDEX
 from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import DeviceError, XBridgeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.devices import Device
 
 INDEXED = sorted(
     (name for name, entry in INDEX.items() if entry.imports_dlpack),

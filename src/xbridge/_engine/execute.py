@@ -7,11 +7,14 @@ plan. The caller of a conversion in another thread is the line that began it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from xbridge._core.locks import lock
+from xbridge._core.protocol import Array, Backend
 from xbridge._engine.caller import Caller, caller
+from xbridge._plan.steps import Options, Plan, Step
 from xbridge.backends import _registry
 from xbridge.errors import (
     Chained,
@@ -20,15 +23,9 @@ from xbridge.errors import (
     GradientError,
     UnsupportedArrayError,
     ValueLossError,
+    XBridgeError,
     index_errors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from xbridge._core.protocol import Array, Backend
-    from xbridge._plan.steps import Options, Plan, Step
-    from xbridge.errors import XBridgeError
 
 T = TypeVar("T")
 

@@ -66,7 +66,7 @@ def converter(name: str, kind: type, options: Given) -> Convert:
         return fast_converters[name].get(kind, never)
     try:
         return learned.get((name, kind, *options), never)
-    except TypeError:  # an option without a hash
+    except FOREIGN_ERRORS:  # an option without a hash
         return never
 
 
@@ -91,6 +91,8 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
     plain = type(x) in source.fast_types and info.dtype in DTYPES
     if not plain or {info.device, device} != {CPU} or not are_constant(lesson.options):
         return
+    if plan.conversion.options.copy is False and plan.copies:
+        return  # it was empty, and only that allowed the copy
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
         kind, convert, choose = found
@@ -110,9 +112,9 @@ def are_constant(options: Given) -> bool:
 
 def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
-    look, options = backend.plan_kind, plan.conversion.options
-    if look and backend.autograd and (options.grad or options.requires_grad):
-        look = _both_facts(look, backend.plan_graph)
+    look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
+    if backend.autograd and (options.grad or options.requires_grad):
+        look = look and graph and _with_graph(look, graph)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -175,18 +177,16 @@ def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any
     return calls
 
 
-def _both_facts(
-    look: Callable[[Array], object], graph: Callable[[Array], object] | None
-) -> Callable[[Array], object] | None:
-    """Return a function that returns both facts about an array; None in doubt."""
-    if graph is None:
-        return None
+def _with_graph(
+    look: Callable[[Array], object], graph: Callable[[Array], object]
+) -> Callable[[Array], object]:
+    """Return a function that returns the kind of an array and of its graph; None in doubt."""
 
-    def facts(x: Array) -> object:
+    def both_kinds(x: Array) -> object:
         both = look(x), graph(x)
         return None if None in both else both
 
-    return facts
+    return both_kinds
 
 
 def _by_view(source: Backend, kinds: dict[object, Convert], state: State) -> Convert:

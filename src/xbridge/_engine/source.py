@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
 from xbridge._host.sequences import is_literal
+from xbridge._plan.steps import Options
 from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import OptionError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import Array, ArrayInfo, Backend
-    from xbridge._plan.steps import Options
 
 
 class Source:

@@ -106,6 +106,8 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
+    if options.copy is False:  # only nothing can be shared
+        return None
     numbers = sequences.plain_numbers(obj)
     if numbers is not None:
         given, named = numbers.dtype.name, _named(options)
@@ -153,7 +155,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
     place = _one_place(elements, options)
     _refuse_to_cut(elements, target, options)
     named = _named(options)
-    dtype = _common_dtype(elements, target, options)
+    dtype = _common_dtype(elements, target, options, place)
 
     stacker = _stacker(elements, target, options)
     if stacker.host_only:  # a sharded array is gathered if any device was named
@@ -230,7 +232,7 @@ def _placed(elements: list[_Element]) -> list[_Element]:
     return [element for element in _strong(elements) if not element.scalar] or _strong(elements)
 
 
-def _common_dtype(elements: list[_Element], target: Backend, options: Options) -> str:
+def _common_dtype(elements: list[_Element], target: Backend, options: Options, place: Device) -> str:
     """Return the dtype of the stack, and raise if an integer does not fit."""
     strong = _strong(elements)
     numbers = [element.source.array for element in elements if element.weak]
@@ -243,7 +245,7 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options) -
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
-        device = destination(target, options.device, CPU)
+        device = destination(target, options.device, place if place in target.devices() else CPU)
         last = named or (chosen(options.dtype, dtype, target, device) if options.dtype else dtype)
         _refuse_overflow(number, last, target, device)
     return dtype
@@ -295,12 +297,10 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
         _refuse_sharing(options, shape)
         return None if scalars is None else Source(scalars.reshape(shape), host)
     backends = {backend_for(kind) for kind in kinds}
-    if None in backends:
-        return None
     backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
-    stacker = backend if backend.stack_many else host
-    if stacker is host and backend is target and not backend.host_only:
+    if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
         return None
+    stacker = backend if backend.stack_many else host
     direct = fast_converters[stacker.name]
     if not kinds <= direct.keys():
         return None
@@ -316,10 +316,8 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
         whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
         whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
         return Source(whole, backend)
-    if len(set(map(_dtype_and_shape, leaves))) > 1:
-        return None
     dtype, inner = _dtype_and_shape(leaves[0])
-    if dtype.name not in DTYPES:
+    if dtype.name not in DTYPES or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)

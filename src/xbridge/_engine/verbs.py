@@ -22,7 +22,7 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, generation, get
+from xbridge.backends._registry import by_type, fast_converters, generation, get
 from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ def asarray(
     if result is None:
         lesson = Lesson(target.name, words_for(fn, options, words), begun)
         result = outside(partial(fn, lesson=lesson), given, backends, target, options)
-    if _may_learn(like, near, [target, *backends]):
+    if _may_learn(like, [target, *backends]):
         again = converter(target.name, type(obj), words)
         if fn is not convert:
             named = None if name is None and like is None else target
             again = partial(repeat_list, target=named, options=options, words=words)
-        learn_call(call, begun, again, near and near.backend)
+        learn_call(call, begun, again, near.backend if near else None)
     return result
 
 
@@ -161,7 +161,7 @@ def align_sources(
         raise error.at(place(len(made))) from error
     for i, result in zip(late, _all_together(sources, late, place, target, options), strict=True):
         made[i] = result
-    if _may_learn(like, near, [target, *(source.backend for source in sources)]):
+    if _may_learn(like, [target, *(source.backend for source in sources)]):
         call = ("align", name, type(like), *keywords.values(), *(type(source.array) for source in sources))
         learn_align(call, lesson, sources, near)
     return tuple(made)
@@ -180,10 +180,10 @@ def _all_together(
         raise error.at(place(chosen[error.index])) from error
 
 
-def _may_learn(like: object, near: Source | None, backends: list[Backend]) -> bool:
+def _may_learn(like: object, backends: list[Backend]) -> bool:
     """Return True if a call may be learned: no compiler traces it, and the type of `like` gives a backend."""
-    known = like is None or backend_for(type(like)) is not None
-    return known and not any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    traced = any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    return not traced and (like is None or type(like) in by_type)
 
 
 def choose_target(
@@ -215,8 +215,8 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     if source.is_literal():
         return None
     source = import_source(source)
-    backend, array = source.backend, source.array
-    return backend.name, backend.device_of(array), backend.dtype_of(array)
+    info = source.info()
+    return source.backend.name, info.device, info.dtype
 
 
 def to_list(x: object) -> Any:
@@ -240,10 +240,11 @@ def unsafe_share(x: object, name: str | ModuleType) -> Array:
 
 def shares_memory(a: object, b: object) -> bool:
     """See `xbridge.shares_memory`."""
-    views = _view(a), _view(b)
-    found = None if views[0] is None or views[1] is None else overlap_of_views(*views)
-    if found is not None:
-        return found
+    one_view, other_view = _view(a), _view(b)
+    if one_view is not None and other_view is not None:
+        found = overlap_of_views(one_view, other_view)
+        if found is not None:
+            return found
     try:
         sources = [import_source(resolve_source(x), must_share=True) for x in (a, b)]
     except CopyError:

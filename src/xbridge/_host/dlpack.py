@@ -9,7 +9,8 @@ takes it, and its own destructor frees the memory.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,10 +19,6 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import native_dtype, raw_view
 from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm

@@ -11,20 +11,18 @@ from __future__ import annotations
 import sys
 from mmap import mmap
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
 from xbridge._core.literals import LITERALS, is_kind
+from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import HostArray
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")

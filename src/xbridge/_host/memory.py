@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from contextvars import Context
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import ModuleType
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
 from xbridge.errors import MissingLibraryError, ValueLossError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
 
 _T = TypeVar("_T")
 
@@ -53,7 +50,6 @@ def native_dtype(name: str) -> np.dtype[Any]:
             hint = "pip install ml_dtypes, or dtype='float32'"
             raise MissingLibraryError.build(f"hold {name} in host memory", reason, hint) from error
         extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        _NATIVE[name] = extended
         return extended
     return np.dtype(name)
 
@@ -256,7 +252,7 @@ def overlap(a: MemoryLayout, b: MemoryLayout) -> bool:
     except np.exceptions.TooHardError:
         (low_a, high_a), (low_b, high_b) = a.span(), b.span()
         start = min(a.address + low_a, b.address + low_b)
-        size = max(a.address + high_a, b.address + high_b) - start
+        size = min(a.address + high_a, b.address + high_b) - start
         return bool((_marks(a, start, size) & _marks(b, start, size)).any())
 
 
@@ -284,7 +280,6 @@ class Window:
 def raw_view(layout: MemoryLayout, owner: object = None) -> HostArray:
     """Return an array of raw items over a layout. The caller must keep the memory valid while it is read."""
     interface = {
-        "version": 3,
         "typestr": f"|V{layout.itemsize}",
         "data": (layout.address, not layout.writable),
         "shape": layout.shape,

@@ -6,20 +6,17 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.protocol import HostArray
 
 Nested: TypeAlias = Any
 """A number, an array, or a list, tuple or range of nested things."""
@@ -27,6 +24,8 @@ Nested: TypeAlias = Any
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _FEW = 3
+_KNOWN = frozenset(np.dtype(name) for name in DTYPES if hasattr(np, name))
+"""NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
 _EXACT = {bool: "b", int: "i", float: "f"}
 """Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
 
@@ -103,7 +102,7 @@ def of_scalars(scalars: list[Any]) -> HostArray | None:
         return None
     if len(kinds) == 1:
         host = np.array(scalars)
-        return host if host.dtype.name in DTYPES else None
+        return host if host.dtype in _KNOWN or host.dtype.name in DTYPES else None
     groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
     names = {kind: group.dtype.name for kind, group in groups.items()}
     if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):

@@ -14,25 +14,23 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast
 from warnings import warn_explicit
 
 from xbridge._core.locks import lock
+from xbridge._engine.caller import Caller
 from xbridge._engine.execute import Observer, add_observer, remove_observer
+from xbridge._plan.steps import Plan, Step
 from xbridge.errors import (
     CastWarning,
     CopyWarning,
+    CrossingWarning,
     DetachWarning,
     OptionError,
     PolicyError,
     TransferWarning,
     shown,
 )
-
-if TYPE_CHECKING:
-    from xbridge._engine.caller import Caller
-    from xbridge._plan.steps import Plan, Step
-    from xbridge.errors import CrossingWarning
 
 Rule: TypeAlias = Literal["allow", "warn", "raise"]
 F = TypeVar("F", bound=Callable[..., object])
@@ -147,7 +145,9 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         casts: Rule | None = None,
     ) -> None:
         said = {"copies": copies, "transfers": transfers, "detaches": detaches, "casts": casts}
-        self._said = {word: _checked(word, rule) for word, rule in said.items() if rule is not None}
+        self._said: dict[str, Rule] = {
+            word: _checked(word, rule) for word, rule in said.items() if rule is not None
+        }
         self._blocks: list[_Block] = []
 
     def __repr__(self) -> str:

@@ -7,23 +7,20 @@ on, new lines share a row. A record observes all threads, because hidden transfe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import reduce
 from itertools import chain
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.locks import lock
+from xbridge._engine.caller import Caller
 from xbridge._engine.execute import Observer, add_observer, remove_observer
 from xbridge._plan.reasons import ONCE
+from xbridge._plan.steps import Plan
 from xbridge.errors import MissingLibraryError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from os import PathLike
-
-    from xbridge._engine.caller import Caller
-    from xbridge._plan.steps import Plan
 
 _MOST_ROWS = 10_000
 

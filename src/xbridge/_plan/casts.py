@@ -9,18 +9,14 @@ A library of lazy arrays casts their parts before it joins them, if that gives t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, holds_every
-from xbridge._plan.reasons import reason
+from xbridge._core.protocol import Backend
+from xbridge._plan.reasons import CopyReason, reason
 from xbridge._plan.steps import Conversion, Step, nbytes_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from xbridge._core.protocol import Backend
 
 
 def choose_caster(  # vocabulary: caster -- the one that casts
@@ -69,9 +65,10 @@ def fuse_transfer(conversion: Conversion, steps: list[Step]) -> list[Step]:
     nbytes = nbytes_of(conversion.info.shape, *(dtypes or (conversion.info.dtype,)))
     if not nbytes or not streams_to_device(nbytes, conversion.device):
         return steps
-    assert change.copy_reason is not None  # noqa: S101 -- it is a copy
-    assert move.copy_reason is not None  # noqa: S101 -- likewise
-    why = change.copy_reason.and_then(move.copy_reason)
+    one, other = change.copy_reason, move.copy_reason
+    assert one is not None  # noqa: S101 -- it is a copy
+    assert other is not None  # noqa: S101 -- likewise
+    why = CopyReason(other.kind, f"{one.message}, and {other.message}", one.advice + other.advice)
     fused = Step(conversion.target, "stream_to_device", (*move.args, *dtypes), why)
     return [*steps[: at - 1], fused, *steps[at + 2 :]]
 

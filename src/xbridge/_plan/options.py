@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
 from xbridge._core.dynamo import constant
+from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
 from xbridge.backends._registry import backends_for_object, get, is_root
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xbridge._core.protocol import Backend
 
 T = TypeVar("T")
 

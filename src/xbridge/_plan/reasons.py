@@ -39,10 +39,6 @@ class CopyReason(NamedTuple):
     dtype, device and gradient, and every protection that the caller asked for or that the contract gives.
     """
 
-    def and_then(self, other: CopyReason) -> CopyReason:
-        """Return the reason of a step that does two things at once."""
-        return CopyReason(other.kind, f"{self.message}, and {other.message}", self.advice + other.advice)
-
 
 _ADVICE: dict[Kind, str] = {
     "byte_order": "native byte order from the start",

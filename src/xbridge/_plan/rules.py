@@ -12,20 +12,16 @@ Within one library every step is the library's own operation. So arrays that can
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 
 
 def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
@@ -47,8 +43,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
         raise GradientError.build(conversion.asked(), why_not, hint)
     steps = [*([Step(backend, "detach")] if detached else []), *changes]
     if options.requires_grad and not steps and info.requires_grad and backend.is_leaf and backend.is_leaf(x):
-        return _plan(conversion, steps)  # its graph begins with it already
-    return _plan(conversion, [*steps, *_track(conversion)])
+        return Plan(conversion, ())  # its graph begins with it already
+    return _plan(conversion, steps)
 
 
 def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, options: Options) -> Plan:
@@ -68,7 +64,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     exchange = source.to_dlpack is not None and target.from_dlpack is not None
     if exchange and CPU not in (info.device, device) and info.device in target.devices():
         changes = _on_device(conversion, layout, copied=not layout.materialized)
-        return _plan(conversion, [*steps, *late, *changes, *_track(conversion)])
+        return _plan(conversion, [*steps, *late, *changes])
     backend = choose_caster(conversion, lazy=lazy)
     checks, casts = check(conversion, source if backend is source else _host), cast(conversion, backend)
     own = [*checks, *casts] if backend is source else []
@@ -78,8 +74,8 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares it, because it gets only memory that does not change.
     shares = target.assumes_immutable or "sharing" not in target.gaps
-    why = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
-    taken = Step(target, "from_numpy", copy_reason=why)
+    no_sharing = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
+    taken = Step(target, "from_numpy", copy_reason=no_sharing)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
     if not any(step.copy_reason for step in [*steps, *on_host]):
@@ -88,8 +84,7 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
         on_host += _share_or_copy(conversion, layout, will_copy=bool(taken.copy_reason or once))
     elif source.readonly and not any(step.copy_reason for step in on_host):
         on_host.append(Step(_host, "as_writable"))  # new memory, which the caller alone uses
-    steps = fuse_transfer(conversion, [*steps, *on_host, taken, *later])
-    return _plan(conversion, [*steps, *_track(conversion)])
+    return _plan(conversion, fuse_transfer(conversion, [*steps, *on_host, taken, *later]))
 
 
 def _on_device(conversion: Conversion, layout: MemoryLayout, *, copied: bool) -> list[Step]:
@@ -259,6 +254,7 @@ def _has_no_readonly(backend: Backend) -> str:
 
 def _plan(conversion: Conversion, steps: list[Step]) -> Plan:
     """Check `copy=False` against the steps. An empty array has no memory to share."""
+    steps = [*steps, *_track(conversion)]
     if conversion.options.copy is False:
         empty = 0 in conversion.info.shape
         copies = (step.copy_reason for step in steps if step.op == "astype" or not empty)

@@ -6,21 +6,17 @@ shows is the plan that runs. A run needs only the steps. The sizes and the resul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
 from xbridge._plan import report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
-    from xbridge._plan.reasons import CopyReason
-    from xbridge.errors import XBridgeError
-
+from xbridge._plan.reasons import CopyReason
+from xbridge.errors import XBridgeError
 
 Op: TypeAlias = Literal[
     "detach",

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
+from xbridge._engine.caller import Caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge.backends import INDEX, _registry
 from xbridge.backends._registry import backend_for, get, is_available, known_backends
 from xbridge.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType, ModuleType
-
-    from xbridge._core.protocol import ArrayFn, Backend
-    from xbridge._engine.caller import Caller
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,20 +9,26 @@ if there is one. The backend's module itself is unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.protocol import CONSTANTS, OPTIONAL, VERBS, Gap, Unsupported
+from xbridge._core.protocol import (
+    CONSTANTS,
+    OPTIONAL,
+    VERBS,
+    Array,
+    ArrayInfo,
+    Gap,
+    HostArray,
+    MemoryLayout,
+    Unsupported,
+)
 from xbridge.backends import numpy
 from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from xbridge._core.protocol import Array, ArrayInfo, HostArray, MemoryLayout
 
 
 class Completed(ModuleType):

@@ -6,12 +6,9 @@ So the device of the memory has to be current during the export, whatever device
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from xbridge._core.protocol import Array
+from xbridge._core.protocol import Array
 
 
 class Shown:

@@ -5,9 +5,9 @@ for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entr
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
 The fast path reads four tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for arrays
-with options, and maps both to such a function. `calls` is for functions whose arguments decide the target. All
-are read without the lock, and filled and emptied under it.
+that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for an array
+with options, and maps both to such a function. `calls` is for functions whose arguments decide the target.
+All are read without the lock, and filled and emptied under it.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -23,12 +23,13 @@ from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
 from xbridge.backends._loading import complete, load, plugins, under_way, unknown
-from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
+from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
     from xbridge._core.protocol import Array, Backend
 
@@ -326,8 +327,8 @@ def store(
 
 
 def store_call(
-    table: dict[tuple[object, ...], Callable[..., Array | None]],
-    call: tuple[object, ...],
+    table: dict[Any, Callable[..., Array | None]],
+    call: object,
     convert: Callable[..., Array | None],
     begun: int,
 ) -> None:
@@ -341,7 +342,7 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
         return calls[call](*arguments)
-    except (KeyError, TypeError):  # not learned, or an option without a hash
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
         return None
 
 

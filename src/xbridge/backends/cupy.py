@@ -9,7 +9,8 @@ CuPy can be installed on a machine without a GPU. The backend is not available t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import ModuleType
 
 import cupy
 import numpy as np
@@ -17,17 +18,20 @@ import numpy as np
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
-from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, is_aligned
+from xbridge._core.protocol import (
+    Array,
+    ArrayFn,
+    ArrayInfo,
+    Exporter,
+    Gap,
+    HostArray,
+    MemoryLayout,
+    Unsupported,
+    is_aligned,
+)
 from xbridge._host.memory import extremes, native_dtype
 from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from xbridge._core.protocol import Array, ArrayFn, Exporter, HostArray
-
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()

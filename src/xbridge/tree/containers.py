@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
@@ -18,18 +19,15 @@ from functools import cached_property, lru_cache, partial, partialmethod, single
 from itertools import chain
 from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import backend_for
 from xbridge.errors import UnsupportedArrayError
 from xbridge.tree.leaf import Fixture
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    _Storage = str | MemberDescriptorType
-    """The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
+_Storage = str | MemberDescriptorType
+"""The key of an attribute that an object stores: a name in its `__dict__`, or a slot."""
 
 
 class _Form(NamedTuple):
@@ -55,11 +53,6 @@ _IS_BASE = 1 << 10
 """The flag of a class that other classes may derive from."""
 
 
-def _is_unknown(*_: object) -> bool:
-    """Return True for a container whose changes only its class could show."""
-    return True
-
-
 class Container(NamedTuple):
     """A class of containers."""
 
@@ -70,7 +63,7 @@ class Container(NamedTuple):
     """Return a similar container, of a form and new children."""
     paths: Callable[[Any, Any], list[str]]
     """Return the path to each child as Python writes it, of the container and its form."""
-    is_same: Callable[[Any, Any], bool] = _is_unknown
+    is_same: Callable[[Any, Any], bool] = lambda *_: True
     """Return True if the container holds the objects of its form in the same order, or does not show them."""
 
 

@@ -7,18 +7,16 @@ list of samples. Otherwise the walk would take longer than the conversion.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
 from xbridge.tree.containers import PLAIN, Container, find
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    LeafFn: TypeAlias = Callable[[Any], Any]
+LeafFn: TypeAlias = Callable[[Any], Any]
 
 Leaf: TypeAlias = Any
 """An object that is not flattened."""

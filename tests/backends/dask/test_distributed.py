@@ -33,9 +33,9 @@ def counted(chunk: HostArray) -> HostArray:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[object]:
-    """A client, of which Dask knows as long as it is there."""
+    """A client, of which Dask knows as long as it is there. Its ports are any that are free."""
     with (
-        distributed.LocalCluster(processes=False, n_workers=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(processes=False, n_workers=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client

@@ -6,13 +6,10 @@ import struct
 import zipfile
 from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats.stored import BLOCK
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _END, _END_SIZE, _LONGEST_COMMENT = b"PK\5\6", 22, 0xFFFF
 _MANY = 0xFFFF

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
+from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InFile, Stored
 from xbridge.errors import Chained
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from xbridge._cli.formats.sink import Sink
 
 Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
 """The dtype, the shape and the order, `C` or `F`."""

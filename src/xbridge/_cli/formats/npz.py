@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, npy
 from xbridge._cli.formats.archive import open_archive
+from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InArchive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from xbridge._cli.formats.sink import Sink
 
 names = True
 unnamed = False

@@ -16,10 +16,14 @@ import sys
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import IO, TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import IO, Any, cast
 
+import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
@@ -27,23 +31,15 @@ from xbridge._api import to_backend, to_numpy
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content
 from xbridge._cli.formats.archive import compare_checksum, open_archive
+from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import dtype_of, shares_memory
 from xbridge.backends._registry import get
 from xbridge.errors import Chained, XBridgeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    import numpy as np
-
-    from xbridge._cli.formats.sink import Sink
-    from xbridge._core.protocol import HostArray
 
 names = True
 unnamed = True

@@ -11,24 +11,20 @@ from __future__ import annotations
 import json
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load
 
 from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content
+from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InFile, name_of
 from xbridge._host.memory import native_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    import numpy as np
-
-    from xbridge._cli.formats.sink import Sink
 
 names = True
 unnamed = False

@@ -5,12 +5,10 @@ Libraries replace an exception of the file by one of their own, or drop it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Self
+from collections.abc import Callable
+from typing import BinaryIO, Self
 
 from xbridge._cli.formats.stored import BLOCK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Sink:

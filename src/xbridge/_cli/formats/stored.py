@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from xbridge._core.protocol import Array, HostArray
 
 Block: TypeAlias = bytes | memoryview
 DType: TypeAlias = np.dtype[Any]

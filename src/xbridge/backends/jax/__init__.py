@@ -7,8 +7,9 @@ JAX's own operations.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +20,21 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from xbridge import _host
 from xbridge._core.devices import CPU, Device, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
-from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
+from xbridge._core.protocol import (
+    Array,
+    ArrayInfo,
+    Exporter,
+    Gap,
+    HostArray,
+    MemoryLayout,
+    Unsupported,
+    c_strides,
+)
 from xbridge._host.memory import ALIGNMENT, extremes
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
-    from xbridge._core.protocol import Array, Exporter, HostArray
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}

@@ -8,16 +8,13 @@ question starts all of its devices.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import jax
 import jax.extend.backend
 
 from xbridge._core.devices import SHARDED, Device, device_named
+from xbridge._core.protocol import Array
 from xbridge.errors import DeviceError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import Array
 
 
 def host_device() -> jax.Device:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import ArrayFn
-
+from xbridge._core.devices import Device
+from xbridge._core.protocol import ArrayFn
 
 _OPTIONS = (
     *("enable_x64", "default_device", "default_matmul_precision"),

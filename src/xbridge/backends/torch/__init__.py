@@ -69,9 +69,8 @@ _KNOWN = frozenset(native_dtype(word) for word, dtype in _NATIVE.items() if dtyp
 """NumPy's own dtypes that torch has too."""
 _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 """The dtypes that NumPy has from another package, as they are used."""
-_extended: set[torch.dtype] = set()
-"""The keys of `_BITS`, as soon as a tensor of such a dtype was converted."""
-_SMALL = 1 << 16
+_extended: dict[torch.dtype, np.dtype[Any]] = {}
+"""The dtypes that NumPy has from another package, as tensors of them are converted."""
 # NumPy's flags of a dense view of foreign memory, and its flag for memory of its own. NumPy allocates memory
 # of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
@@ -339,10 +338,9 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         start = offset * host.itemsize
         return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
-        _extended.update(_BITS)  # the exception takes as long as ten conversions
-        return _bits_to_numpy(x)
+        return _bits_to_numpy(x)  # and the next one before the exception, which takes ten times as long
     except (RuntimeError, ValueError):
-        return _pending_to_numpy(x)
+        return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
@@ -425,24 +423,10 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
             return None
         if x.requires_grad:
             host.setflags(write=False)
-        return host.view(native_dtype(_NAMES[x.dtype]))
+        if x.dtype not in _extended:
+            _extended[x.dtype] = native_dtype(_NAMES[x.dtype])
+        return host.view(_extended[x.dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
-        return None
-
-
-def _pending_to_numpy(x: torch.Tensor) -> HostArray | None:
-    """Return the values of a small tensor with a pending conjugate or negative, in memory of NumPy's own."""
-    try:
-        conj, neg = x.is_conj(), x.is_neg()
-        if not (conj or neg) or x.nbytes > _SMALL:
-            return None
-        raw = x.data.conj() if conj else x.data
-        raw = torch._neg_view(raw) if neg else raw
-        if fast_to_numpy(raw) is None:
-            return None
-        done: HostArray = without_pending(x.data).numpy()
-        return done.copy("K")
-    except (RuntimeError, TypeError, ValueError):
         return None
 
 
@@ -451,18 +435,12 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     if not host.dtype.isnative:
         known = host.dtype.newbyteorder("=") in _KNOWN
         return torch.from_numpy(_host.copy(host)) if known else None
-    native = _BRIEF.get(host.dtype) or _native(host.dtype)
-    made = None if native is None else fast_from_numpy(host.view(f"u{host.itemsize}"))
-    return None if made is None else made.view(native)
-
-
-def _native(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Return torch's dtype for one that NumPy has from another package; None if there is none."""
-    native = _NATIVE.get(dtype.name)
-    if native not in _BITS:
-        return None
-    _BRIEF[dtype] = native  # NumPy computes the name in Python
-    return native
+    if host.dtype not in _BRIEF:  # NumPy computes the name in Python
+        if _NATIVE.get(host.dtype.name) not in _BITS:
+            return None
+        _BRIEF[host.dtype] = _NATIVE[host.dtype.name]
+    made = fast_from_numpy(host.view(f"u{host.itemsize}"))
+    return None if made is None else made.view(_BRIEF[host.dtype])
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from xbridge._core.devices import Device
 from xbridge._core.dtypes import category, holds_integers
-
-if TYPE_CHECKING:
-    from xbridge._core.devices import Device
 
 _SIGN = -(1 << 63)
 

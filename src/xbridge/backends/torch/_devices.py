@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from xbridge._core.devices import CPU, CUDA, CUDA_MANAGED, ROCM, Device, device_named
+from xbridge._core.protocol import Exporter
 from xbridge.errors import DeviceError
-
-if TYPE_CHECKING:
-    from xbridge._core.protocol import Exporter
 
 
 def named(device: torch.device) -> Device:

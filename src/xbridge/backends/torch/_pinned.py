@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import fill
 from xbridge.errors import DeviceError, OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from xbridge._core.protocol import HostArray
-
-    Piece = tuple[HostArray, torch.Tensor]
+Piece = tuple[HostArray, torch.Tensor]
 
 SETTING = "XBRIDGE_PINNED_MIB"
 """The environment variable for the memory to pin for each device, in MiB; 0 turns staging off."""
@@ -134,17 +131,23 @@ class PinnedPool:
         bare = torch.empty(0, dtype=x.dtype, device="cpu")  # a view would share a version counter
         return bare.set_(torch.from_numpy(host).untyped_storage(), 0, dense.shape, dense.stride())
 
-    def use(self, work: Callable[[PinnedBuffer], None]) -> None:
-        """Call `work` with a buffer, after the work that the current stream has; complete on return."""
-        self._use(work, self._current_work())
-
-    def _current_work(self) -> Any:
-        """Return an event after the work that the current stream has, which may use or write the memory."""
-        return self.api.current_stream(self.device).record_event()
+    def use(self, work: Callable[[PinnedBuffer], None], asked: Any = None) -> None:
+        """Call `work` with a buffer after an event, or the work of the current stream; complete on return."""
+        asked = asked or self.api.current_stream(self.device).record_event()
+        pinned = self._free.get()
+        try:
+            with torch.inference_mode(), self.api.stream(pinned.stream):
+                pinned.stream.wait_event(asked)
+                work(pinned)
+        finally:
+            try:
+                pinned.stream.synchronize()
+            finally:
+                self._free.put(pinned)
 
     def _share_out(self, copy: Callable[[PinnedBuffer, HostArray, torch.Tensor], None], *ends: Any) -> None:
         """Copy every piece, in one thread for each buffer, of which this thread is one."""
-        parts, asked = list(self._parts(*ends)), self._current_work()
+        parts, asked = list(self._parts(*ends)), self.api.current_stream(self.device).record_event()
 
         def work(left: Iterator[Piece], pinned: PinnedBuffer) -> None:
             for part in left:
@@ -154,10 +157,10 @@ class PinnedPool:
         with ThreadPoolExecutor(self.sizes.buffers) as pool:
             try:
                 others = range(1, min(self.sizes.buffers, len(parts)))
-                helpers = [pool.submit(self._use, partial(work, left), asked) for _ in others]
+                helpers = [pool.submit(self.use, partial(work, left), asked) for _ in others]
             except RuntimeError:  # an interpreter that shuts down starts no threads
                 helpers, left = [], iter(parts)
-            self._use(partial(work, left), asked)
+            self.use(partial(work, left), asked)
             for helper in helpers:
                 helper.result()
 
@@ -171,18 +174,6 @@ class PinnedPool:
             stop = start + part.size * itemsize
             yield part, there[start:stop]
             start = stop
-
-    def _use(self, work: Callable[[PinnedBuffer], None], asked: Any) -> None:
-        pinned = self._free.get()
-        try:
-            with torch.inference_mode(), self.api.stream(pinned.stream):
-                pinned.stream.wait_event(asked)
-                work(pinned)
-        finally:
-            try:
-                pinned.stream.synchronize()
-            finally:
-                self._free.put(pinned)
 
 
 def pieces(host: HostArray, limit: int) -> Iterator[HostArray]:

@@ -8,20 +8,16 @@ wait for the computation that produces the arrays of the conversion before it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from xbridge._core.devices import Device
+from xbridge._core.protocol import ArrayFn
 from xbridge.backends.torch._devices import accelerators
 from xbridge.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import ArrayFn
-
 
 _sides: dict[torch.device, Any] = {}
 

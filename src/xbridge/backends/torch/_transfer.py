@@ -6,26 +6,23 @@ It also does those that are too small to gain from buffers, and those of pinned 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from os import getpid
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from xbridge._core.devices import Device
 from xbridge._core.locks import lock
+from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._pinned import ITEMS, PinnedBuffer, PinnedPool, is_dense, sizes
 from xbridge.backends.torch._threads import is_captured, streams_of
 from xbridge.backends.torch._unsupported import freed, readable, without_pending
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import HostArray
 
 ALIGNMENT = 256
 """A tensor of a pack begins at a multiple of so many bytes, like memory that torch allocates."""
