@@ -24,6 +24,7 @@ NEEDING = {
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [
+        "src/xbridge/_api.py",
         "src/xbridge/backends/jax",
         "src/xbridge/testing/samples/jax.py",
     ],

@@ -13,9 +13,17 @@ from importlib import import_module
 from os import environ
 
 from xbridge import errors
-from xbridge._api import align, asarray, to_backend, to_list, to_numpy, unsafe_share
+from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
 from xbridge._core.devices import Device
-from xbridge._inspect import array_namespace, backend_of, device_of, dtype_of, explain, shares_memory
+from xbridge._inspect import (
+    array_namespace,
+    backend_of,
+    device_of,
+    dtype_of,
+    explain,
+    native_device,
+    shares_memory,
+)
 from xbridge.backends._registry import is_available, known_backends, register_backend
 from xbridge.errors import *  # noqa: F403 -- its `__all__` lists the public ones
 
@@ -66,14 +74,17 @@ __all__ = [
     "explain",
     "is_available",
     "known_backends",
+    "native_device",
     "policy",
     "prefetch",
     "record",
     "register_backend",
     "shares_memory",
     "to_backend",
+    "to_jax",
     "to_list",
     "to_numpy",
+    "to_torch",
     "transfer",
     "unsafe_share",
 ]

@@ -14,13 +14,43 @@ from xbridge.errors import FOREIGN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Literal, TypeAlias
+    from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+
+    import jax
+    import torch
+    from dask.array import Array as DaskArray
 
     from xbridge._core.protocol import Array, HostArray
 
     Grad: TypeAlias = Literal["keep", "detach"] | None
 
+    class _Options(TypedDict, total=False):
+        device: object
+        dtype: object
+        copy: bool | None
+        grad: Grad
+
+    class _ArrayOptions(_Options, total=False):
+        like: Array | None
+        requires_grad: bool | None
+
+
+# A type checker reads the overloads, with Any for a library that is not installed.
+
 _to_host = fast_converters[HOST]
+
+if TYPE_CHECKING:
+
+    @overload
+    def to_backend(x: Array, /, backend: Literal["numpy"], **options: Unpack[_Options]) -> HostArray: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["torch"], **options: Unpack[_Options]) -> torch.Tensor: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["jax"], **options: Unpack[_Options]) -> jax.Array: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["dask"], **options: Unpack[_Options]) -> DaskArray: ...
+    @overload
+    def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
 @entry_point
@@ -122,6 +152,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    writable: bool = False,
 ) -> HostArray:
     """Convert an array of any library and device, with or without a graph, to NumPy.
 
@@ -129,6 +160,8 @@ def to_numpy(
     ----------
     x, dtype, copy, grad
         As for `to_backend`; NumPy has no gradients, so ``"keep"`` raises for an array with a graph.
+    writable : bool
+        True for an array that may be written: memory that would be shared read-only is copied instead.
 
     Returns
     -------
@@ -151,7 +184,7 @@ def to_numpy(
     array([1., 1., 1.], dtype=float32)
     >>> a.flags.writeable  # a write would corrupt gradients in silence
     False
-    >>> to_numpy(t, copy=True).flags.writeable
+    >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
     if dtype is None and copy is None and grad is None:
@@ -159,19 +192,120 @@ def to_numpy(
             host = _to_host[type(x)](x)
         except KeyError:
             host = None
-        if host is not None:
+        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     elif copy is None or copy is True or copy is False:
         try:
             host = learned[HOST, type(x), None, dtype, copy, grad](x)
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
             host = None
-        if host is not None:
+        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # as above
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
+    if writable is not False:
+        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
     result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
     return result
+
+
+@entry_point
+def to_torch(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> torch.Tensor:
+    """Convert an array of any library to PyTorch.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    torch.Tensor
+        As from ``to_backend(x, "torch")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_torch(np.arange(3.0), dtype="float32")
+    tensor([0., 1., 2.])
+    """
+    tensor: torch.Tensor = to_backend(x, "torch", device=device, dtype=dtype, copy=copy, grad=grad)
+    return tensor
+
+
+@entry_point
+def to_jax(
+    x: Array,
+    /,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> jax.Array:
+    """Convert an array of any library to JAX.
+
+    Parameters
+    ----------
+    x, device, dtype, copy, grad
+        As for `to_backend`.
+
+    Returns
+    -------
+    jax.Array
+        As from ``to_backend(x, "jax")``.
+
+    Raises
+    ------
+    XBridgeError
+        As for `to_backend`. JAX has 64-bit dtypes only if they are enabled.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_jax(np.arange(3.0), dtype="float32")
+    Array([0., 1., 2.], dtype=float32)
+    """
+    array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
+    return array
+
+
+if TYPE_CHECKING:
+    # The first overload is for a call with `**options`, of which a type checker knows no names.
+
+    @overload
+    def asarray(obj: Array, /, *, backend: None = None, **options: Unpack[_ArrayOptions]) -> Array: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["numpy"], **options: Unpack[_ArrayOptions]
+    ) -> HostArray: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["torch"], **options: Unpack[_ArrayOptions]
+    ) -> torch.Tensor: ...
+    @overload
+    def asarray(obj: Array, /, *, backend: Literal["jax"], **options: Unpack[_ArrayOptions]) -> jax.Array: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["dask"], **options: Unpack[_ArrayOptions]
+    ) -> DaskArray: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: str | ModuleType | None, **options: Unpack[_ArrayOptions]
+    ) -> Array: ...
 
 
 @entry_point
@@ -345,6 +479,20 @@ def to_list(x: Array, /) -> Any:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.to_list(x)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["numpy"]) -> HostArray: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["torch"]) -> torch.Tensor: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["jax"]) -> jax.Array: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: Literal["dask"]) -> DaskArray: ...
+    @overload
+    def unsafe_share(x: Array, /, backend: str | ModuleType) -> Array: ...
 
 
 @entry_point

@@ -9,6 +9,7 @@ from xbridge.errors import UnsupportedArrayError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Any
 
     from xbridge._api import Grad
     from xbridge._core.devices import Device
@@ -73,6 +74,36 @@ def device_of(x: Array, /) -> Device:
     return _owner(x).device_of(x)
 
 
+def native_device(x: Array, /) -> Any:
+    """Return the device of an array as an object of its own library.
+
+    Parameters
+    ----------
+    x : array
+        Any array of a registered library, convertible or not, of any shape and dtype.
+
+    Returns
+    -------
+    device
+        The object that functions of `array_namespace` take as ``device``, such as a ``torch.device``. None,
+        which they take too, for an array whose library does not say: one of Dask, or a tracer of JAX.
+
+    Raises
+    ------
+    UnsupportedArrayError
+        No backend owns the type of `x`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.ones(2)
+    >>> array_namespace(x).zeros(2, device=native_device(x))
+    array([0., 0.])
+    """
+    _owner(x)
+    return getattr(x, "device", None)
+
+
 def dtype_of(x: Array, /) -> str:
     """Name the dtype of an array.
 
@@ -107,17 +138,26 @@ def array_namespace(*xs: Array) -> ModuleType:
     Parameters
     ----------
     *xs : array or number
-        Arrays of one backend, of any shape, dtype and device; Python numbers are passed over.
+        Arrays of one backend, of any shape, dtype and device. Python numbers and None are passed over.
 
     Returns
     -------
     module
-        array-api-compat's namespace of that backend.
+        array-api-compat's namespace of that backend, or the library's own.
 
     Raises
     ------
     UnsupportedArrayError
-        There is no array among `xs`, or they are of several backends.
+        There is no array among `xs`, they are of several backends, or one is masked.
+
+    Notes
+    -----
+    A function of the standard may be missing or limited in a library:
+
+    - JAX: arrays cannot be written, and the 64-bit dtypes need ``jax_enable_x64``.
+    - Dask: there is no ``take_along_axis``, ``broadcast_shapes`` or ``from_dlpack``, and most of ``linalg``
+      is missing. An FFT needs one chunk along its axis. A shape that depends on values is NaN until the
+      array is computed.
 
     Examples
     --------
@@ -125,8 +165,8 @@ def array_namespace(*xs: Array) -> ModuleType:
     >>> array_namespace(np.zeros(2), 1.0).__name__
     'array_api_compat.numpy'
     """
-    arrays = [x for x in xs if not is_number(x)]
-    names = dict.fromkeys(_owner(x).name for x in arrays)
+    arrays = [x for x in xs if x is not None and not is_number(x)]
+    names = dict.fromkeys(_plain_owner(x).name for x in arrays)
     if len(names) != 1:
         reason = f"the arrays come from {' and '.join(names) or 'nowhere'}"
         hint = "align(*xs) first" if names else "an array"
@@ -217,6 +257,16 @@ def explain(
 
     asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
+
+
+def _plain_owner(x: Array) -> Backend:
+    """Return the backend of an array, whose functions compute with it as it is."""
+    backend = _owner(x)
+    refused = backend.unsupported(x, leaving=False)
+    if refused:
+        action = f"find the namespace of a {type(x).__name__}"
+        raise refused.error.build(action, refused.reason, refused.hint)
+    return backend
 
 
 def _owner(x: Array) -> Backend:

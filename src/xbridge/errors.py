@@ -60,6 +60,16 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
     return text if 0 < len(text) < _LONGEST else f"a {type(x).__name__}"
 
 
+_OF_CALLER = "xbridge of the caller"
+
+
+def of_caller(error: Exception, note: str) -> Exception:
+    """Mark an exception of the caller's code, such as a task, to propagate as it is, with a note."""
+    error.add_note(note)
+    vars(error)[_OF_CALLER] = True
+    return error
+
+
 class XBridgeError(Exception):
     """The base of every error that xbridge raises.
 
@@ -169,10 +179,10 @@ class Chained:
     """A context that turns exceptions of foreign code into an `XBridgeError`, and keeps them as its cause.
 
     Exceptions that are not about the array propagate unchanged: an `XBridgeError`, an interrupt, exhausted
-    memory, and a warning that a filter turns into an error.
+    memory, a warning that a filter turns into an error, and exceptions of the caller's code (`of_caller`).
     """
 
-    def __init__(self, ours: Callable[[Exception], XBridgeError]) -> None:
+    def __init__(self, ours: Callable[[Exception], Exception]) -> None:
         self._ours = ours
 
     def __enter__(self) -> None:
@@ -184,8 +194,10 @@ class Chained:
         """Raise an `XBridgeError` from the exception."""
         if isinstance(error, (XBridgeError, Warning)) or (error and is_about_memory(error)):
             return
-        if isinstance(error, Exception):
-            raise self._ours(error) from error
+        if isinstance(error, Exception) and _OF_CALLER not in vars(error):
+            ours = self._ours(error)
+            if ours is not error:
+                raise ours from error
 
 
 def index_errors(made: Iterable[T]) -> Iterator[T]:

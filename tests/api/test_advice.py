@@ -244,7 +244,6 @@ PROSE = {
         "restoring the storage first",
         "x.map_blocks.*",
         "map_blocks with .*",
-        "{}, which shows the task",
         "map\\(fn, tree\\)",
         "xbridge.asarray\\(x, like=y\\) .*",
     ],

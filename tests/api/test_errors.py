@@ -41,11 +41,11 @@ CYCLE.append(CYCLE)
 
 
 def options(**changes: object) -> Call:
-    return lambda: xbridge.to_backend(A, "numpy", **changes)  # type: ignore[arg-type] # often the mistake
+    return lambda: xbridge.to_backend(A, "numpy", **changes)  # type: ignore[call-overload] # often the mistake
 
 
 def nested(thing: object, **changes: object) -> Call:
-    return lambda: xbridge.asarray(thing, **changes)  # type: ignore[arg-type] # likewise
+    return lambda: xbridge.asarray(thing, **changes)  # type: ignore[call-overload] # likewise
 
 
 BUILT_IN = {

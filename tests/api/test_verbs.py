@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import inspect
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import array_api_compat.numpy
 import numpy as np
@@ -13,6 +16,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.devices import SHARDED
+from xbridge.backends import INDEX
 from xbridge.backends import numpy as backend
 from xbridge.backends._registry import get
 
@@ -31,17 +35,44 @@ def test_grad_is_none_keep_or_detach(grad: object) -> None:
         xbridge.to_numpy(np.ones(2), grad=grad)  # type: ignore[arg-type] # that is the mistake
 
 
+@pytest.mark.parametrize("writable", [None, 1, "yes", np.True_])
+def test_writable_is_true_or_false(writable: object) -> None:
+    with pytest.raises(xbridge.OptionError, match="writable=True"):
+        xbridge.to_numpy(np.ones(2), writable=writable)  # type: ignore[arg-type] # that is the mistake
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"grad": "detach"}])
+def test_a_writable_array_of_numpy_is_itself_or_one_copy_of_what_is_read_only(options: Any) -> None:
+    x, fixed = np.arange(6.0), np.arange(6.0)
+    fixed.flags.writeable = False
+    for _ in range(2):  # the second call may be learned from the first
+        assert xbridge.to_numpy(x, writable=True, **options) is x
+        own = xbridge.to_numpy(fixed, writable=True, **options)
+        assert not np.shares_memory(own, fixed)
+        own[0] = 7.0
+    assert fixed[0] == 0.0
+
+
+def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> None:
+    fixed = np.broadcast_to(1.0, 3)
+    with pytest.raises(xbridge.CopyError, match="writable=True") as caught:
+        xbridge.to_numpy(fixed, writable=True, copy=False)
+    assert caught.value.hint == "copy=None"
+    x = np.ones(2)
+    assert xbridge.to_numpy(x, writable=True, copy=False) is x
+
+
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
 def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
     with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
-        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[arg-type] # likewise
+        xbridge.asarray(np.ones(2), requires_grad=requires_grad)  # type: ignore[call-overload] # likewise
 
 
 def test_requires_grad_false_and_grad_keep_contradict_each_other() -> None:
     with pytest.raises(xbridge.OptionError, match="contradict"):
         xbridge.asarray(np.ones(2), grad="keep", requires_grad=False)
     with pytest.raises(xbridge.OptionError, match=r"take grad='cut'.* try grad='detach'"):
-        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[arg-type]
+        xbridge.asarray(np.ones(2), grad="cut", requires_grad=False)  # type: ignore[call-overload]
 
 
 def test_numpy_has_no_gradients_to_begin() -> None:
@@ -226,6 +257,30 @@ def test_a_namespace_belongs_to_one_backend() -> None:
         xbridge.array_namespace(Toy(np.ones(2)))
 
 
+def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
+    assert xbridge.array_namespace(None, np.ones(2), None) is array_api_compat.numpy
+    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+        xbridge.array_namespace(None)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="its mask would be lost") as caught:
+        xbridge.array_namespace(np.ones(2), np.ma.masked_array([1.0, 2.0], mask=[True, False]))
+    assert caught.value.hint == "x.filled(value)"
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_a_native_device_goes_into_the_functions_of_the_namespace(name: str) -> None:
+    if not xbridge.is_available(name):
+        pytest.skip(f"{name} is not installed")
+    for device in get(name).devices():
+        x = xbridge.asarray([1.0], backend=name, device=device)
+        made = xbridge.array_namespace(x).zeros((2,), device=xbridge.native_device(x))
+        assert (xbridge.backend_of(made), xbridge.device_of(made)) == (name, device)
+
+
+def test_an_object_that_is_not_an_array_has_no_native_device() -> None:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no backend owns that type"):
+        xbridge.native_device(SimpleNamespace(device="cpu"))
+
+
 def test_questions_are_answered_for_whatever_a_backend_owns() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
     assert [ask(masked) for ask in (xbridge.backend_of, xbridge.device_of, xbridge.dtype_of)] == [
@@ -346,6 +401,24 @@ def test_a_name_of_a_backend_must_be_a_string() -> None:
     assert not xbridge.is_available(["numpy"])  # type: ignore[arg-type] # that is the mistake
     with pytest.raises(xbridge.OptionError, match="a name is a string"):
         xbridge.register_backend(3, "three")  # type: ignore[arg-type] # likewise
+
+
+@pytest.mark.parametrize("name", ["to_torch", "to_jax"])
+def test_the_conversions_to_one_library_have_the_options_of_to_backend(name: str) -> None:
+    general = dict(inspect.signature(xbridge.to_backend).parameters)
+    del general["backend"]
+    assert dict(inspect.signature(getattr(xbridge, name)).parameters) == general
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_the_conversions_to_one_library_pass_every_option_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("xbridge._api.to_backend", lambda *args, **options: seen.extend([args, options]))
+    options = {"device": "cpu", "dtype": "float32", "copy": True, "grad": "detach"}
+    getattr(xbridge, f"to_{name}")(2.0, **options)
+    assert seen == [(2.0, name), options]
 
 
 def test_integers_among_floats_are_exact_or_refused() -> None:

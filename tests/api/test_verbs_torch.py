@@ -56,7 +56,7 @@ def test_a_graph_ends_where_its_library_ends_unless_it_was_to_be_kept(tracked: T
 
 def test_a_cast_keeps_the_graph_or_says_that_none_flows_through_the_dtype(tracked: Tensor) -> None:
     y = xbridge.to_backend(tracked * 2, "torch", dtype="float64", grad="keep")
-    y.sum().backward()
+    y.sum().backward()  # type: ignore[no-untyped-call] # theirs
     assert tracked.grad is not None
     assert tracked.grad.tolist() == [2.0, 2.0, 2.0]
     with pytest.raises(xbridge.GradientError) as caught:
@@ -398,6 +398,11 @@ def test_the_namespace_of_torch_is_array_api_compats() -> None:
     assert xbridge.array_namespace(torch.ones(1), 2).__name__ == "array_api_compat.torch"
     with pytest.raises(xbridge.UnsupportedArrayError, match="torch and numpy"):
         xbridge.array_namespace(torch.ones(1), np.ones(1))
+
+
+def test_the_native_device_of_a_tensor_is_torchs_own_object() -> None:
+    assert xbridge.native_device(torch.ones(1)) == torch.device("cpu")
+    assert xbridge.native_device(torch.ones(1, device="meta")) == torch.device("meta")
 
 
 def test_memory_is_compared_across_the_libraries() -> None:

@@ -140,7 +140,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(xbridge.UnknownBackendError, match="try 'numpy'"):
         xbridge.to_backend(np.ones(2), "nunpy")
     with pytest.raises(xbridge.UnknownBackendError, match=r"backend by \['numpy'\]: .*; try one of these$"):
-        xbridge.to_backend(np.ones(2), ["numpy"])  # type: ignore[arg-type] # that is the mistake
+        xbridge.to_backend(np.ones(2), ["numpy"])  # type: ignore[call-overload] # that is the mistake
     assert not xbridge.is_available("nunpy")
 
 

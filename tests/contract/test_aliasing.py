@@ -5,6 +5,7 @@ Every promise is checked in memory (`rawmemory.py`): bits, addresses, what a wri
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -202,6 +203,22 @@ def test_no_result_writes_memory_that_requires_grad(tensor: Tensor, target: str,
         with torch.no_grad():
             write(result)
     assert np.array_equal(bits(tensor), before)
+
+
+@given(any_arrays(), st.booleans())
+def test_a_writable_array_is_the_usual_one_if_that_is_writable_and_else_one_copy(
+    source: Any, is_planned: bool
+) -> None:
+    usual, before = xbridge.to_numpy(source), bits(source)
+    with planned() if is_planned else nullcontext():
+        result = xbridge.to_numpy(source, writable=True)
+    assert result.flags.writeable
+    assert same_bits(result, source)
+    if usual.flags.writeable:
+        assert overlaps(result, source) == overlaps(usual, source)
+    else:
+        write(result)
+        assert np.array_equal(bits(source), before)
 
 
 @given(any_arrays(), st.sampled_from([None, True, False]), st.sampled_from([None, "detach"]))

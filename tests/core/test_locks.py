@@ -286,7 +286,7 @@ def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
     warnings.simplefilter("ignore")
     slow = Gate()
     under_way, complete = xbridge.transfer(slow, "numpy"), xbridge.transfer(np.ones(2), "numpy", copy=True)
-    batches = xbridge.prefetch(iter([np.ones(2), slow, np.ones(2)]), "numpy", depth=2)
+    batches = iter(xbridge.prefetch(iter([np.ones(2), slow, np.ones(2)]), "numpy", depth=2))
     next(batches)
     complete.result()
     slow.reading.wait()
@@ -324,7 +324,7 @@ def test_a_child_does_not_wait_for_a_transfer_of_its_parent() -> None:
 def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Gate()
     under_way = xbridge.transfer(slow, "numpy")
-    batches = xbridge.prefetch(iter([np.ones(2)] * 3), "numpy")
+    batches = iter(xbridge.prefetch(iter([np.ones(2)] * 3), "numpy"))
     next(batches)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(_transfer, "getpid", lambda: -1)

@@ -29,7 +29,7 @@ VERBS: dict[str, Call] = {
     "tree.to_backend": lambda x, **options: tree.to_backend({"x": x}, **options)["x"],
     "tree.align": lambda x, **options: tree.align({"x": x}, **options)[0]["x"],
     "transfer": lambda x, **options: xbridge.transfer(x, **options).result(),
-    "prefetch": lambda x, **options: next(xbridge.prefetch([x], **options)),
+    "prefetch": lambda x, **options: next(iter(xbridge.prefetch([x], **options))),
     "asarray": xbridge.asarray,
     "align": lambda x, **options: xbridge.align(x, **options)[0],
     "align_back": lambda x, **options: xbridge.align_back(x, **options)[0][0],

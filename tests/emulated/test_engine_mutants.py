@@ -111,7 +111,7 @@ def check_batches_that_come_ahead_of_their_use(engine: ModuleType) -> None:
     batches = (numbers(i) for i in range(6))
     side = api.Stream()
     with api.stream(side):
-        ahead = xbridge.prefetch(batches, "torch", device=KIND)
+        ahead = iter(xbridge.prefetch(batches, "torch", device=KIND))
         later = [batch + 1 for batch in ahead]
 
         for i, x in enumerate(later):

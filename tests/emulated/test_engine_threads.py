@@ -46,7 +46,7 @@ def test_what_the_consumer_has_asked_for_is_there_when_it_is_handed_out(
     with paced(pace), api.stream(api.Stream()):
         batches = [made(i) for i in range(3)]
 
-        ahead = xbridge.prefetch(batches, target, device="cpu")
+        ahead = iter(xbridge.prefetch(batches, target, device="cpu"))
         assert [x.tolist() for x in ahead] == EXPECTED
 
 
@@ -183,7 +183,7 @@ def test_while_a_graph_is_captured_no_other_thread_may_convert(monkeypatch: pyte
     for call in (
         lambda: xbridge.transfer(x, "numpy").result(),
         lambda: xbridge.transfer(np.ones(2), "torch", device=KIND).result(),
-        lambda: next(xbridge.prefetch([np.ones(2)], "torch", device=KIND)),
+        lambda: next(iter(xbridge.prefetch([np.ones(2)], "torch", device=KIND))),
     ):
         with pytest.raises(xbridge.DeviceError) as failure:
             call()  # type: ignore[no-untyped-call] # of several kinds

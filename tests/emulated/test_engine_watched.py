@@ -64,7 +64,7 @@ def test_nothing_is_sent_where_a_policy_forbids_it(monkeypatch: pytest.MonkeyPat
 
     with policy(transfers="raise"):
         under_way = xbridge.transfer(BATCH, "torch", device=KIND)
-        ahead = xbridge.prefetch([BATCH], "torch", device=KIND)
+        ahead = iter(xbridge.prefetch([BATCH], "torch", device=KIND))
         with pytest.raises(xbridge.PolicyError, match="transfers"):
             next(ahead)
     with pytest.raises(xbridge.PolicyError, match="transfers"):

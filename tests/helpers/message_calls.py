@@ -42,11 +42,11 @@ CYCLE.append(CYCLE)
 
 
 def options(**changes: object) -> object:
-    return xbridge.to_backend(A, "numpy", **changes)  # type: ignore[arg-type] # often the mistake
+    return xbridge.to_backend(A, "numpy", **changes)  # type: ignore[call-overload] # often the mistake
 
 
 def nested(thing: object, **changes: object) -> object:
-    return xbridge.asarray(thing, **changes)  # type: ignore[arg-type] # likewise
+    return xbridge.asarray(thing, **changes)  # type: ignore[call-overload] # likewise
 
 
 def dlpack(**changes: Any) -> object:

@@ -156,7 +156,7 @@ def test_what_must_be_refused_is_torchs_and_is_refused(name: str) -> None:
     assert xbridge.backend_of(x) == "torch"
     for options in ({}, {"copy": True}):
         with pytest.raises((xbridge.UnsupportedArrayError, xbridge.DTypeError), match="; try "):
-            xbridge.to_backend(x, "numpy", **options)  # type: ignore[arg-type] # either option
+            xbridge.to_backend(x, "numpy", **options)  # type: ignore[call-overload] # either option
 
 
 def test_a_wrapper_computes_with_what_it_holds() -> None:

@@ -211,6 +211,16 @@ def test_a_snapshot_stays_one_whatever_else_makes_new_memory() -> None:
     assert {row.avoid for row in seen.rows} == {ASKED}
 
 
+def test_a_copy_that_is_to_be_written_is_not_advised_away() -> None:
+    fixed = HOST.copy()
+    fixed.flags.writeable = False
+    with record() as seen:
+        xbridge.to_numpy(fixed, writable=True)
+    assert [(row.copied, row.avoid) for row in seen.rows] == [
+        (fixed.nbytes, "nothing: writable=True asks for new memory")
+    ]
+
+
 def same(x: Any) -> Any:
     return x
 

@@ -137,7 +137,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "aligned, back": lambda x: xbridge.aligned(backend="numpy", dtype="nearest")(lambda _: x)(jax_ones()),
     "tree": lambda x: tree.to_backend({"x": [x]}, "jax", dtype="nearest")["x"][0],
     "transfer": lambda x: xbridge.transfer([x], "jax", dtype="nearest").result()[0],
-    "prefetch": lambda x: next(xbridge.prefetch([x], "jax", dtype="nearest")),
+    "prefetch": lambda x: next(iter(xbridge.prefetch([x], "jax", dtype="nearest"))),
 }
 
 
@@ -218,7 +218,7 @@ def test_numbers_become_the_defaults_of_the_target(jax: Any) -> None:
 
 def test_arrays_of_a_list_are_promoted_first(jax: Any) -> None:
     made = xbridge.asarray([np.ones(2, "f4"), np.array([3, 4])], backend="jax", dtype="nearest")
-    assert (made.dtype, made.tolist()) == (np.float32, [[1, 1], [3, 4]])
+    assert (made.dtype, made.tolist()) == (np.dtype("f4"), [[1, 1], [3, 4]])
     both = [jax.numpy.ones(2), np.array([0.5, 1e300])]
     with pytest.raises(xbridge.ValueLossError, match="does not fit float32"):
         xbridge.asarray(both, dtype="nearest")

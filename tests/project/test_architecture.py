@@ -41,7 +41,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "_api": "_engine backends _core errors",
         "_inspect": "_engine backends _core errors",
         "_observe": "_engine _plan _core errors",
-        "tree": "_engine _plan backends _core errors",
+        "tree": "_engine _plan backends _host _core errors",
     },
     {
         "_align_back": "tree _engine backends _core errors",
@@ -136,6 +136,7 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 
 NAMED: dict[str, set[str]] = {
+    "_api.py": {"jax", "torch"},  # `to_jax` and `to_torch`
     "_host": {"numpy", "ml_dtypes"},
     "_cli/formats": {"numpy", "torch"},  # the readers and writers of their files
     "_cli/info.py": {"jax", "torch"},  # asks them for their accelerators

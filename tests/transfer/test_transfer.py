@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -254,7 +255,7 @@ import numpy as np, xbridge
 def slow():
     for i in range(100):
         yield np.ones(1 << 20).cumsum()
-ahead = xbridge.prefetch(slow(), "numpy", copy=True)
+ahead = iter(xbridge.prefetch(slow(), "numpy", copy=True))
 next(ahead)
 kept = xbridge.transfer(np.ones(1 << 20), "numpy", dtype="float32")
 xbridge.transfer(np.ones(1 << 20), "numpy", dtype="float32")
@@ -289,7 +290,7 @@ def test_without_a_thread_nothing_is_fetched_ahead(
     monkeypatch.setattr(threading.Thread, "start", refused)
 
     with pytest.raises(xbridge.XBridgeError, match="no thread"):
-        next(xbridge.prefetch([np.ones(2)], "numpy", copy=copy))
+        next(iter(xbridge.prefetch([np.ones(2)], "numpy", copy=copy)))
 
 
 def test_the_interpreter_may_be_at_its_exit() -> None:
@@ -298,7 +299,7 @@ import atexit, numpy as np, xbridge
 def last():
     print(xbridge.transfer(np.ones(2), "numpy").result())
     try:
-        next(xbridge.prefetch([np.ones(2)], "numpy"))
+        next(iter(xbridge.prefetch([np.ones(2)], "numpy")))
     except xbridge.XBridgeError as error:
         print(error)
 atexit.register(last)
@@ -323,14 +324,14 @@ def counted(n: int, started: list[int]) -> Iterator[np.ndarray]:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 def test_batches_come_in_order_and_all_of_them(n: int, depth: int) -> None:
-    batches = xbridge.prefetch(counted(n, []), "numpy", dtype="float32", depth=depth)
+    batches = iter(xbridge.prefetch(counted(n, []), "numpy", dtype="float32", depth=depth))
 
     assert [batch.tolist() for batch in batches] == [[i, i] for i in range(n)]
 
 
 def test_nothing_begins_before_the_first_batch_is_asked_for() -> None:
     started: list[int] = []
-    batches = xbridge.prefetch(counted(3, started), "numpy")
+    batches = iter(xbridge.prefetch(counted(3, started), "numpy"))
 
     assert not own_threads()
     del batches
@@ -348,7 +349,7 @@ def test_as_many_batches_are_on_their_way_as_the_depth_says(depth: int) -> None:
                 all_asked.set()
             yield batch
 
-    ahead = xbridge.prefetch(batches(), "numpy", depth=depth)
+    ahead = iter(xbridge.prefetch(batches(), "numpy", depth=depth))
     next(ahead)
 
     assert all_asked.wait(PATIENCE)  # while the caller has the first one
@@ -365,7 +366,7 @@ def test_the_next_batch_is_loaded_while_one_is_converted_and_one_is_used() -> No
         loading.set()
         yield np.zeros(2)
 
-    ahead = xbridge.prefetch(batches(), "numpy")
+    ahead = iter(xbridge.prefetch(batches(), "numpy"))
     assert len(next(ahead)) == 1
 
     assert slow.reading.wait(PATIENCE)
@@ -380,7 +381,7 @@ def failing() -> Iterator[np.ndarray]:
 
 
 def test_what_the_iterable_raises_comes_in_its_turn_with_its_traceback() -> None:
-    ahead = xbridge.prefetch(failing(), "numpy")
+    ahead = iter(xbridge.prefetch(failing(), "numpy"))
 
     assert next(ahead).tolist() == [1]
     with pytest.raises(ZeroDivisionError, match="on fire") as raised:
@@ -392,7 +393,7 @@ def test_what_the_iterable_raises_comes_in_its_turn_with_its_traceback() -> None
 
 
 def test_what_is_wrong_with_a_batch_comes_in_its_turn() -> None:
-    ahead = xbridge.prefetch([np.ones(1), object(), np.ones(2)], "numpy")
+    ahead = iter(xbridge.prefetch([np.ones(1), object(), np.ones(2)], "numpy"))
 
     assert next(ahead).tolist() == [1]
     with pytest.raises(xbridge.UnsupportedArrayError):
@@ -429,7 +430,7 @@ def leave_by_cycle(ahead: Any) -> None:
 def test_no_thread_is_left_when_the_loop_was(leave: Callable[[Any], None]) -> None:
     started: list[int] = []
     source = counted(100, started)
-    ahead = xbridge.prefetch(source, "numpy")
+    ahead = iter(xbridge.prefetch(source, "numpy"))
     leave(ahead)
     del ahead
     gc.collect()
@@ -441,7 +442,7 @@ def test_no_thread_is_left_when_the_loop_was(leave: Callable[[Any], None]) -> No
 
 def test_a_loop_that_is_deleted_in_another_thread_does_not_wait() -> None:
     slow = Gate()
-    ahead = [xbridge.prefetch(iter([np.ones(1), slow]), "numpy", depth=1)]
+    ahead = [iter(xbridge.prefetch(iter([np.ones(1), slow]), "numpy", depth=1))]
     next(ahead[0])
     slow.reading.wait(PATIENCE)
 
@@ -464,7 +465,7 @@ def test_what_was_not_begun_when_the_loop_was_left_never_begins() -> None:
                 assert go_on.wait(PATIENCE)
             yield batch
 
-    ahead = xbridge.prefetch(batches(), "numpy", depth=5)
+    ahead = iter(xbridge.prefetch(batches(), "numpy", depth=5))
     next(ahead)
     assert second.wait(PATIENCE)
     closer = threading.Thread(target=ahead.close)  # which does not wait, being another thread
@@ -492,7 +493,7 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_iterable(
         assert asked.wait(PATIENCE)
         raise kind
 
-    ahead = xbridge.prefetch(batches(), "numpy")
+    ahead = iter(xbridge.prefetch(batches(), "numpy"))
     next(ahead)
     with monkeypatch.context() as patch:
         patch.setattr(_transfer, "_first", interrupted)  # as a signal would
@@ -502,8 +503,141 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_iterable(
     go_on.set()
 
 
+@pytest.fixture
+def blocked() -> Iterator[tuple[Iterator[np.ndarray], threading.Event]]:
+    """Batches of which the second one is never there, and an event: the second one is asked for."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[np.ndarray]:
+        yield np.ones(1)
+        asked.set()
+        assert go_on.wait(PATIENCE)
+
+    yield batches(), asked
+    go_on.set()
+
+
+def test_ctrl_c_in_the_body_of_a_loop_does_not_wait_for_the_iterable(
+    blocked: tuple[Iterator[np.ndarray], threading.Event],
+) -> None:
+    batches, asked = blocked
+
+    def use() -> None:
+        for _ in xbridge.prefetch(batches, "numpy"):
+            assert asked.wait(PATIENCE)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    assert own_threads()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_is_noticed_by_a_loop_around_another_one(
+    blocked: tuple[Iterator[np.ndarray], threading.Event],
+) -> None:
+    batches, asked = blocked
+
+    def use() -> None:
+        for _ in xbridge.prefetch(batches, "numpy"):
+            assert len(list(xbridge.prefetch([np.ones(1)], "numpy"))) == 1
+            assert asked.wait(PATIENCE)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    assert own_threads()
+
+
+def test_a_handler_of_ctrl_c_that_the_program_has_set_is_left_alone() -> None:
+    seen: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        for _ in xbridge.prefetch([np.ones(1), np.ones(1)], "numpy"):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is handle
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT] * 2
+
+
+def test_a_loop_in_another_thread_leaves_the_handler_of_ctrl_c_alone() -> None:
+    seen = []
+
+    def use() -> None:
+        for _ in xbridge.prefetch([np.ones(1)] * 9, "numpy"):
+            seen.append(signal.getsignal(signal.SIGINT))
+            break
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join(PATIENCE)
+    assert seen == [signal.default_int_handler]
+
+
+def test_each_loop_iterates_over_the_iterable_anew() -> None:
+    batches = xbridge.prefetch([np.ones(1), np.ones(2), np.ones(3)], "numpy")
+
+    assert [[len(x) for x in batches] for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
+    for _ in batches:
+        break
+    assert len(list(batches)) == len(batches) == 3
+
+
+def test_batches_have_a_length_if_the_iterable_has_one() -> None:
+    assert not hasattr(xbridge.prefetch(counted(3, []), "numpy"), "__len__")
+    assert not hasattr(xbridge.prefetch(map(np.ones, [1, 2]), "numpy"), "__len__")
+    assert len(xbridge.prefetch({1: np.ones(1)}.values(), "numpy")) == 1
+
+
+ITERATORS: dict[str, Callable[[], Iterator[np.ndarray]]] = {
+    "a generator": lambda: counted(3, []),
+    "another iterator": lambda: map(np.ones, [1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_a_second_loop_over_an_iterator_is_refused(kind: str) -> None:
+    batches = xbridge.prefetch(ITERATORS[kind](), "numpy")
+
+    assert len(list(batches)) == 3
+    with pytest.raises(xbridge.OptionError, match="used up"):
+        list(batches)
+
+
+def test_a_generator_that_is_used_up_already_is_refused() -> None:
+    used = counted(3, [])
+    assert len(list(used)) == 3
+    with pytest.raises(xbridge.OptionError, match="used up"):
+        list(xbridge.prefetch(used, "numpy"))
+
+
+class Resetting:
+    """An iterable that is its own iterator, and begins again when a loop does."""
+
+    def __iter__(self) -> Resetting:
+        self.rest = 3
+        return self
+
+    def __next__(self) -> np.ndarray:
+        if not self.rest:
+            raise StopIteration
+        self.rest -= 1
+        return np.ones(self.rest)
+
+
+def test_an_iterator_that_begins_again_may_be_used_again() -> None:
+    batches = xbridge.prefetch(Resetting(), "numpy")
+
+    assert [len(list(batches)) for _ in range(3)] == [3, 3, 3]
+
+
 def test_a_batch_lives_as_long_as_its_user_wants() -> None:
-    ahead = xbridge.prefetch((np.full(2, i) for i in range(9)), "numpy", copy=True)
+    ahead = iter(xbridge.prefetch((np.full(2, i) for i in range(9)), "numpy", copy=True))
     batch = next(ahead)
     alive = weakref.ref(batch)
     del batch
@@ -553,6 +687,37 @@ def test_a_thread_records_history_where_the_caller_does() -> None:
     assert kept.requires_grad
     assert not cut.result().requires_grad
     assert not batches[0].requires_grad
+
+
+def test_an_iterable_computes_in_the_modes_of_torch_that_the_caller_has() -> None:
+    torch = pytest.importorskip("torch")
+
+    def batches() -> Iterator[Any]:
+        for _ in range(2):
+            yield torch.ones(2, 2) @ torch.ones(2, 2)
+
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.float16):
+        inside = list(xbridge.prefetch(batches(), "torch"))
+    outside = list(xbridge.prefetch(batches(), "torch"))
+
+    assert [(x.dtype, x.is_inference()) for x in inside] == [(torch.float16, True)] * 2
+    assert [(x.dtype, x.is_inference()) for x in outside] == [(torch.float32, False)] * 2
+
+
+def test_autocast_in_a_thread_casts_weights_as_they_are_now() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+
+    def batches() -> Iterator[Any]:
+        for _ in range(2):
+            yield (torch.ones(1, 2) @ weight).detach()
+            with torch.no_grad():
+                weight.add_(1)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made = list(xbridge.prefetch(batches(), "torch", copy=True))
+
+    assert [x.tolist() for x in made] == [[[2, 2]], [[4, 4]]]
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])

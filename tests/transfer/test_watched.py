@@ -26,7 +26,7 @@ def begin() -> Any:
 
 
 def ahead() -> Iterator[Any]:
-    return xbridge.prefetch([BATCH, BATCH], "numpy", dtype="float32")
+    return iter(xbridge.prefetch([BATCH, BATCH], "numpy", dtype="float32"))
 
 
 def line_of(fn: Callable[[], object]) -> int:
@@ -121,7 +121,7 @@ def test_a_policy_of_a_block_that_was_entered_later_does_not_hold() -> None:
 def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
     batches = iter([np.ones(2, "float32"), np.ones(2)])
     with policy(casts="raise"):
-        ahead = xbridge.prefetch(batches, "numpy", dtype="float32")
+        ahead = iter(xbridge.prefetch(batches, "numpy", dtype="float32"))
         assert next(ahead).tolist() == [1, 1]
         with pytest.raises(xbridge.PolicyError, match="casts"):
             next(ahead)
@@ -161,7 +161,7 @@ def test_a_record_shows_how_full_the_queue_was() -> None:
         yield np.zeros(3)
 
     with record() as seen:
-        loop = xbridge.prefetch(batches(), "numpy")
+        loop = iter(xbridge.prefetch(batches(), "numpy"))
         next(loop)
         assert slow.reading.wait(PATIENCE)
         slow.opened.set()
@@ -185,7 +185,7 @@ def test_batches_that_are_ready_are_counted_when_one_is_asked_for() -> None:
 
     last = Last()
     with record() as seen:
-        loop = xbridge.prefetch([np.zeros(1), np.zeros(1), np.zeros(1), last], "numpy", depth=3)
+        loop = iter(xbridge.prefetch([np.zeros(1), np.zeros(1), np.zeros(1), last], "numpy", depth=3))
         next(loop)
         before = seen.queues[0].ready
         assert loaded.wait(PATIENCE)

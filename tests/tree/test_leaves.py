@@ -39,7 +39,7 @@ def test_text_stays_the_object_that_it_is(text: Any, options: dict[str, Any], ow
         made = tree.to_backend({"x": A, "name": [text, "a"]}, backend, **options)
         assert made["name"][0] is text
         assert type(made["x"]) is kind
-    assert tree.to_backend(text, "numpy", **options) is text
+    assert tree.to_backend([text], "numpy", **options)[0] is text
     assert tree.align([Toy(A), text])[0][1] is text
     options.pop("scalars", None)
     assert xbridge.transfer([text, A], "toylib", **options).result()[0] is text

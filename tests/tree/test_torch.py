@@ -247,7 +247,7 @@ def told() -> Iterator[Any]:
 
 
 def test_a_class_is_flattened_as_it_is_registered_with_torch(told: Any) -> None:
-    assert isinstance(tree.to_backend(Told(A, "n"), "torch").array, np.ndarray)
+    assert isinstance(tree.to_backend([Told(A, "n")], "torch")[0].array, np.ndarray)
     told(Told, lambda x: ([x.array], x.name), lambda parts, name: Told(next(iter(parts)), name))
     made = tree.to_backend({"x": Told([A], "n")}, "torch")["x"]
     assert (type(made), made.name) == (Told, "n")

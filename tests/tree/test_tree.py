@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -165,11 +166,74 @@ def test_numbers_become_arrays_only_if_the_caller_asks() -> None:
     assert tree.to_numpy([1], scalars=True, dtype="float32")[0].dtype == "f4"
 
 
-def test_a_bare_leaf_is_a_tree() -> None:
+def test_an_array_is_a_tree_and_so_is_an_empty_container() -> None:
     assert isinstance(tree.to_backend(A, "toylib"), Toy)
-    assert tree.to_numpy("text") == "text"
+    assert tree.map(np.sum, A) == A.sum()
+    assert tree.to_numpy(2.5, scalars=True) == 2.5
     assert tree.to_numpy([]) == []
     assert tree.to_numpy({"x": ()}) == {"x": ()}
+
+
+ROOTS = {"text": "a", "a number": 3, "None": None, "a scalar of text": np.str_("a"), "an object": object()}
+
+
+@pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)
+def test_a_tree_that_is_neither_a_container_nor_an_array_is_refused(root: object) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: tree.to_numpy(root),
+        lambda: tree.to_backend(root, "numpy", dtype="float32"),
+        lambda: tree.map(np.sum, root),
+    ]
+    for call in calls:
+        with pytest.raises(xbridge.UnsupportedArrayError, match="neither a container nor an array"):
+            call()
+    assert tree.align(A, root)[1] is root
+
+
+class SimpleExporter:
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return np.array([1.0, 2.0])
+
+
+EXPORTERS: dict[str, Callable[[], Any]] = {
+    "a typed buffer": lambda: array("d", [1.0, 2.0]),
+    "a view of one": lambda: memoryview(array("d", [1.0, 2.0])),
+    "an object with __array__": SimpleExporter,
+    "a series": lambda: pytest.importorskip("pandas").Series([1.0, 2.0]),
+    "a data frame": lambda: pytest.importorskip("pandas").DataFrame({"x": [1.0, 2.0]}),
+    "an array of pyarrow": lambda: pytest.importorskip("pyarrow").array([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("kind", EXPORTERS)
+def test_exporters_are_converted_if_they_are_asked_for(kind: str) -> None:
+    x = EXPORTERS[kind]()
+    given = {
+        "x": [x, A],
+        "name": "n",
+        "raw": b"1234",
+        "more": bytearray(4),
+        "scalar": np.str_("s"),
+        "none": None,
+    }
+    assert tree.to_numpy(given)["x"][0] is x
+    made = tree.to_backend(given, "toylib", exporters=True)
+    assert np.ravel(made["x"][0].data).tolist() == [1.0, 2.0]
+    assert [type(y) for y in made["x"]] == [Toy, Toy]
+    assert all(made[key] is given[key] for key in ("name", "raw", "more", "scalar", "none"))
+    assert tree.to_numpy(x, exporters=True).shape == np.shape(x)
+    aligned, _ = tree.align({"x": x}, A, backend="toylib", exporters=True)
+    assert type(aligned["x"]) is Toy
+    with pytest.raises(xbridge.UnsupportedArrayError, match="neither a container") as caught:
+        tree.to_numpy(x)
+    assert caught.value.hint.startswith("exporters=True")
+
+
+def test_an_exporter_that_cannot_be_read_is_an_error_with_its_path() -> None:
+    released = memoryview(array("d", [1.0]))
+    released.release()
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: "):
+        tree.to_numpy({"x": released}, exporters=True)
 
 
 def test_options_mean_what_they_mean_for_one_array() -> None:

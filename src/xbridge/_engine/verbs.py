@@ -49,6 +49,13 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     return outside(fn, source, [source.backend], target, options)
 
 
+def to_writable(x: object, **keywords: object) -> HostArray:
+    """See `xbridge.to_numpy`, with `writable`."""
+    target, source = get(HOST), resolve_source(x)
+    options = read_options((target, source.backend), device=None, **keywords)
+    return outside(convert, source, [source.backend], target, options)
+
+
 def _given(
     *, device: object, dtype: object, copy: object, grad: object, requires_grad: object = None, **_: object
 ) -> Given:

@@ -105,6 +105,20 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     return _from_buffer(x)
 
 
+def is_exporter(x: Any) -> bool:
+    """Return True if the class of an object has a protocol for arrays, or is a buffer of typed items."""
+    protocols = {"__dlpack__", *_OTHERS}
+    if any(not protocols.isdisjoint(vars(base)) for base in type(x).__mro__):
+        return True
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    except (BufferError, ValueError):  # a buffer that it cannot export now
+        return True
+    return not is_kind(x, (bytes, bytearray, mmap))
+
+
 def _attribute(x: Any, protocol: str) -> Any:
     """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
     with exporting(x):

@@ -40,6 +40,7 @@ def read_options(
     copy: object,
     grad: object,
     requires_grad: object = None,
+    writable: object = False,
 ) -> Options:
     """Check the options of a call. `backends` are the first to read a dtype or device object."""
     if copy is not None and copy is not True and copy is not False:
@@ -54,8 +55,10 @@ def read_options(
             action = "take requires_grad=False with grad='keep'"
             raise OptionError.build(action, "they contradict each other", "one of them")
         grad = "detach"
+    if writable is not True and writable is not False:
+        raise OptionError.build(f"take writable={shown(writable)}", "it is True or False", "writable=True")
     place, word = _read("device", device, backends), _read("dtype", dtype, backends)
-    return Options(place, word, copy, grad, requires_grad is True)
+    return Options(place, word, copy, grad, requires_grad is True, writable=writable)
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:

@@ -64,3 +64,10 @@ def reason(kind: Kind, message: str) -> CopyReason:
 
 ASKED = CopyReason("asked", "copy=True")
 """The caller asked for new memory."""
+
+ASKED_WRITABLE = CopyReason(
+    "asked",
+    "writable=True, and a shared array would be read-only",
+    ("nothing: writable=True asks for new memory",),
+)
+"""The caller asked for memory that may be written."""

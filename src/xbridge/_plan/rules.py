@@ -19,7 +19,7 @@ from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
-from xbridge._plan.reasons import ASKED, CopyReason, reason
+from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError
 
@@ -36,6 +36,8 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
             changes = [Step(backend, "copy", copy_reason=why)]
         elif options.copy:
             changes = [Step(backend, "copy", copy_reason=ASKED)]
+        elif options.writable and not backend.memory_layout(x).writable:
+            changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         why_not, hint = "grad='keep' was asked while gradients are off", "grad=None, or turning them on"
         raise GradientError.build(conversion.asked(), why_not, hint)
@@ -240,6 +242,8 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
             yield reason("overlap", f"{shared}, and {_has_no_readonly(target)}")
         if info.requires_grad:
             yield reason("requires_grad", f"it requires grad, and {_has_no_readonly(target)}")
+    elif conversion.options.writable and _is_guarded(info, layout):
+        yield ASKED_WRITABLE
     elif conversion.options.compiled and _is_guarded(info, layout):
         yield reason("compiled", "a compiler would make its read-only array writable")
 

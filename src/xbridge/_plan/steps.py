@@ -55,6 +55,8 @@ class Options(NamedTuple):
     """True if a compiler will handle the result. Compilers make read-only arrays writable."""
     unsafe: bool = False
     """True to share memory that the contract would copy."""
+    writable: bool = False
+    """True to copy memory that the result must not write."""
 
 
 class Step(NamedTuple):

@@ -8,6 +8,7 @@ for the next call, so no thread is left at a fork or at the exit.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -17,6 +18,7 @@ from operator import index
 from os import getpid
 from threading import TIMEOUT_MAX, get_ident
 from time import perf_counter
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.entry_points import entry_point
@@ -24,9 +26,11 @@ from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._transfer.threads import (
+    begin_loop,
     begun_by,
     can_leave,
     capture_context,
+    end_loop,
     ends,
     in_thread,
     resolve_destination,
@@ -37,7 +41,7 @@ from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
     from types import ModuleType
 
     from xbridge._api import Grad
@@ -191,7 +195,7 @@ def prefetch(
     copy: bool | None = None,
     grad: Grad = None,
     depth: int = 2,
-) -> Generator[Any, None, None]:
+) -> Prefetch:
     """Convert the batches of an iterable ahead of their use.
 
     One thread asks the iterable for the next batch. Another thread converts the batch before. The caller
@@ -206,10 +210,11 @@ def prefetch(
     depth : int
         The number of batches that are being converted or ready while the caller has one.
 
-    Yields
-    ------
-    tree
-        The batches in order, complete, for the stream that was current at the first request.
+    Returns
+    -------
+    iterable
+        Of the batches in order, complete, for the stream that was current at the first request. A loop over
+        it iterates over `iterable` anew. It has a length if `iterable` has one.
 
     Raises
     ------
@@ -217,6 +222,8 @@ def prefetch(
         An option with which no array could be converted, at once. The error of a batch, in its turn. No
         thread can be started, or the process was forked meanwhile. While a CUDA graph is captured, a
         `DeviceError`. An error of the iterable is raised in its turn too, with its traceback.
+    OptionError
+        A second loop over a generator or another iterator, which is used up.
 
     Notes
     -----
@@ -225,7 +232,7 @@ def prefetch(
 
     No work begins before the first batch is requested. The iterable runs with the modes, devices and streams
     that the caller has then. When the loop is left, by ``break`` or an exception, the threads end. The loop
-    waits for at most the current work of each, and not at all on `KeyboardInterrupt` or `SystemExit`.
+    waits for at most the current work of each, and not at all after Ctrl-C.
 
     Examples
     --------
@@ -248,7 +255,50 @@ def prefetch(
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         kind = type(iterable).__name__
         raise OptionError.build(f"take batches from a {kind}", "it is not iterable", "[batch]")
-    return _ahead(iterable, backend, keywords, ahead, caller())
+    cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
+    return cls(iterable, partial(_ahead, iterable, backend, keywords, ahead, caller()))
+
+
+class Prefetch:
+    """The batches of an iterable, converted ahead of their use, as `prefetch` returns them."""
+
+    def __init__(self, iterable: Iterable[Any], run: Callable[[], Generator[Any, None, None]]) -> None:
+        self._iterable, self._run, self._is_used = iterable, run, False
+
+    if TYPE_CHECKING:
+
+        def __len__(self) -> int: ...  # of a `SizedPrefetch`
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        """Return an iterator over all batches, with threads of its own."""
+        again, self._is_used = self._is_used, True
+        if isinstance(self._iterable, GeneratorType) and (again or self._iterable.gi_frame is None):
+            raise _used_up(self._iterable)
+        return self._batches() if again and isinstance(self._iterable, Iterator) else self._run()
+
+    def _batches(self) -> Generator[Any, None, None]:
+        """Yield the batches of an iterator that may be used up, and raise an error if it is."""
+        is_empty = True
+        for batch in self._run():
+            is_empty = False
+            yield batch
+        if is_empty:
+            raise _used_up(self._iterable)
+
+
+class SizedPrefetch(Prefetch):
+    """The same for an iterable that knows the number of its batches."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._iterable)  # type: ignore[arg-type] # it has one
+
+
+def _used_up(iterable: Iterable[Any]) -> XBridgeError:
+    reason = "it is used up, and has no batches for another loop"
+    return OptionError.build(
+        f"iterate over a {type(iterable).__name__} again", reason, "a list or a data loader"
+    )
 
 
 def _ahead(
@@ -274,6 +324,7 @@ def _ahead(
             reason = f"there is no thread for it ({error})"
             raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
 
+    loop = begin_loop()
     try:
         for _ in range(depth):
             ask()
@@ -285,6 +336,7 @@ def _ahead(
         waits = False  # the program is to end, and the iterable may never give another batch
         raise
     finally:
+        waits = not end_loop(loop) and waits
         for pool in (loader, converter):  # a garbage collection in one of its threads cannot wait for it
             pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
 

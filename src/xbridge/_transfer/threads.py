@@ -6,13 +6,15 @@ Libraries keep streams, modes and options by thread. Each backend captures its o
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
-from types import ModuleType
+from threading import current_thread, main_thread
+from types import FrameType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU, Device
@@ -27,6 +29,9 @@ from xbridge.errors import DeviceError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_loops: set[object] = set()
+"""The loops of the main thread that no Ctrl-C has interrupted."""
 
 
 def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
@@ -87,6 +92,36 @@ def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] 
         return None
     finally:
         pool.shutdown(wait=False)
+
+
+def begin_loop() -> object:
+    """Notice a Ctrl-C in the body of a loop until `end_loop`. Return a key for the loop.
+
+    A generator does not see the exception that ends the loop over it, so the signal is noticed. That needs
+    the main thread, and Python's own handler of the signal.
+    """
+    if current_thread() is not main_thread():
+        return None
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+    loop = object()
+    _loops.add(loop)
+    return loop
+
+
+def end_loop(loop: object) -> bool:
+    """Return True if a Ctrl-C has interrupted a loop. After the last one, the signal has Python's handler."""
+    interrupted = loop is not None and loop not in _loops
+    _loops.discard(loop)
+    ours = signal.getsignal(signal.SIGINT) is _interrupted
+    if ours and not _loops and current_thread() is main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return interrupted
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _loops.clear()
+    signal.default_int_handler(number, frame)
 
 
 def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
-from xbridge.errors import XBridgeError
+from xbridge._host.importers import is_exporter
+from xbridge.errors import UnsupportedArrayError, XBridgeError
 from xbridge.tree.flatten import TreeSpec
-from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_text
+from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_plain, is_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,9 +29,11 @@ class TreeArrays:
     alone : bool
         Treat a leaf that is not in a container as an array, unless it is text or a number. Errors do not name
         its path.
+    exporters : bool
+        Treat leaves that export memory as arrays.
     """
 
-    def __init__(self, tree: Tree, *, alone: bool = False) -> None:
+    def __init__(self, tree: Tree, *, alone: bool = False, exporters: bool = False) -> None:
         self._spec = TreeSpec(tree)
         self.alone: bool = alone and self._spec.is_leaf and type(tree) not in PLAIN_TYPES
         """True if the tree is a leaf that is treated as an array."""
@@ -39,6 +42,23 @@ class TreeArrays:
             kinds if self.alone else set(filter(is_converted, kinds.difference(PLAIN_TYPES)))
         )
         """The types of the leaves that are converted."""
+        if exporters:
+            examples = {type(x): x for x in self._spec.leaves}
+            self.kinds |= {kind for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
+
+    def refuse_leaf(self, *, scalars: bool = False) -> None:
+        """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`."""
+        kinds = self.kinds.union(NUMBERS) if scalars else self.kinds
+        if not self._spec.is_leaf or not self._spec.kinds.isdisjoint(kinds):
+            return
+        (x,) = self._spec.leaves
+        exports = not is_plain(type(x)) and is_exporter(x)
+        hint = (
+            "exporters=True, or xbridge.to_backend(x, backend)" if exports else "[x], or xbridge.asarray(x)"
+        )
+        raise UnsupportedArrayError.build(
+            f"walk a {type(x).__name__} as a tree", "it is neither a container nor an array", hint
+        )
 
     @property
     def arrays(self) -> list[Array]:

@@ -43,6 +43,11 @@ def is_converted(cls: type) -> bool:
     return are_arrays(cls) or cls is Fixture
 
 
+def is_plain(cls: type) -> bool:
+    """Return True if leaves of a class are numbers, text or None, also if NumPy has derived it."""
+    return issubclass(cls, PLAIN_TYPES)
+
+
 def is_text(x: Any) -> bool:
     """Return True if an array holds text, so that it stays as it is."""
     backend = backend_for(type(x))

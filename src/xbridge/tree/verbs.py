@@ -35,6 +35,7 @@ def to_backend(
     copy: bool | None = None,
     grad: Grad = None,
     scalars: bool = False,
+    exporters: bool = False,
 ) -> Tree:
     """Convert every array in a tree.
 
@@ -48,6 +49,9 @@ def to_backend(
         As for `xbridge.to_backend`, for each array.
     scalars : bool
         True to convert Python numbers too, as `xbridge.asarray` does.
+    exporters : bool
+        True to convert exporters of memory too, as `xbridge.to_backend` does: Series and data frames, arrays
+        of pyarrow, images, typed buffers.
 
     Returns
     -------
@@ -61,6 +65,8 @@ def to_backend(
     ------
     OptionError
         The tree contains itself, or is too deep for Python's stack.
+    UnsupportedArrayError
+        The tree is neither a container nor an array.
     XBridgeError
         As for `xbridge.to_backend`. An error about one array begins with its path, such as
         ``tree['image'][3]``. Nothing is returned then, and the tree is unchanged.
@@ -77,18 +83,27 @@ def to_backend(
     if made is not None:
         return made
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _converted(TreeArrays(tree), get(backend), keywords, scalars=scalars)
+    batch = TreeArrays(tree, exporters=exporters)
+    batch.refuse_leaf(scalars=scalars)
+    return _converted(batch, get(backend), keywords, scalars=scalars)
 
 
 @entry_point
 def to_numpy(
-    tree: Tree, /, *, dtype: object = None, copy: bool | None = None, grad: Grad = None, scalars: bool = False
+    tree: Tree,
+    /,
+    *,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    scalars: bool = False,
+    exporters: bool = False,
 ) -> Tree:
     """Convert every array in a tree to NumPy.
 
     Parameters
     ----------
-    tree, dtype, copy, grad, scalars
+    tree, dtype, copy, grad, scalars, exporters
         As for `xbridge.tree.to_backend`.
 
     Returns
@@ -107,7 +122,8 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    return to_backend(tree, HOST, dtype=dtype, copy=copy, grad=grad, scalars=scalars)
+    keywords: dict[str, Any] = {"dtype": dtype, "copy": copy, "grad": grad}
+    return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -119,6 +135,7 @@ def align(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    exporters: bool = False,
 ) -> tuple[Tree, ...]:
     """Bring all arrays of some trees to one backend and one device.
 
@@ -129,6 +146,8 @@ def align(
     like, backend, device, dtype, copy, grad
         As for `xbridge.align`. With neither `like` nor `backend`, the first array of the first tree that
         has one decides.
+    exporters : bool
+        As for `xbridge.tree.to_backend`.
 
     Returns
     -------
@@ -146,7 +165,7 @@ def align(
     >>> align({"x": torch.ones(2)}, [np.zeros(2), 3])
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
-    batch = TreeArrays(trees)
+    batch = TreeArrays(trees, exporters=exporters)
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     sources = [resolve_source(x) for x in batch.arrays]
     target, options, _ = verbs.choose_target(sources, like, backend, **keywords)
@@ -179,6 +198,8 @@ def map(  # noqa: A001 -- other libraries have this name too
     ------
     OptionError
         `fn` is not a function, or it changed a container of the tree while it ran.
+    UnsupportedArrayError
+        The tree is neither a container nor an array.
     Exception
         Any exception of `fn`, with a note of the path to the array.
 
@@ -191,6 +212,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     if not callable(fn):
         raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
     batch = TreeArrays(tree)
+    batch.refuse_leaf(scalars=scalars)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
     batch.refuse_changes()
     return done

@@ -166,14 +166,13 @@ def test_a_chunk_that_is_not_as_announced_is_refused_with_a_cast_too(lie: str, d
 
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
-def test_a_task_that_fails_is_the_cause_with_a_cast_too(dtype: str | None) -> None:
+def test_what_a_task_raises_propagates_with_a_cast_too(dtype: str | None) -> None:
     def fail(chunk: HostArray) -> HostArray:
         raise ZeroDivisionError("in a task")
 
     x = da.from_array(np.ones(6), chunks=3).map_blocks(fail, dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"a task failed .*; try x\.compute") as caught:
+    with pytest.raises(ZeroDivisionError, match="in a task"):
         xbridge.to_numpy(x, dtype=dtype)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 # -- lists ---------------------------------------------------------------------------------------
@@ -228,10 +227,9 @@ def test_align_names_the_array_that_is_refused_and_computes_nothing_before(x: Ar
 
 def test_align_does_not_name_an_array_for_a_task_that_fails(x: Array) -> None:
     failing = x.map_blocks(lambda chunk: 1 / 0, dtype="f8", meta=np.empty(0))
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^cannot compute 2 Dask arrays together"):
+    with pytest.raises(ZeroDivisionError) as caught:
         xbridge.align(np.ones(2), failing, x)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at xs\[1\]: cannot compute a Dask array"):
-        xbridge.align(np.ones(2), failing)
+    assert caught.value.__notes__ == ["in a task, which xbridge ran to compute 2 Dask arrays together"]
 
 
 def test_align_within_dask_computes_nothing(x: Array) -> None:

@@ -79,13 +79,12 @@ def test_what_goes_to_the_cluster_is_what_it_was_at_the_call(client: object) -> 
     assert xbridge.to_list(xbridge.to_backend(a, "dask")) == [9.0] * 6
 
 
-def test_what_a_worker_raises_is_the_cause_of_ours(x: Array) -> None:
+def test_what_a_worker_raises_propagates(x: Array) -> None:
     def fail(chunk: HostArray) -> HostArray:
         raise ZeroDivisionError("on a worker")
 
-    with pytest.raises(xbridge.UnsupportedArrayError, match="on a worker") as caught:
+    with pytest.raises(ZeroDivisionError, match="on a worker"):
         xbridge.to_numpy(x.map_blocks(fail, dtype="f8", meta=np.empty(0)))
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_worker_that_returns_another_chunk_is_found_out(x: Array) -> None:

@@ -83,6 +83,16 @@ def test_a_tracer_is_asked_like_any_other_array(inside: Callable[[Fn], Any]) -> 
     inside(fn)
 
 
+def test_the_native_device_of_a_tracer_goes_into_the_functions_of_the_namespace(
+    inside: Callable[[Fn], Any],
+) -> None:
+    def made(x: Array) -> Any:
+        xp = xbridge.array_namespace(x)
+        return x + xp.zeros(3, dtype="float32", device=xbridge.native_device(x))
+
+    inside(made)
+
+
 def test_a_tracer_with_nothing_to_change_is_itself(inside: Callable[[Fn], Any]) -> None:
     def fn(x: Array) -> Any:
         assert xbridge.asarray(x) is x

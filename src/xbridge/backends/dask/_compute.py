@@ -28,7 +28,14 @@ from xbridge import _host
 from xbridge._host.memory import empty, fill, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import array_info, kind_of, unsupported_chunk
-from xbridge.errors import FOREIGN_ERRORS, Chained, UnsupportedArrayError, XBridgeError, index_errors
+from xbridge.errors import (
+    FOREIGN_ERRORS,
+    Chained,
+    UnsupportedArrayError,
+    XBridgeError,
+    index_errors,
+    of_caller,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,11 +234,8 @@ def computed(xs: list[Array | InParts]) -> list[HostArray]:
     results = [Result(x) for x in xs]
     one = len(results) == 1
     action = results[0].action if one else f"compute {len(results)} Dask arrays together"
-    hint = f"{'x.compute()' if one else 'dask.compute(*arrays)'}, which shows the task"
     try:
-        with Chained(
-            lambda error: UnsupportedArrayError.build(action, f"a task failed with {error!r}", hint)
-        ):
+        with Chained(lambda error: of_caller(error, f"in a task, which xbridge ran to {action}")):
             _compute(results)
     except XBridgeError as error:
         refused = [i for i, result in enumerate(results) if any(error is found for found in result.refused)]

@@ -7,6 +7,7 @@ wait for the computation that produces the arrays of the conversion before it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -19,6 +20,9 @@ from xbridge.backends.torch._devices import accelerators
 from xbridge.errors import DeviceError
 
 _sides: dict[torch.device, Any] = {}
+
+_kept = threading.local()
+"""The inference mode of a thread, which lasts as long as this reference."""
 
 
 def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
@@ -55,10 +59,19 @@ def threaded(fn: ArrayFn, device: Device, /) -> ArrayFn:
 def thread_context() -> Callable[[], None]:
     """Return a function that gives another thread the modes, devices and streams of this one."""
     recording, mine = torch.is_grad_enabled(), _current_streams()
-    default = torch.get_default_device()
+    default, inference = torch.get_default_device(), torch.is_inference_mode_enabled()
+    kinds = [kind for kind in ("cpu", *accelerators()) if torch.amp.is_autocast_available(kind)]
+    autocast = {kind: torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)}
     numbers = {api: api.current_device() for api in map(streams_of, mine)}
 
     def apply() -> None:
+        if inference:
+            _kept.mode = torch.inference_mode()
+            _kept.mode.__enter__()
+        for kind, dtype in autocast.items():
+            torch.set_autocast_enabled(kind, True)  # noqa: FBT003 -- as torch has it
+            torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_cache_enabled(False)
         torch.set_grad_enabled(recording)
         if default != torch.get_default_device():
             torch.set_default_device(default)
