@@ -409,6 +409,37 @@ class Backend(Protocol):
         The returned function applies them to the thread that calls it, until that thread ends.
         """
 
+    # -- calls of functions: `follows` and `trace` come with `run` -------------------------------------------
+    @property
+    def rule(self) -> Callable[[Any], Any] | None:
+        """`rule(call)`: the rule of a function of the library, which has derivatives.
+
+        A call has the function, the form of its arguments, and all that the user gives beside them. Without
+        this function, calls from other libraries have no derivatives.
+        """
+
+    @property
+    def check_call(self) -> Callable[[str], None] | None:
+        """`check_call(name)`: raise if a function of the library cannot run in this thread now."""
+
+    @property
+    def follows(self) -> Callable[[Array], bool] | None:
+        """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
+
+    @property
+    def run(self) -> Callable[[Any, list[Array]], list[Array]] | None:
+        """`run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms.
+
+        A library without `follows` runs only rules of functions with a signature, to compute them later.
+        """
+
+    @property
+    def trace(self) -> Callable[[str, list[Array], list[Any]], list[Array]] | None:
+        """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
+
+        The key stands for the call in `backends/_rules.py`. A compiler follows this function.
+        """
+
 
 REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
 
@@ -450,5 +481,7 @@ TOGETHER = (
     ("materialize_many", "materialize"),
     ("streams_to_device", "stream_to_device"),
     ("stream_to_device", "streams_to_device"),
+    ("follows", "run"),
+    ("trace", "run", "follows"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""

@@ -21,6 +21,7 @@ from xbridge._core.devices import CPU, is_of_kind
 from xbridge._core.dtypes import DTYPES, category, instead, is_inexact
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported, c_strides
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
+from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Exporter, HostArray
+    from xbridge.backends._rules import Call, Rule
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -272,6 +274,26 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
 
 def plan_state() -> object:
     return _has_wide()
+
+
+def rule(call: Call, /) -> Rule:
+    from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+
+    return rule_of(call)
+
+
+def check_call(name: str, /) -> None:
+    refuse_inside(name)
+
+
+def follows(x: Array, /) -> bool:
+    return isinstance(x, _Tracer)
+
+
+def run(rule: Rule, xs: list[Array], /) -> list[Array]:
+    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
+
+    return apply(rule, xs)
 
 
 def _has_wide() -> bool:
