@@ -11,9 +11,11 @@ from weakref import WeakValueDictionary
 
 from xbridge._calls.flatten import flatten
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import UNNAMED
+from xbridge._core.dtypes import DTYPES, UNNAMED, category
 from xbridge._core.dynamo import constant
 from xbridge._engine import verbs
+from xbridge._engine.source import resolve_source
+from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import closed, holes, unflatten
 from xbridge.backends._registry import fast_converters, get
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from xbridge._calls.aligned import Shortcut
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array
+    from xbridge._core.protocol import Array, Backend
     from xbridge.backends._rules import Form, Given, Rule
     from xbridge.backends._signature import Signature
 
@@ -161,19 +163,28 @@ class Call:
             y = None if convert is None else convert(x)
             if y is not None:
                 return protected(y, x) if self.library == HOST else y
-        return bring(x, self.library, self._keywords, self.name)
+        return bring(x, self.library, self._keywords)
 
 
-def bring(x: Array, library: str, keywords: dict[str, Any], name: str) -> Array:
+def bring(x: Array, library: str, keywords: dict[str, Any]) -> Array:
     """Convert an array to the library of a function, which cannot write to its memory then."""
     try:
         y = verbs.to_backend(x, library, **keywords)
     except DTypeError as error:
-        if keywords["dtype"] is not None:
-            raise
-        hint = f"{error.hint}, or aligned(..., dtype='default')"
-        raise DTypeError.build(error.action, error.reason, hint) from error
+        raise narrowing(error, [x], get(library), keywords) from error
     return protected(y, x) if library == HOST else y
+
+
+def narrowing(error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]) -> DTypeError:
+    """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
+    for x in xs if keywords["dtype"] is None else ():
+        dtype = resolve_source(x).info().dtype
+        if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
+            default = chosen("default", dtype, library, CPU)
+            if library.unsupported_dtype(default, CPU) is None:
+                hint = f"{error.hint}; or aligned(..., dtype='default')"
+                return DTypeError.build(error.action, error.reason, hint)
+    return error
 
 
 def protected(host: Any, x: Array) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._align_back import Restore
 from xbridge._calls.flatten import flatten
-from xbridge._calls.function import latest_form, program_key, protected
+from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
@@ -24,7 +24,7 @@ from xbridge.backends import HOST
 from xbridge.backends._forms import arguments, has_arrays, paths, unflatten
 from xbridge.backends._registry import backend_for, fast_converters, generation, get
 from xbridge.backends._rules import MOST, inexact, latest
-from xbridge.errors import OptionError, XBridgeError
+from xbridge.errors import DTypeError, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,14 +165,17 @@ def _direct(
     if library.check_call is not None:
         library.check_call(name)
     begun = generation()
-    made = verbs.align_sources(
-        [_guarded(source, library, function.keywords) for source in sources],
-        lambda i: f"{paths(form)[i]} of {name}",
-        function.like,
-        library.name if function.like is None else function.backend,
-        begun=begun,
-        **function.keywords,
-    )
+    try:
+        made = verbs.align_sources(
+            [_guarded(source, library, function.keywords) for source in sources],
+            lambda i: f"{paths(form)[i]} of {name}",
+            function.like,
+            library.name if function.like is None else function.backend,
+            begun=begun,
+            **function.keywords,
+        )
+    except DTypeError as error:
+        raise narrowing(error, arrays, library, function.keywords) from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
     restore.home()
     if library.name == HOST:

@@ -103,6 +103,7 @@ def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
         return ys, [_zero(y) for y in ys]
     kept = (*ys, *xs) if rule.wants_outputs else xs
     made = iter(tangent_p.bind(*select(ins, tangents), *kept, rule=rule, ins=ins, outs=outs, form=form))  # type: ignore[no-untyped-call]
+    latest.form = form
     return ys, [next(made) if out else _zero(y) for y, out in zip(ys, outs, strict=True)]
 
 
@@ -135,12 +136,12 @@ def _tangent_jvp(a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Ma
     if not any(moving):
         return made, [_zero(y) for y in made]
     again = rule.derive("jvp", ins, outs, form)
-    kept = a
+    kept, form = a, latest.form
     if again.wants_outputs:
         again.shapes(_specs(a))  # for the form of the tangents
-        kept = (*made, *a)
+        kept, form = (*made, *a), latest.form
     found = tangent_p.bind(  # type: ignore[no-untyped-call]
-        *select(moving, tangents), *kept, rule=again, ins=moving, outs=(True,) * len(made), form=latest.form
+        *select(moving, tangents), *kept, rule=again, ins=moving, outs=(True,) * len(made), form=form
     )
     return made, found
 

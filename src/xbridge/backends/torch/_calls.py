@@ -80,6 +80,7 @@ def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
     needs = tuple([need and exact for need, exact in zip(ctx.needs_input_grad[1:], ctx.ins, strict=True)])
     seeds = [c.contiguous() for c in select(ctx.outs, cotangents)]
     made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.form), [*seeds, *ctx.saved_tensors])
+    latest.form = ctx.form
     return (None, *replaced(needs, made, [None] * len(needs)))
 
 
@@ -118,6 +119,7 @@ class _Transformed(torch.autograd.Function):
         ins = tuple(t is not None and exact for t, exact in zip(tangents, ctx.ins, strict=True))
         rule = ctx.rule.derive("jvp", ins, ctx.outs, ctx.form)
         made = apply(rule, [*select(ins, tangents), *ctx.saved_tensors])
+        latest.form = ctx.form
         return tuple(replaced(ctx.outs, made, [None] * len(ctx.outs)))
 
     @staticmethod
