@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xbridge._calls.function import Function
+from xbridge._calls.function import Definition, Function
 from xbridge._calls.run import name_of, wrapper
 from xbridge.backends._rules import Given
 from xbridge.backends._signature import parse
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
     R = TypeVar("R")
+
+_NUMERIC = ("complex-step", "central")
+
+
+if TYPE_CHECKING:
 
     @overload
     def aligned(fn: Callable[P, R], /) -> Callable[P, R]: ...
@@ -40,10 +45,7 @@ if TYPE_CHECKING:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-_NUMERIC = ("complex-step", "central")
-
-
-def aligned(
+def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has beside them
     fn: Callable[P, R] | None = None,
     /,
     *,
@@ -140,10 +142,12 @@ def _wrap(
     name = name_of(fn)
     signature, result = given["signature"], given["result"]
     if result is not None and not callable(result):
-        raise OptionError.build(f"take result={shown(result)}", "it is not a function", "result=numpy.empty_like")
+        raise OptionError.build(
+            f"take result={shown(result)}", "it is not a function", "result=numpy.empty_like"
+        )
     vjp, jvp = (_derivative(how, given[how]) for how in ("vjp", "jvp"))
     shape = None if signature is None else parse(signature)
-    return wrapper(Function(fn, name, backend, like, keywords, vjp, jvp, shape, result))
+    return wrapper(Function(fn, name, (backend, like), keywords, Definition(vjp, jvp, shape, result)))
 
 
 def _derivative(how: str, given: Any) -> Given | None:
@@ -158,5 +162,5 @@ def _derivative(how: str, given: Any) -> Given | None:
         )
     own = getattr(given, "__xbridge__", None)
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
-        return Given(own.fn, own.vjp, own.jvp)
+        return Given(own.fn, own.given.vjp, own.given.jvp)
     return Given(given)

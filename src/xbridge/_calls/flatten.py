@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
-from xbridge.backends._registry import are_arrays
 from xbridge.backends._forms import ARRAY
+from xbridge.backends._registry import are_arrays
 from xbridge.tree.containers import find
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
         return ("=", type(x), None, x)
     container, children, form = node
     inside: list[Any] = []
-    counted: list[Any] = []
-    forms = [flatten(child, inside, counted) for child in children]
+    inner: list[Any] = []
+    forms = [flatten(child, inside, inner) for child in children]
     if not inside:
         return ("=", type(x), None, x)
     arrays.extend(inside)
-    numbers.extend(counted)
+    numbers.extend(inner)
     return ("node", _Node(container, form, x), *forms)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from copy import copy
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -18,6 +18,7 @@ from xbridge._engine.source import resolve_source
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import closed, holes, unflatten
+from xbridge.backends._numpy_rules import opaque
 from xbridge.backends._registry import fast_converters, get
 from xbridge.backends._rules import kept, latest, rules
 from xbridge.errors import DTypeError, OptionError
@@ -26,14 +27,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
-    from xbridge._calls.aligned import Shortcut
+    from xbridge._calls.run import Shortcut
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
     from xbridge.backends._rules import Form, Given, Rule
     from xbridge.backends._signature import Signature
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
-"""The functions that a compiler has met, by key."""
+"""The functions in use, by key, for a compiler."""
+
+
+class Definition(NamedTuple):
+    """What the user gives beside a function."""
+
+    vjp: Given | None = None
+    jvp: Given | None = None
+    signature: Signature | None = None
+    result: Callable[..., Any] | None = None
 
 
 class Function:
@@ -43,19 +53,15 @@ class Function:
         self,
         fn: Callable[..., Any],
         name: str,
-        backend: str | ModuleType | None,
-        like: Array | None,
+        target: tuple[str | ModuleType | None, Array | None],
         keywords: dict[str, Any],
-        vjp: Given | None,
-        jvp: Given | None,
-        shape: Signature | None,
-        result: Callable[..., Any] | None,
+        given: Definition,
     ) -> None:
-        self.fn, self.name, self.backend, self.like, self.keywords = fn, name, backend, like, keywords
+        self.fn, self.name, self.keywords, self.given = fn, name, keywords, given
+        self.backend, self.like = target
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
-        self.is_plain = like is None and set(keywords.values()) == {None}
-        self.vjp, self.jvp, self.signature, self.result = vjp, jvp, shape, result
+        self.is_plain = self.like is None and set(keywords.values()) == {None}
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[type, ...], Shortcut] = {}
         self.programs: dict[Any, Program] = {}
@@ -65,7 +71,7 @@ class Function:
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the signature, as a derivative returns its gradients."""
-        if len(kwargs) < 2 or (self.vjp is None and self.jvp is None):  # noqa: PLR2004 -- one has no order
+        if len(kwargs) < 2 or (self.given.vjp is None and self.given.jvp is None):
             return kwargs
         with suppress(TypeError, ValueError):  # a function in C may have no signature
             names = signature(self.fn).parameters
@@ -80,7 +86,7 @@ class Function:
         except TypeError as error:
             raise OptionError.build(
                 f"call {self.name}",
-                f"an argument that is not an array is part of what the call is known by, and has no hash: {error}",
+                f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
         return found or kept(self.rules, key, lambda: self._rule(library, form, numbers, device))
@@ -101,8 +107,7 @@ class Call:
         device: Device | None,
     ) -> None:
         self.name, self.fn, self.library = function.name, function.fn, library
-        self.vjp, self.jvp = function.vjp, function.jvp
-        self.signature, self.result = function.signature, function.result
+        self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: Rule | None = None
         self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
@@ -111,15 +116,13 @@ class Call:
     def rule(self) -> Rule:
         """Return the rule, made once."""
         if self._rule is None:
-            make = get(self.library).rule
-            assert make is not None  # noqa: S101 -- the caller checks it
-            self._rule = make(self)
+            self._rule = (get(self.library).rule or opaque)(self)
         return self._rule
 
     def detached(self) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""
         other = copy(self)
-        other.vjp = other.jvp = other.result = other._rule = None
+        vars(other).update(vjp=None, jvp=None, result=None, _rule=None)
         return other
 
     def flatten(self, tree: Any) -> tuple[Form, list[Array]]:
@@ -175,7 +178,9 @@ def bring(x: Array, library: str, keywords: dict[str, Any]) -> Array:
     return protected(y, x) if library == HOST else y
 
 
-def narrowing(error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]) -> DTypeError:
+def narrowing(
+    error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]
+) -> DTypeError:
     """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
     for x in xs if keywords["dtype"] is None else ():
         dtype = resolve_source(x).info().dtype
@@ -205,7 +210,7 @@ class Program:
 
     def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
         """Return the rule for some numbers, which a compiler may have made symbols."""
-        values = {"int": map(int, ints), "float": map(float, floats)}
+        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
         numbers = tuple([next(values[kind]) for kind in holes(self.form)])
         return self.function.rule(self.library, self.form, numbers, None)
 

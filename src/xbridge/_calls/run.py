@@ -56,7 +56,7 @@ def wrapper(function: Function) -> Callable[..., Any]:
         at = _leading(sources)
         caller = sources[at].backend
         library = _library(function, caller)
-        if library is not caller and _is_embedded(function, caller, library, arrays):
+        if library is not caller and _is_embedded(function, caller, arrays):
             return _embedded(function, form, arrays, numbers, caller, at, library)
         return _direct(function, (form, arrays, numbers), sources, at, library, args, kwargs)
 
@@ -81,7 +81,7 @@ def _library(function: Function, caller: Backend) -> Backend:
     return caller if function.like is None else resolve_like(function.like).backend
 
 
-def _is_embedded(function: Function, caller: Backend, library: Backend, arrays: list[Array]) -> bool:
+def _is_embedded(function: Function, caller: Backend, arrays: list[Array]) -> bool:
     """Return True if the caller's library runs the call as a rule.
 
     A library without transforms does so for functions with a signature, to compute later.
@@ -89,7 +89,7 @@ def _is_embedded(function: Function, caller: Backend, library: Backend, arrays: 
     if caller.run is None:
         return False
     if caller.follows is None:
-        return function.signature is not None
+        return function.given.signature is not None
     return any(backend_for(type(x)) is caller and caller.follows(x) for x in arrays)
 
 
@@ -126,10 +126,14 @@ def _embedded(
 
 
 def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
-    """Cast an array in the caller's library, so that the graph contains the cast, and cut its graph if asked."""
+    """Cast an array in its own library, so that the graph contains the cast. Cut its graph if asked."""
     if options.dtype is not None:
         info = caller.array_info(x)
-        dtype = chosen(options.dtype, info.dtype, library, info.device) if options.dtype in UNNAMED else options.dtype
+        dtype = (
+            chosen(options.dtype, info.dtype, library, info.device)
+            if options.dtype in UNNAMED
+            else options.dtype
+        )
         if dtype != info.dtype:
             if options.dtype in UNNAMED and not (
                 holds_every(info.dtype, dtype) or caller.unsupported(x, leaving=True)
@@ -182,8 +186,10 @@ def _direct(
         made = tuple(y if y is x else protected(y, x) for x, y in zip(arrays, made, strict=True))
     _take_shortcut(function, sources, library, args, kwargs)
     values, named = unflatten(form, iter(made), iter(numbers))
-    given = {**dict(enumerate(args)), **kwargs}
-    own = {key: given[key] for key, child in zip(given, arguments(form), strict=True) if not has_arrays(child)}
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    own = {
+        key: given[key] for key, child in zip(given, arguments(form), strict=True) if not has_arrays(child)
+    }
     result = function.fn(
         *[own.get(i, value) for i, value in enumerate(values)],
         **{key: own.get(key, value) for key, value in named.items()},

@@ -25,7 +25,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     import numpy as np
@@ -427,14 +427,14 @@ class Backend(Protocol):
         """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
 
     @property
-    def run(self) -> Callable[[Any, list[Array]], list[Array]] | None:
+    def run(self) -> Callable[[Any, list[Array]], Sequence[Array]] | None:
         """`run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms.
 
         A library without `follows` runs only rules of functions with a signature, to compute them later.
         """
 
     @property
-    def trace(self) -> Callable[[str, list[Array], list[Any]], list[Array]] | None:
+    def trace(self) -> Callable[[str, list[Array], list[Any]], Sequence[Array]] | None:
         """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
 
         The key stands for the call in `backends/_rules.py`. A compiler follows this function.

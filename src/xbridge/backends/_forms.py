@@ -8,12 +8,11 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from xbridge.errors import OptionError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xbridge.backends._rules import Form
+    from xbridge.errors import OptionError
 
 ARRAY = "*"
 """The form of an array."""
@@ -85,13 +84,19 @@ def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]
         return []
     start = CHILDREN[form[0]]
     children = repeat(None) if tree is None else _children(form, tree, wrong)
-    return [leaf for child, part in zip(form[start:], children, strict=False) for leaf in leaves(child, part, wrong)]
+    return [
+        leaf
+        for child, part in zip(form[start:], children, strict=False)
+        for leaf in leaves(child, part, wrong)
+    ]
 
 
 def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     count = len(form) - CHILDREN[form[0]]
     if form[0] == "dict":
-        children = [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
+        children = (
+            [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
+        )
     elif form[0] == "node":
         container = form[1].container
         children = list(container.flatten(tree)[0]) if type(tree) is container.cls else None
@@ -110,14 +115,18 @@ def arguments(form: Form) -> list[Form]:
 def has_arrays(form: Form) -> bool:
     """Return True if there is an array in the form."""
     if isinstance(form, str) or form[0] == "=":
-        return form == ARRAY
+        return bool(form == ARRAY)
     return any(map(has_arrays, form[CHILDREN[form[0]] :]))
 
 
 def paths(form: Form) -> list[str]:
     """Return the names of the arrays in the form of (args, kwargs)."""
     keys = [*range(len(form[1]) - 1), *form[2][1]]
-    return [path for key, child in zip(keys, arguments(form), strict=True) for path in _paths(child, f"argument {key!r}")]
+    return [
+        path
+        for key, child in zip(keys, arguments(form), strict=True)
+        for path in _paths(child, f"argument {key!r}")
+    ]
 
 
 def _paths(form: Form, name: str) -> list[str]:
@@ -132,4 +141,6 @@ def _paths(form: Form, name: str) -> list[str]:
         labels = form[1].labels
     else:
         labels = [f"[{i}]" for i in range(len(children))]
-    return [path for label, child in zip(labels, children, strict=True) for path in _paths(child, name + label)]
+    return [
+        path for label, child in zip(labels, children, strict=True) for path in _paths(child, name + label)
+    ]

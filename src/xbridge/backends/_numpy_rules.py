@@ -4,24 +4,26 @@ The vjp of a function is another function of NumPy, of the cotangent, the result
 derivative of a rule is a rule of the same class, and a vjp with a vjp has a second derivative.
 """
 
+# ruff: noqa: ARG002 -- as in `_rules.py`
+
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xbridge._host.memory import native_dtype
-from xbridge.backends._forms import leaves, masked
-from xbridge.backends._rules import ARRAY, Rule, Spec, latest, no_derivative, replaced, select
-from xbridge.backends._signature import Signature
-from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.backends._forms import ARRAY, leaves, masked
+from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
+from xbridge.errors import DTypeError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._core.protocol import HostArray
+    from xbridge._core.protocol import Array, HostArray
     from xbridge.backends._rules import Call, Form, Given
+    from xbridge.backends._signature import Signature
+    from xbridge.errors import GradientError
 
 NUMERIC = ("complex-step", "central")
 """Names of derivatives that are computed from values of the function."""
@@ -34,7 +36,40 @@ _TIMES = ("", " twice", " three times")
 def rule_of(call: Call) -> Rule:
     """Make the rule of a function."""
     numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in NUMERIC), None)
-    return NumpyRule(call, call.name, call.fn, call.form, call.vjp or numeric, call.jvp or numeric, call.signature)
+    return NumpyRule(
+        call, call.name, call.fn, call.form, call.vjp or numeric, call.jvp or numeric, call.signature
+    )
+
+
+class OpaqueRule(Rule):
+    """A function of a library whose backend has no rules. It runs, and has no derivatives."""
+
+    batches = False
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        args, kwargs = self.call.unflatten(self.call.form, xs)
+        return self.call.returned(self.call.fn(*args, **kwargs))
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
+        raise no_derivative(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
+
+    jvp = vjp
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        if self.call.result is None:
+            raise OptionError.build(
+                f"trace {self.name}",
+                f"a function of {self.call.library} does not declare its result",
+                _SHAPES,
+            )
+        return declared(self.call, specs)
+
+
+def opaque(call: Call) -> Rule:
+    """Make the rule of a function of another library."""
+    refuse_given(call)
+    return OpaqueRule(call, call.name)
 
 
 class NumpyRule(Rule):
@@ -42,13 +77,12 @@ class NumpyRule(Rule):
 
     wants_outputs = True
     batches = False
-    order = 0
 
     def __init__(
         self,
         call: Call,
         name: str,
-        fn: Callable[..., Any],
+        fn: Any,
         form: Form,
         vjp: Given | None,
         jvp: Given | None,
@@ -108,7 +142,7 @@ class NumpyRule(Rule):
 
 
 def declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
-    """Return what `result` declares. It gets arrays that have a shape and a dtype, and zeros that are shared."""
+    """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
     args, kwargs = call.unflatten(call.form, stand_ins)
@@ -185,7 +219,9 @@ class _Vjp(_Derivative):
             found = (None,) * count
         if not isinstance(found, (tuple, list)) or len(found) != count:
             raise self._wrong(f"it returned {_kind(found)} for {count} arguments")
-        gradients = leaves(self.arguments, found, lambda: self._wrong("a gradient has another form than its argument"))
+        gradients = leaves(
+            self.arguments, found, lambda: self._wrong("a gradient has another form than its argument")
+        )
         latest.form = self._form()
         return [
             self._fitted(gradient, x, i)
@@ -195,7 +231,7 @@ class _Vjp(_Derivative):
 
     def _form(self) -> Form:
         form = masked(self.arguments, iter(self.ins))
-        return form if len(form) > 2 else form[1]  # noqa: PLR2004 -- one argument
+        return form if len(form) > 2 else form[1]
 
     def _fitted(self, gradient: Any, x: HostArray, index: int) -> HostArray:
         """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
@@ -208,7 +244,10 @@ class _Vjp(_Derivative):
         g = np.asarray(gradient)
         if g.shape != x.shape and g.ndim >= x.ndim:
             g = g.sum(tuple(range(g.ndim - x.ndim)))
-            g = g.sum(tuple(i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n), keepdims=True)
+            g = g.sum(
+                tuple(i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n),
+                keepdims=True,
+            )
         if g.shape != x.shape:
             raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
         if g.dtype.kind == "c" and x.dtype.kind != "c":
@@ -250,7 +289,9 @@ class _Jvp(_Derivative):
         tangents = select(self.outs, found)
         if any(tangent is None for tangent in tangents):
             raise no_derivative(
-                f"{self.call.name} in forward mode", "its jvp returned None", "a jvp that returns all tangents"
+                f"{self.call.name} in forward mode",
+                "its jvp returned None",
+                "a jvp that returns all tangents",
             )
         made = []
         for tangent, y in zip(tangents, select(self.outs, ys), strict=True):
@@ -280,7 +321,12 @@ def _kind(found: object) -> str:
 
 
 def _moved(
-    rule: NumpyRule, ins: tuple[bool, ...], outs: tuple[bool, ...], step: Any, ts: Sequence[HostArray], xs: Sequence[HostArray]
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    step: Any,
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
 ) -> list[HostArray]:
     """Return the results at the inputs plus a step along the tangents."""
     moved = [x + (step * t).astype(np.result_type(x, step)) for x, t in zip(select(ins, xs), ts, strict=True)]
@@ -288,7 +334,11 @@ def _moved(
 
 
 def _central(
-    rule: NumpyRule, ins: tuple[bool, ...], outs: tuple[bool, ...], ts: Sequence[HostArray], xs: Sequence[HostArray]
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
 ) -> list[HostArray]:
     length = max([float(np.abs(t).max(initial=0)) for t in ts]) or 1.0
     size = max([1.0, *[float(np.abs(x).max(initial=0)) for x in select(ins, xs)]])
@@ -298,7 +348,11 @@ def _central(
 
 
 def _complex_step(
-    rule: NumpyRule, ins: tuple[bool, ...], outs: tuple[bool, ...], ts: Sequence[HostArray], xs: Sequence[HostArray]
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
 ) -> list[HostArray]:
     if any(x.dtype.kind == "c" for x in select(ins, xs)):
         raise no_derivative(f"{rule.name} by a complex step", "an argument is complex already", "'central'")

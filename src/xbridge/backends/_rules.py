@@ -1,9 +1,11 @@
 """Rules: flat functions of one library's arrays, and the functions that are derived from them.
 
-A call joins two libraries. The function's library derives: its backend makes a rule, and the vjp, the jvp and
-the batch of a rule are rules again. So every order of derivative consists of the same operations. The caller's
-library embeds: its backend runs a rule within its own graphs and transforms. Neither knows the other.
+A call joins two libraries. The function's library derives: its backend makes a rule, and the vjp, the jvp
+and the batch of a rule are rules again. So every order of derivative consists of the same operations. The
+caller's library embeds: its backend runs a rule within its own graphs and transforms.
 """
+
+# ruff: noqa: ARG002 -- not every library needs the form of a result
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ latest = _Latest()
 """The form of the result of the last function that this thread ran or described."""
 
 rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Rules by key, for programs in which an argument cannot be an object. A rule lives as long as its function."""
+"""Rules by key, for programs in which an argument cannot be an object. A rule lives with its function."""
 
 
 def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
@@ -102,8 +104,8 @@ def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
 class Rule:
     """A function of arrays that returns a sequence of arrays.
 
-    A derived rule takes (*seeds, *outputs if `wants_outputs`, *inputs). Seeds are cotangents of the outputs in
-    `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the adjoint of the jvp:
+    A derived rule takes (*seeds, *outputs if `wants_outputs`, *inputs). Seeds are cotangents of the outputs
+    in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the adjoint of the jvp:
     ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
     """
 

@@ -20,9 +20,7 @@ class Signature(NamedTuple):
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
 
-    def loops(
-        self, name: str, shapes: list[tuple[int, ...]]
-    ) -> tuple[tuple[int, ...], dict[str, int]]:
+    def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
         """Return the shape of the broadcast axes, and the lengths of the core axes."""
         if len(shapes) != len(self.inputs):
             raise self._wrong(name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays")

@@ -5,16 +5,14 @@ The function is a node of the graph, which each worker gets once, and not a part
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
 import numpy as np
 
-from xbridge import _host
 from xbridge._host.memory import native_dtype
-from xbridge.backends._rules import ARRAY, Spec, latest
+from xbridge.backends._rules import Spec, latest
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
@@ -74,5 +72,7 @@ def _run_chunk(*chunks: HostArray, call: Call, dtypes: list[Any]) -> Any:
     rule = call.rule()
     ys = rule.call.evaluate(rule, views, "numpy")
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
-    rule.check(found, tuple(spec._replace(dtype=dtype.name) for spec, dtype in zip(found, dtypes, strict=False)))
+    rule.check(
+        found, tuple(spec._replace(dtype=dtype.name) for spec, dtype in zip(found, dtypes, strict=False))
+    )
     return tuple(ys) if len(ys) > 1 else ys[0]

@@ -27,7 +27,7 @@ from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
     from xbridge._core.devices import Device
@@ -290,7 +290,7 @@ def follows(x: Array, /) -> bool:
     return isinstance(x, _Tracer)
 
 
-def run(rule: Rule, xs: list[Array], /) -> list[Array]:
+def run(rule: Rule, xs: list[Array], /) -> Sequence[Array]:
     from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
 
     return apply(rule, xs)

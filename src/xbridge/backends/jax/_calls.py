@@ -75,7 +75,7 @@ def _aval_specs(avals: Any) -> tuple[Spec, ...]:
 
 def _lowered(ctx: Any, *args: Any, rule: Rule) -> Any:
     run = partial(_run_inside, rule, _aval_specs(ctx.avals_out))
-    return mlir.emit_python_callback(  # type: ignore[attr-defined]
+    return mlir.emit_python_callback(
         ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False
     )[0]
 
@@ -196,7 +196,8 @@ def _wide(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
     """Give all inputs the same number of axes before their core axes."""
     loop = max(x.ndim - 1 - core for x, core in zip(xs, cores, strict=True))
     return [
-        x.reshape(size, *(1,) * (loop - x.ndim + 1 + core), *x.shape[1:]) for x, core in zip(xs, cores, strict=True)
+        x.reshape(size, *(1,) * (loop - x.ndim + 1 + core), *x.shape[1:])
+        for x, core in zip(xs, cores, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Functions of JAX as rules: JAX differentiates and batches them, and its abstract evaluation gives shapes."""
+"""Functions of JAX as rules: JAX derives and batches them, and gives their shapes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class _Result:
         self.arrays = arrays
 
 
-jax.tree_util.register_pytree_node(
-    _Result, lambda x: (x.arrays, x.form), lambda form, arrays: _Result(form, arrays)
-)
+jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Result)
 
 
 def rule_of(call: Call) -> Rule:
@@ -92,7 +90,8 @@ class JaxRule(TracedRule):
 
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
         try:
-            result = jax.eval_shape(self.fn, *[jax.ShapeDtypeStruct(spec.shape, spec.dtype) for spec in specs])
+            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
+            result = jax.eval_shape(self.fn, *stand_ins)
         except jax.errors.ConcretizationTypeError as error:
             raise self._by_value() from error
         return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.form

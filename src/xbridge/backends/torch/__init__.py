@@ -44,7 +44,7 @@ from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from xbridge._core.protocol import Array, Exporter, HostArray
@@ -379,13 +379,13 @@ def follows(x: torch.Tensor, /) -> bool:
     )
 
 
-def run(rule: Rule, xs: list[torch.Tensor], /) -> list[torch.Tensor]:
+def run(rule: Rule, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
     from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
 
     return apply(rule, xs)
 
 
-def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> list[torch.Tensor]:
+def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[torch.Tensor]:
     from xbridge.backends.torch._calls import call  # noqa: PLC0415 -- as above
 
     return call(key, xs, numbers)

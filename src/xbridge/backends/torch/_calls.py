@@ -31,14 +31,14 @@ def apply(rule: Rule, ts: Tensors) -> Tensors:
     """Run a rule, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
-            return _apply_plain(rule, *ts)  # type: ignore[no-any-return]
+            return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
         return _compute(rule, ts)
     return _transformed(rule, *ts)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[no-untyped-call, untyped-decorator] # a compiler would drop the jvp, without an error
+@torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
 def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
-    return _Transformed.apply(rule, *ts)
+    return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # theirs
 
 
 def _compute(rule: Rule, ts: Tensors) -> Tensors:
@@ -149,11 +149,12 @@ def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> 
         return [torch.stack(ys) for ys in zip(*[apply(rule, row) for row in rows], strict=True)]
     device = ts[0].device
     return [
-        torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in rule.shapes(one)
+        torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        for spec in rule.shapes(one)
     ]
 
 
-# -- the operators, which a compiler and torch's other tools see ----------------------------------------------
+# -- the operators, which a compiler and other tools of torch see --------------------------------------------
 
 
 def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
@@ -165,7 +166,7 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     return torch.ops.xbridge.call.default(ts, key, ints, floats)  # type: ignore[no-any-return]
 
 
-@torch.compiler.disable  # type: ignore[no-untyped-call, untyped-decorator]
+@torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
 def _opened(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
     return apply(_rule(key, ints, floats), ts)
 

@@ -39,7 +39,7 @@ def rule_of(call: Call) -> Rule:
     return TorchRule(call, call.name, flat)
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
     """Notices random numbers."""
 
     drew = False
@@ -108,7 +108,7 @@ class TorchRule(TracedRule):
         def run(do: Callable[[], Any]) -> Any:
             if done or _level() is not None:
                 return do()
-            with _Draws() as draws:
+            with _Draws() as draws:  # type: ignore[no-untyped-call] # theirs
                 made = do()
             self._refuse(drew=draws.drew)
             done.append(True)
@@ -136,7 +136,8 @@ class TorchRule(TracedRule):
         if self.call.result is not None and not self.order:
             return declared(self.call, specs)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad(), _Draws() as draws:
+            draws = _Draws()  # type: ignore[no-untyped-call] # theirs
+            with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad(), draws:
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
                 ys = self.fn(*xs)
         except _BY_VALUE as error:
