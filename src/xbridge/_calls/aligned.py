@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._calls.function import Definition, Function
@@ -127,27 +126,16 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     tensor([1., 1.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    given = {"vjp": vjp, "jvp": jvp, "signature": signature, "result": result}
-    wrap = partial(_wrap, like, backend, keywords, given)
-    return wrap if fn is None else wrap(fn)
-
-
-def _wrap(
-    like: Array | None,
-    backend: str | ModuleType | None,
-    keywords: dict[str, Any],
-    given: dict[str, Any],
-    fn: Callable[..., Any],
-) -> Callable[..., Any]:
-    name = name_of(fn)
-    signature, result = given["signature"], given["result"]
     if result is not None and not callable(result):
-        raise OptionError.build(
-            f"take result={shown(result)}", "it is not a function", "result=numpy.empty_like"
-        )
-    vjp, jvp = (_derivative(how, given[how]) for how in ("vjp", "jvp"))
+        hint = "result=numpy.empty_like"
+        raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
     shape = None if signature is None else parse(signature)
-    return wrapper(Function(fn, name, (backend, like), keywords, Definition(vjp, jvp, shape, result)))
+    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
+
+    def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return wrapper(Function(fn, name_of(fn), (backend, like), keywords, given))
+
+    return wrap if fn is None else wrap(fn)
 
 
 def _derivative(how: str, given: Any) -> Given | None:

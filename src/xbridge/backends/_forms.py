@@ -79,6 +79,8 @@ def holes(form: Form) -> list[str]:
 def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
     if form == ARRAY:
+        if isinstance(tree, (tuple, list, dict, str)):
+            raise wrong()
         return [tree]
     if isinstance(form, str) or form[0] == "=":
         return []

@@ -224,8 +224,8 @@ class _Vjp(_Derivative):
         )
         latest.form = self._form()
         return [
-            self._fitted(gradient, x, i)
-            for i, (gradient, x, chosen) in enumerate(zip(gradients, inputs, self.ins, strict=True))
+            self._fitted(gradient, i, inputs)
+            for i, (gradient, chosen) in enumerate(zip(gradients, self.ins, strict=True))
             if chosen
         ]
 
@@ -233,8 +233,9 @@ class _Vjp(_Derivative):
         form = masked(self.arguments, iter(self.ins))
         return form if len(form) > 2 else form[1]
 
-    def _fitted(self, gradient: Any, x: HostArray, index: int) -> HostArray:
+    def _fitted(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
         """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
+        x = inputs[index]
         if gradient is None:
             raise no_derivative(
                 f"{self.call.name} by its array {index}",
@@ -242,12 +243,10 @@ class _Vjp(_Derivative):
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
         g = np.asarray(gradient)
-        if g.shape != x.shape and g.ndim >= x.ndim:
+        if g.shape == self._wide(x, index, inputs) != x.shape:
             g = g.sum(tuple(range(g.ndim - x.ndim)))
-            g = g.sum(
-                tuple(i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n),
-                keepdims=True,
-            )
+            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
+            g = g.sum(tuple(ones), keepdims=True)
         if g.shape != x.shape:
             raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
         if g.dtype.kind == "c" and x.dtype.kind != "c":
@@ -257,6 +256,14 @@ class _Vjp(_Derivative):
                 "returning its real part",
             )
         return g.astype(x.dtype, copy=False)
+
+    def _wide(self, x: HostArray, index: int, inputs: Sequence[HostArray]) -> tuple[int, ...] | None:
+        """Return the shape that an argument of a function with a signature is broadcast to."""
+        cores = self.base.cores
+        if cores is None:
+            return None
+        outer = [y.shape[: y.ndim - core] for y, core in zip(inputs, cores, strict=True)]
+        return (*np.broadcast_shapes(*outer), *x.shape[x.ndim - cores[index] :])
 
     def _wrong(self, reason: str) -> OptionError:
         return OptionError.build(

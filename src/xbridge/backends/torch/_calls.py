@@ -185,7 +185,12 @@ def _described(ts: Tensors, key: str, ints: list[int], floats: list[float]) -> T
 def _checked(ts: list[torch.Tensor], key: str, ints: list[int], floats: list[float]) -> list[torch.Tensor]:
     rule = _rule(key, ints, floats)
     declared = rule.shapes(_specs(ts))
-    ys = _evaluate(rule, ts)
+    # Below autograd no tensor has a tangent, and torch cannot be asked for one.
+    level, forward_ad._current_level = forward_ad._current_level, -1
+    try:
+        ys = _evaluate(rule, ts)
+    finally:
+        forward_ad._current_level = level
     rule.check(_specs(ys), declared)
     return list(ys)
 
