@@ -84,7 +84,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
         derivatives.
     jvp : callable or {"complex-step", "central"}, optional
         For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
-        `tangents` has one item for each argument.
+        `tangents` has one item for each argument, and None for one that does not move.
     signature : str, optional
         The core axes of a function that broadcasts over all axes before them, as for `numpy.vectorize`:
         ``"()->()"``, ``"(m,n),(n)->(m)"``. It gives shapes, batches, and the chunks of Dask.

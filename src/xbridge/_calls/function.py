@@ -62,6 +62,7 @@ class Function:
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
         self.is_plain = self.like is None and set(keywords.values()) == {None}
+        self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[type, ...], Shortcut] = {}
         self.programs: dict[Any, Program] = {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._align_back import Restore
 from xbridge._calls.flatten import flatten
+from xbridge._calls.explain import CallPlan
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
@@ -29,7 +30,8 @@ from xbridge.errors import DTypeError, OptionError, XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._calls.function import Function
+    from xbridge._calls.explain import CallPlan
+from xbridge._calls.function import Function
     from xbridge._core.protocol import Array, Backend
     from xbridge._plan.steps import Options
     from xbridge.backends._rules import Form, Rule
@@ -61,7 +63,29 @@ def wrapper(function: Function) -> Callable[..., Any]:
         return _direct(function, (form, arrays, numbers), sources, at, library, args, kwargs)
 
     vars(call)["__xbridge__"] = function
+    function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
     return call
+
+
+def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+    """Return what a call with these arguments would do, without running it."""
+    arrays: list[Array] = []
+    numbers: list[Any] = []
+    form = flatten((args, function.in_order(kwargs)), arrays, numbers)
+    if not arrays:
+        raise OptionError.build(f"explain a call of {function.name}", "no argument is an array", "an array")
+    sources = [resolve_source(x) for x in arrays]
+    at = _leading(sources)
+    caller = sources[at].backend
+    library = _library(function, caller)
+    plans = {}
+    for path, x in zip(paths(form), arrays, strict=True):
+        plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
+    followed = library is not caller and _is_embedded(function, caller, arrays)
+    report = {"derivative": f"by {caller.name}, any order", "batch": f"by {caller.name}", "shapes": f"by {caller.name}"}
+    if library is not caller:
+        report = function.rule(library.name, form, tuple(numbers), None).report()
+    return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
 def _leading(sources: list[Source]) -> int:

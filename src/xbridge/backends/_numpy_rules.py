@@ -56,6 +56,15 @@ class OpaqueRule(Rule):
 
     jvp = vjp
 
+    def report(self) -> dict[str, str]:
+        signature, result = self.call.signature, self.call.result
+        declared = f"signature {signature.text}" if signature else "not declared"
+        return {
+            "derivative": "; ".join(_order(how, getattr(self.call, how)) for how in ("vjp", "jvp")),
+            "batch": "one call for each example" if self.cores is None else "one call for all examples",
+            "shapes": declared if result is None else "result=",
+        }
+
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
         if self.call.result is None:
             raise OptionError.build(
@@ -72,11 +81,22 @@ def opaque(call: Call) -> Rule:
     return OpaqueRule(call, call.name)
 
 
-class NumpyRule(Rule):
+def _order(how: str, given: Given | None) -> str:
+    """Return how often a derivative can be taken, in words."""
+    if given is None:
+        return f"no {how}"
+    if given.fn in NUMERIC:
+        return f"{how} by {given.fn}, once"
+    count = 0
+    while given is not None:
+        count, given = count + 1, getattr(given, how)
+    return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}"
+
+
+class NumpyRule(OpaqueRule):
     """A function of trees of arrays, and the functions that are its derivatives."""
 
     wants_outputs = True
-    batches = False
 
     def __init__(
         self,

@@ -165,6 +165,14 @@ class Rule:
         """Return what `shapes` returns, and the form of the result."""
         raise NotImplementedError
 
+    def report(self) -> dict[str, str]:
+        """Return where the derivative, the batches and the shapes come from, in a few words each."""
+        return {
+            "derivative": f"by {self.call.library}, any order",
+            "batch": f"by {self.call.library}",
+            "shapes": f"by {self.call.library}",
+        }
+
     def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
         """Raise if a function returned other arrays than those that memory was planned for."""
         if found != declared:

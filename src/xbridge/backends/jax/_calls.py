@@ -35,8 +35,15 @@ call_p.multiple_results = tangent_p.multiple_results = True
 
 
 def apply(rule: Rule, xs: Arrays) -> Arrays:
-    """Run a rule, in whatever JAX is doing now."""
-    return call_p.bind(*xs, rule=rule)  # type: ignore[no-any-return, no-untyped-call]
+    """Run a rule, in whatever JAX is doing now.
+
+    JAX keeps what it knows of a primitive, so it may not ask for the shapes, and the form, again.
+    """
+    latest.form = None
+    ys = call_p.bind(*xs, rule=rule)  # type: ignore[no-untyped-call]
+    if latest.form is None:
+        rule.shapes(_specs(xs))
+    return ys  # type: ignore[no-any-return]
 
 
 def _specs(xs: Any) -> tuple[Spec, ...]:
@@ -96,7 +103,7 @@ def _moving(xs: Arrays, tangents: Arrays) -> Mask:
 
 
 def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
-    ys = call_p.bind(*xs, rule=rule)  # type: ignore[no-untyped-call]
+    ys = apply(rule, xs)
     form = latest.form
     ins, outs = _moving(xs, tangents), inexact(_specs(ys))
     if not any(ins) or not any(outs):
