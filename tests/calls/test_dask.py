@@ -10,7 +10,9 @@ import pytest
 from crossed import host, same
 
 import xbridge
-from xbridge import OptionError, aligned
+from xbridge import OptionError
+
+aligned: Any = xbridge.aligned
 
 da = pytest.importorskip("dask.array")
 

@@ -1,5 +1,7 @@
 """A derivative that does not exist is an error when it is asked for, and never a zero."""
 
+# ruff: noqa: B023 -- functions are called within their loop
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,7 @@ import pytest
 from crossed import X, by_hand, host, same, wide
 
 import xbridge
-from xbridge import DTypeError, GradientError, OptionError, aligned
+from xbridge import DTypeError, GradientError, OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -17,13 +19,14 @@ jax = pytest.importorskip("jax")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+aligned: Any = xbridge.aligned
+
 wide64 = pytest.fixture(autouse=True)(wide)
 
 
 def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str:
     """Assert that a call raises an error of ours, or one of a library around it, and return all messages."""
-    with pytest.raises(Exception) as caught:  # noqa: B017, PT011 -- compiled code wraps it
+    with pytest.raises(Exception) as caught:
         jax.block_until_ready(do())
     error: BaseException | None = caught.value
     text = ""
@@ -41,10 +44,11 @@ def leaf() -> Any:
 
 
 def sine(**more: Any) -> Callable[..., Any]:
-    return aligned(backend="numpy", signature="()->()", **more)(lambda x: np.sin(x))
+    made: Callable[..., Any] = aligned(backend="numpy", signature="()->()", **more)(np.sin)
+    return made
 
 
-SLOPE: dict[str, Callable[..., Any]] = {"vjp": lambda g, y, x: g * np.cos(x)}
+GIVEN: dict[str, Callable[..., Any]] = {"vjp": lambda g, y, x: g * np.cos(x)}
 
 
 def test_a_function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
@@ -58,7 +62,7 @@ def test_a_function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
 
 
 def test_a_function_without_a_jvp_has_no_forward_mode() -> None:
-    t, x, f = torch.from_numpy(X), jax.numpy.asarray(X), sine(**SLOPE)
+    t, x, f = torch.from_numpy(X), jax.numpy.asarray(X), sine(**GIVEN)
     refused(GradientError, lambda: torch.func.jvp(f, (t,), (t,)), "jvp=f")
     refused(GradientError, lambda: torch.func.jacfwd(f)(t), "jvp=f")
     refused(GradientError, lambda: jax.jvp(f, (x,), (x,)), "jvp=f")
@@ -67,9 +71,9 @@ def test_a_function_without_a_jvp_has_no_forward_mode() -> None:
 
 def test_a_vjp_without_a_vjp_has_no_second_order() -> None:
     x = leaf()
-    (first,) = torch.autograd.grad(sine(**SLOPE)(x).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(sine(**GIVEN)(x).sum(), x, create_graph=True)
     refused(GradientError, first.sum().backward, "twice", "vjp=aligned")
-    grad = jax.grad(lambda v: sine(**SLOPE)(v).sum())
+    grad = jax.grad(lambda v: sine(**GIVEN)(v).sum())
     refused(GradientError, lambda: jax.grad(lambda v: grad(v).sum())(jax.numpy.asarray(X)))
     f, x = by_hand(), leaf()
     second = x
@@ -116,7 +120,9 @@ def test_a_vjp_of_the_wrong_form_is_refused(vjp: Callable[..., Any], kind: type[
     refused(kind, lambda: jax.jit(jax.grad(lambda v: sine(vjp=vjp)(v).sum()))(v), "take the gradients of")
 
 
-@pytest.mark.parametrize("found", [None, 3, lambda g: (g,), lambda g: (g, g, g)], ids=["none", "three", "one", "more"])
+@pytest.mark.parametrize(
+    "found", [None, 3, lambda g: (g,), lambda g: (g, g, g)], ids=["none", "three", "one", "more"]
+)
 def test_a_vjp_returns_one_gradient_for_each_argument(found: Any) -> None:
     vjp = lambda g, y, a, b: found(g) if callable(found) else found  # noqa: E731
     product = aligned(backend="numpy", vjp=vjp)(lambda a, b: a * b)
@@ -137,7 +143,7 @@ def test_a_jvp_of_the_wrong_form_is_refused(jvp: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_a_library_that_differentiates_takes_no_vjp(name: str) -> None:
-    f = aligned(backend=name, **SLOPE)(lambda x: x)
+    f = aligned(backend=name, **GIVEN)(lambda x: x)
     caller = {"torch": lambda: jax.grad(lambda v: f(v).sum())(jax.numpy.asarray(X)), "jax": lambda: f(leaf())}
     refused(OptionError, caller[name], "derivatives of its own")
 
@@ -153,13 +159,13 @@ def test_a_function_of_a_library_without_rules_has_no_gradient() -> None:
     shaped = aligned(backend="array_api_strict", result=np.empty_like)(lambda x: x + x)
     same(jax.jit(shaped)(v), 2 * X)
     same(torch.vmap(f)(torch.from_numpy(X)[None]), 2 * X[None])
-    with_vjp = aligned(backend="array_api_strict", **SLOPE)(lambda x: x)
+    with_vjp = aligned(backend="array_api_strict", **GIVEN)(lambda x: x)
     refused(OptionError, lambda: with_vjp(leaf()), "derivatives of its own")
 
 
 def test_keep_raises_at_the_call_and_detach_cuts() -> None:
     refused(GradientError, lambda: sine(grad="keep")(leaf()), "vjp=f")
-    y = sine(grad="keep", **SLOPE)(leaf())
+    y = sine(grad="keep", **GIVEN)(leaf())
     assert y.requires_grad
     assert not sine(grad="detach")(leaf()).requires_grad
     v = jax.numpy.asarray(X)
@@ -178,7 +184,7 @@ def test_dropout_is_not_differentiated_with_another_mask() -> None:
         jax.jit(jax.grad(lambda t: drop(t).sum())),
         lambda t: jax.jvp(drop, (t,), (t,)),
     ):
-        refused(GradientError, lambda f=f: f(ones), "random", "eval()")
+        refused(GradientError, lambda: f(ones), "random", "eval()")
     by_value = aligned(backend="torch", result=lambda t: np.empty(t.shape))(
         lambda t: torch.nn.functional.dropout(t, 0.5) if t.sum() > 0 else t
     )
@@ -191,7 +197,9 @@ def test_complex_gradients_are_right_in_both_conventions() -> None:
 
     z = np.array([1 + 1j, 2 - 1j])
     by_numpy = aligned(
-        backend="numpy", vjp=lambda g, y, x: g * np.conj(2 * x * (1 + 2j)), jvp=lambda t, y, x: 2 * x * t[0] * (1 + 2j)
+        backend="numpy",
+        vjp=lambda g, y, x: g * np.conj(2 * x * (1 + 2j)),
+        jvp=lambda t, y, x: 2 * x * t[0] * (1 + 2j),
     )(lambda x: x * x * (1 + 2j))
     for f in (by_numpy, aligned(backend="jax")(lambda x: x * x * (1 + 2j))):
         t = torch.from_numpy(z).requires_grad_()
@@ -201,7 +209,7 @@ def test_complex_gradients_are_right_in_both_conventions() -> None:
     for f in (by_numpy, aligned(backend="torch")(lambda x: x * x * (1 + 2j))):
         v = jnp.asarray(z)
         same(
-            jax.grad(lambda v, f=f: f(v).real.sum())(v),
+            jax.grad(lambda v: f(v).real.sum())(v),
             jax.grad(lambda v: (v * v * (1 + 2j)).real.sum())(v),
         )
         same(jax.jvp(f, (v,), (v * 1j,))[1], 2j * z * z * (1 + 2j))
@@ -225,7 +233,7 @@ def test_numerical_derivatives_are_computed_on_request(how: str, as_: str) -> No
 
 def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
     x, z = leaf(), torch.ones(2, dtype=torch.complex128, requires_grad=True)
-    size = aligned(backend="numpy", vjp="complex-step")(lambda x: np.abs(x))
+    size = aligned(backend="numpy", vjp="complex-step")(np.abs)
     refused(GradientError, lambda: torch.autograd.grad(size(x).sum(), x), "'central'")
     square = aligned(backend="numpy", vjp="complex-step")(lambda x: x * x)
     refused(GradientError, lambda: torch.autograd.grad(square(z).real.sum(), z), "'central'")
@@ -260,7 +268,9 @@ def test_a_result_that_does_not_depend_on_an_argument_has_zeros_for_it() -> None
 
 def test_control_flow_on_values_is_refused_in_words() -> None:
     x = leaf()
-    refused(OptionError, lambda: aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)(x), "jax.lax.cond")
+    refused(
+        OptionError, lambda: aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)(x), "jax.lax.cond"
+    )
     f = aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)
     same(f(x.detach()), X)  # nothing is followed, so it runs as it is
     refused(OptionError, lambda: torch.zeros(f(x.detach().to("meta")).shape), "jax.lax.cond")
@@ -276,10 +286,12 @@ def test_shapes_are_declared_for_compiled_code() -> None:
     for wrong in (lambda x: np.empty((*x.shape, 2)), lambda x: np.empty(x.shape, "f4"), lambda x: [x, x]):
         g = aligned(backend="numpy", result=wrong)(lambda x: x + 1)
         same(g(v), X + 1)
-        refused(OptionError, lambda g=g: jax.jit(g)(v), "declared")
+        refused(OptionError, lambda: jax.jit(g)(v), "declared")
         torch._dynamo.reset()
-        refused(OptionError, lambda g=g: torch.compile(g, fullgraph=True, backend="eager")(t), "declared")
-    stack = aligned(backend="numpy", result=lambda x, n: np.empty((n, *x.shape)))(lambda x, n: np.stack([x] * n))
+        refused(OptionError, lambda: torch.compile(g, fullgraph=True, backend="eager")(t), "declared")
+    stack = aligned(backend="numpy", result=lambda x, n: np.empty((n, *x.shape)))(
+        lambda x, n: np.stack([x] * n)
+    )
     assert jax.jit(lambda v: stack(v, 3))(v).shape == (3, 4)
     lost = aligned(backend="numpy", signature="(n)->(k)")(lambda x: x)
     refused(OptionError, lambda: jax.jit(lost)(v), "result=")
@@ -288,12 +300,12 @@ def test_shapes_are_declared_for_compiled_code() -> None:
 def test_a_signature_is_read_and_compared_with_the_arrays() -> None:
     for text in ("n->n", "(n)", "(n)->", "(n)->(n)->(n)", "(n),->(n)", 3):
         with pytest.raises(OptionError, match="read signature="):
-            aligned(backend="numpy", signature=text)(np.sin)  # type: ignore[call-overload]
+            aligned(backend="numpy", signature=text)(np.sin)
     dot = aligned(backend="numpy", signature=" (n), (n) -> () ")(lambda a, b: (a * b).sum(-1))
     v = jax.numpy.asarray(X)
     same(jax.jit(dot)(v, v), (X * X).sum())
     for other in (v[:2], jax.numpy.ones(())):
-        refused(OptionError, lambda other=other: jax.jit(dot)(v, other), "signature=")
+        refused(OptionError, lambda: jax.jit(dot)(v, other), "signature=")
     refused(OptionError, lambda: jax.jit(dot)(v), "2 inputs")
     add = aligned(backend="numpy", signature="(),()->()")(lambda a, b: a + b)
     refused(OptionError, lambda: jax.jit(add)(v, v[:3]), "broadcast")
@@ -302,11 +314,13 @@ def test_a_signature_is_read_and_compared_with_the_arrays() -> None:
 def test_options_are_checked_when_a_function_is_decorated() -> None:
     for given in ({"vjp": 3}, {"jvp": "forward"}, {"result": 3}):
         with pytest.raises(OptionError):
-            aligned(backend="numpy", **given)  # type: ignore[call-overload]
+            aligned(backend="numpy", **given)
 
 
 def test_gradients_of_arguments_that_are_broadcast_are_summed() -> None:
-    f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
+    f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(
+        lambda a, b: a * b
+    )
     a, b = (torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 1), (2,)))
     for found, right in zip(
         torch.autograd.grad(f(a, b).sum(), (a, b)), torch.autograd.grad((a * b).sum(), (a, b)), strict=True
@@ -314,6 +328,15 @@ def test_gradients_of_arguments_that_are_broadcast_are_summed() -> None:
         same(found, right)
     bare = aligned(backend="numpy", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
     refused(OptionError, lambda: torch.autograd.grad(bare(a, b).sum(), (a, b)), "shape")
+
+
+def test_a_result_without_the_axes_of_the_signature_is_refused() -> None:
+    t = torch.from_numpy(X)
+    for fn in (np.sum, lambda x: (x, x), lambda x: x[None]):
+        f = aligned(backend="numpy", signature="()->()")(fn)
+        refused(OptionError, lambda: torch.vmap(f)(t), "announces")
+    padded = aligned(backend="numpy", signature="(n)->(k)")(lambda x: np.concatenate([x, x], -1))
+    assert torch.vmap(padded)(t[None]).shape == (1, 8)
 
 
 def test_jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
@@ -324,13 +347,13 @@ def test_jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
     same(jax.grad(lambda v: outer(v).sum())(v), 2 + 0 * X)
     with_numpy = aligned(backend="numpy", result=np.empty_like)(lambda x: inner(x) * 2)
     for f in (with_numpy, jax.vmap(with_numpy)):
-        refused(OptionError, lambda f=f: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
+        refused(OptionError, lambda: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
 
 
 def test_a_missing_dtype_names_both_ways_out() -> None:
     with jax.enable_x64(False):
         for x in (leaf(), leaf().detach(), X):
-            text = refused(DTypeError, lambda x=x: aligned(backend="jax")(lambda x: x)(x))
+            text = refused(DTypeError, lambda: aligned(backend="jax")(lambda x: x)(x))
             assert "jax_enable_x64" in text
             assert "dtype='default'" in text
         x = leaf()

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import CALLERS, CURVE, FUNCTIONS, PAIRS, SLOPE, VALUE, X, in_library, same, wide
+from crossed import CALLERS, FUNCTIONS, PAIRS, X, curve, in_library, same, slope, value, wide
 
 import xbridge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [  # by torch itself, for a tangent
-    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+"""By torch itself, in `linearize`."""
 
 wide64 = pytest.fixture(autouse=True)(wide)
 
@@ -45,28 +43,28 @@ def of_torch() -> dict[str, tuple[Callable[..., Any], Any]]:
         return torch.autograd.grad(first.sum(), leaf)[0]
 
     return {
-        "plain": (lambda f: f(x), VALUE(X)),
-        "nothing recorded": (torch.no_grad()(lambda f: f(x.clone().requires_grad_())), VALUE(X)),
-        "inference": (torch.inference_mode()(lambda f: f(x.clone())), VALUE(X)),
-        "backward": (backward, SLOPE(X)),
-        "twice": (twice, CURVE(X)),
-        "grad": (lambda f: func.grad(total(f))(x), SLOPE(X)),
-        "grad of grad": (lambda f: func.grad(total(func.grad(total(f))))(x), CURVE(X)),
-        "jvp": (lambda f: func.jvp(f, (x,), (x,))[1], X * SLOPE(X)),
-        "vjp": (lambda f: func.vjp(f, x)[1](x)[0], X * SLOPE(X)),
-        "jacrev": (lambda f: func.jacrev(f)(x), np.diag(SLOPE(X))),
-        "jacfwd": (lambda f: func.jacfwd(f)(x), np.diag(SLOPE(X))),
-        "hessian": (lambda f: func.hessian(total(f))(x), np.diag(CURVE(X))),
-        "vmap": (lambda f: torch.vmap(f, in_dims=1)(batch), VALUE(BATCH.T)),
-        "vmap of vmap": (lambda f: torch.vmap(torch.vmap(f), in_dims=1)(batch), VALUE(BATCH.T)),
+        "plain": (lambda f: f(x), value(X)),
+        "nothing recorded": (torch.no_grad()(lambda f: f(x.clone().requires_grad_())), value(X)),
+        "inference": (torch.inference_mode()(lambda f: f(x.clone())), value(X)),
+        "backward": (backward, slope(X)),
+        "twice": (twice, curve(X)),
+        "grad": (lambda f: func.grad(total(f))(x), slope(X)),
+        "grad of grad": (lambda f: func.grad(total(func.grad(total(f))))(x), curve(X)),
+        "jvp": (lambda f: func.jvp(f, (x,), (x,))[1], X * slope(X)),
+        "vjp": (lambda f: func.vjp(f, x)[1](x)[0], X * slope(X)),
+        "jacrev": (lambda f: func.jacrev(f)(x), np.diag(slope(X))),
+        "jacfwd": (lambda f: func.jacfwd(f)(x), np.diag(slope(X))),
+        "hessian": (lambda f: func.hessian(total(f))(x), np.diag(curve(X))),
+        "vmap": (lambda f: torch.vmap(f, in_dims=1)(batch), value(BATCH.T)),
+        "vmap of vmap": (lambda f: torch.vmap(torch.vmap(f), in_dims=1)(batch), value(BATCH.T)),
         "vmap of nothing": (lambda f: torch.vmap(f)(batch[:0]), BATCH[:0]),
-        "vmap of grad": (lambda f: torch.vmap(func.grad(total(f)))(batch), SLOPE(BATCH)),
-        "grad of vmap": (lambda f: func.grad(total(torch.vmap(f, in_dims=1)))(batch), SLOPE(BATCH)),
+        "vmap of grad": (lambda f: torch.vmap(func.grad(total(f)))(batch), slope(BATCH)),
+        "grad of vmap": (lambda f: func.grad(total(torch.vmap(f, in_dims=1)))(batch), slope(BATCH)),
         "batched gradients": (
             lambda f: torch.autograd.functional.jacobian(f, x, vectorize=True),
-            np.diag(SLOPE(X)),
+            np.diag(slope(X)),
         ),
-        "linearize": (lambda f: func.linearize(f, x)[1](x), X * SLOPE(X)),
+        "linearize": (lambda f: func.linearize(f, x)[1](x), X * slope(X)),
         "meta": (lambda f: torch.zeros(f(x.to("meta")).shape), np.zeros(X.shape)),
     }
 
@@ -82,31 +80,31 @@ def of_jax() -> dict[str, tuple[Callable[..., Any], Any]]:
         return jax.jit(jax.grad(lambda x: jax.lax.scan(lambda c, v: (c, f(v)), 0, x)[1].sum()))(x)
 
     return {
-        "plain": (lambda f: f(x), VALUE(X)),
-        "jit": (lambda f: jax.jit(f)(x), VALUE(X)),
-        "grad": (lambda f: jax.grad(total(f))(x), SLOPE(X)),
-        "jit of grad": (lambda f: jax.jit(jax.grad(total(f)))(x), SLOPE(X)),
-        "grad of jit": (lambda f: jax.grad(total(jax.jit(f)))(x), SLOPE(X)),
-        "grad of grad": (lambda f: jax.grad(total(jax.grad(total(f))))(x), CURVE(X)),
-        "hessian": (lambda f: jax.jit(jax.hessian(total(f)))(x), np.diag(CURVE(X))),
+        "plain": (lambda f: f(x), value(X)),
+        "jit": (lambda f: jax.jit(f)(x), value(X)),
+        "grad": (lambda f: jax.grad(total(f))(x), slope(X)),
+        "jit of grad": (lambda f: jax.jit(jax.grad(total(f)))(x), slope(X)),
+        "grad of jit": (lambda f: jax.grad(total(jax.jit(f)))(x), slope(X)),
+        "grad of grad": (lambda f: jax.grad(total(jax.grad(total(f))))(x), curve(X)),
+        "hessian": (lambda f: jax.jit(jax.hessian(total(f)))(x), np.diag(curve(X))),
         "jvp of jvp": (
             lambda f: jax.jvp(lambda v: jax.jvp(f, (v,), (x,))[1], (x,), (x,))[1],
-            X * X * CURVE(X),
+            X * X * curve(X),
         ),
-        "jvp": (lambda f: jax.jvp(f, (x,), (x,))[1], X * SLOPE(X)),
-        "jit of jvp": (lambda f: jax.jit(lambda v: jax.jvp(f, (v,), (x,))[1])(x), X * SLOPE(X)),
-        "vjp": (lambda f: jax.vjp(f, x)[1](x)[0], X * SLOPE(X)),
-        "jacrev": (lambda f: jax.jacrev(f)(x), np.diag(SLOPE(X))),
-        "jacfwd": (lambda f: jax.jit(jax.jacfwd(f))(x), np.diag(SLOPE(X))),
-        "vmap": (lambda f: jax.vmap(f, in_axes=1)(batch), VALUE(BATCH.T)),
-        "vmap of vmap": (lambda f: jax.vmap(jax.vmap(f), in_axes=1)(batch), VALUE(BATCH.T)),
-        "jit of vmap of grad": (lambda f: jax.jit(jax.vmap(jax.grad(total(f))))(batch), SLOPE(BATCH)),
-        "grad of vmap": (lambda f: jax.grad(total(jax.vmap(f, in_axes=1)))(batch), SLOPE(BATCH)),
-        "scan": (scanned, SLOPE(X)),
-        "cond": (lambda f: jax.jit(lambda v: jax.lax.cond(v[0] > 0, f, lambda w: w, v))(x), VALUE(X)),
-        "checkpoint": (lambda f: jax.jit(jax.grad(total(jax.checkpoint(f))))(x), SLOPE(X)),
-        "linearize": (lambda f: jax.linearize(f, x)[1](x), X * SLOPE(X)),
-        "transpose": (lambda f: jax.linear_transpose(jax.linearize(f, x)[1], x)(x)[0], X * SLOPE(X)),
+        "jvp": (lambda f: jax.jvp(f, (x,), (x,))[1], X * slope(X)),
+        "jit of jvp": (lambda f: jax.jit(lambda v: jax.jvp(f, (v,), (x,))[1])(x), X * slope(X)),
+        "vjp": (lambda f: jax.vjp(f, x)[1](x)[0], X * slope(X)),
+        "jacrev": (lambda f: jax.jacrev(f)(x), np.diag(slope(X))),
+        "jacfwd": (lambda f: jax.jit(jax.jacfwd(f))(x), np.diag(slope(X))),
+        "vmap": (lambda f: jax.vmap(f, in_axes=1)(batch), value(BATCH.T)),
+        "vmap of vmap": (lambda f: jax.vmap(jax.vmap(f), in_axes=1)(batch), value(BATCH.T)),
+        "jit of vmap of grad": (lambda f: jax.jit(jax.vmap(jax.grad(total(f))))(batch), slope(BATCH)),
+        "grad of vmap": (lambda f: jax.grad(total(jax.vmap(f, in_axes=1)))(batch), slope(BATCH)),
+        "scan": (scanned, slope(X)),
+        "cond": (lambda f: jax.jit(lambda v: jax.lax.cond(v[0] > 0, f, lambda w: w, v))(x), value(X)),
+        "checkpoint": (lambda f: jax.jit(jax.grad(total(jax.checkpoint(f))))(x), slope(X)),
+        "linearize": (lambda f: jax.linearize(f, x)[1](x), X * slope(X)),
+        "transpose": (lambda f: jax.linear_transpose(jax.linearize(f, x)[1], x)(x)[0], X * slope(X)),
         "shapes": (lambda f: np.zeros(jax.eval_shape(f, x).shape), np.zeros(X.shape)),
     }
 
@@ -145,7 +143,7 @@ def test_a_library_without_transforms_calls_a_function_of_another(function: str,
     for f in (in_library(function), in_library(function, signature="()->()")):
         made = f(x)
         assert xbridge.backend_of(made) == caller
-        same(made.compute(scheduler="sync") if caller == "dask" else made, VALUE(X))
+        same(made.compute(scheduler="sync") if caller == "dask" else made, value(X))
 
 
 @pytest.mark.parametrize("mode", ["eager", "aot_eager"])
@@ -157,9 +155,9 @@ def test_torch_compiles_a_call_into_one_graph(function: str, mode: str) -> None:
     compiled = torch.compile(lambda x: f(x * 2).cos() + 1, fullgraph=True, backend=mode)
     for a in (X, BATCH):  # another shape
         x = torch.from_numpy(a).requires_grad_()
-        same(compiled(x), np.cos(VALUE(2 * a)) + 1)
-        (slope,) = torch.autograd.grad(compiled(x).sum(), x)
-        same(slope, -np.sin(VALUE(2 * a)) * SLOPE(2 * a) * 2)
+        same(compiled(x), np.cos(value(2 * a)) + 1)
+        (found,) = torch.autograd.grad(compiled(x).sum(), x)
+        same(found, -np.sin(value(2 * a)) * slope(2 * a) * 2)
 
 
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])
@@ -167,10 +165,10 @@ def test_a_transform_in_a_compiled_program_is_right(function: str) -> None:
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()
     f, x = in_library(function), torch.from_numpy(X)
-    compiled = torch.compile(lambda v: torch.func.grad(total(f))(v), backend="aot_eager")
-    same(compiled(x), SLOPE(X))
+    compiled = torch.compile(torch.func.grad(total(f)), backend="aot_eager")
+    same(compiled(x), slope(X))
     compiled = torch.compile(lambda v: torch.func.jvp(f, (v,), (v,))[1], backend="aot_eager")
-    same(compiled(x), X * SLOPE(X))
+    same(compiled(x), X * slope(X))
 
 
 @pytest.mark.parametrize("function", [function for function, caller in PAIRS if caller == "torch"])

@@ -1,4 +1,4 @@
-"""Arguments and results are trees: what is converted, what is part of the call, and what stays the same object."""
+"""Arguments and results are trees: what is converted, and what stays the same object."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 from crossed import X, host, same, wide
 
 import xbridge
-from xbridge import OptionError, aligned
+from xbridge import OptionError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
 
@@ -93,10 +95,13 @@ def test_numbers_and_constants_of_other_types_are_other_calls() -> None:
     for c in (1, 1.0, True, 1):
         expected = jax.numpy.ones(2, "int32") * c
         assert xbridge.dtype_of(k(one, c)) == dtype(c) == expected.dtype.name
-    sign = aligned(backend="numpy")(lambda a, k: np.copysign(a, k))
+    sign = aligned(backend="numpy")(np.copysign)
     assert [float(sign(x[0], c).detach()) for c in (0.0, -0.0, 0.0)] == [1.0, -1.0, 1.0]
     phase = aligned(backend="numpy")(lambda a, z: a * np.angle(z))
-    assert [float(phase(x[0], z).detach()) > 0 for z in (complex(-1, 0.0), complex(-1, -0.0))] == [True, False]
+    assert [float(phase(x[0], z).detach()) > 0 for z in (complex(-1, 0.0), complex(-1, -0.0))] == [
+        True,
+        False,
+    ]
     power = aligned(backend="jax")(lambda x, n: x**n)
     for n in (2, 3, 2):
         y = leaf()
@@ -109,7 +114,7 @@ def test_an_argument_without_a_hash_is_refused_only_if_something_is_followed() -
     f = aligned(backend="jax")(lambda x, names: x * len(names))
     same(f(leaf().detach(), {"a", "b"}), 2 * X)
     same(f(leaf(), frozenset("ab")), 2 * X)
-    with pytest.raises(OptionError, match="has no hash: .*set.*; try a tuple or a frozenset"):
+    with pytest.raises(OptionError, match=r"has no hash: .*set.*; try a tuple or a frozenset"):
         f(leaf(), {"a", "b"})
 
 
@@ -136,9 +141,9 @@ def test_each_call_has_its_own_numbers_in_its_result() -> None:
         runs.append(None)
         return {"x": np.sin(x), "iterations": len(runs)}
 
-    f = aligned(
-        backend="numpy", vjp=lambda g, y, x: (seen.append(y["iterations"]), g["x"] * np.cos(x))[1]
-    )(solve)
+    f = aligned(backend="numpy", vjp=lambda g, y, x: (seen.append(y["iterations"]), g["x"] * np.cos(x))[1])(
+        solve
+    )
     a, b = leaf(), leaf()
     one, two = f(a), f(b)
     assert (one["iterations"], two["iterations"]) == (1, 2)
@@ -208,7 +213,7 @@ def test_the_first_array_that_is_followed_decides() -> None:
     assert xbridge.backend_of(product(X, v)) == "numpy"
     assert xbridge.backend_of(product(v, X)) == "jax"
     assert xbridge.backend_of(product(np.float64(2), v)) == "jax"
-    with pytest.raises(xbridge.UnsupportedArrayError, match="at argument 1 of .*a tracer has no values"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"at argument 1 of .*a tracer has no values"):
         jax.grad(lambda t: product(leaf(), t).sum())(v)
 
 

@@ -8,29 +8,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import xbridge
-from xbridge import aligned
 from xbridge.backends._registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+aligned: Any = xbridge.aligned
+
 X = np.linspace(0.5, 2, 4)
 
-VALUE: Callable[[Any], Any] = lambda x: x * np.sin(x)
-SLOPE: Callable[[Any], Any] = lambda x: np.sin(x) + x * np.cos(x)
-CURVE: Callable[[Any], Any] = lambda x: 2 * np.cos(x) - x * np.sin(x)
+
+def value(x: Any) -> Any:
+    return x * np.sin(x)
+
+
+def slope(x: Any) -> Any:
+    return np.sin(x) + x * np.cos(x)
+
+
+def curve(x: Any) -> Any:
+    return 2 * np.cos(x) - x * np.sin(x)
+
 
 FUNCTIONS = [
-    name
-    for name in xbridge.known_backends()
-    if xbridge.is_available(name) and get(name).rule is not None
+    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).rule is not None
 ]
 """The libraries whose functions have derivatives."""
 
 CALLERS = [
-    name
-    for name in xbridge.known_backends()
-    if xbridge.is_available(name) and get(name).follows is not None
+    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).follows is not None
 ]
 """The libraries with transforms."""
 
@@ -45,23 +51,25 @@ def in_library(name: str, **more: Any) -> Callable[[Any], Any]:
     def f(x: Any) -> Any:
         return x * get(name).namespace(x).sin(x)
 
-    return aligned(backend=name, **more)(f)
+    made: Callable[[Any], Any] = aligned(backend=name, **more)(f)
+    return made
 
 
 def by_hand(**more: Any) -> Callable[[Any], Any]:
     """The function for NumPy, with derivatives up to the second."""
     again = aligned(
         backend="numpy",
-        vjp=lambda c, o, g, y, x: (c * SLOPE(x), np.zeros_like(y), c * g * CURVE(x)),
-        jvp=lambda t, o, g, y, x: _or_zero(t[0]) * SLOPE(x) + g * CURVE(x) * _or_zero(t[2]),
-    )(lambda g, y, x: g * SLOPE(x))
+        vjp=lambda c, o, g, y, x: (c * slope(x), np.zeros_like(y), c * g * curve(x)),
+        jvp=lambda t, o, g, y, x: _or_zero(t[0]) * slope(x) + g * curve(x) * _or_zero(t[2]),
+    )(lambda g, y, x: g * slope(x))
     forwards = aligned(
         backend="numpy",
-        vjp=lambda c, o, t, y, x: ((c * SLOPE(x),), np.zeros_like(y), c * t[0] * CURVE(x)),
-        jvp=lambda u, o, t, y, x: _or_zero(u[0][0]) * SLOPE(x) + t[0] * CURVE(x) * _or_zero(u[2]),
-    )(lambda t, y, x: t[0] * SLOPE(x))
+        vjp=lambda c, o, t, y, x: ((c * slope(x),), np.zeros_like(y), c * t[0] * curve(x)),
+        jvp=lambda u, o, t, y, x: _or_zero(u[0][0]) * slope(x) + t[0] * curve(x) * _or_zero(u[2]),
+    )(lambda t, y, x: t[0] * slope(x))
     keywords = {"backend": "numpy", "signature": "()->()", "vjp": again, "jvp": forwards, **more}
-    return aligned(**keywords)(VALUE)
+    made: Callable[[Any], Any] = aligned(**keywords)(value)
+    return made
 
 
 def _or_zero(tangent: Any) -> Any:

@@ -12,8 +12,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._align_back import Restore
-from xbridge._calls.flatten import flatten
 from xbridge._calls.explain import CallPlan
+from xbridge._calls.flatten import flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
@@ -30,8 +30,7 @@ from xbridge.errors import DTypeError, OptionError, XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._calls.explain import CallPlan
-from xbridge._calls.function import Function
+    from xbridge._calls.function import Function
     from xbridge._core.protocol import Array, Backend
     from xbridge._plan.steps import Options
     from xbridge.backends._rules import Form, Rule
@@ -82,9 +81,7 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     for path, x in zip(paths(form), arrays, strict=True):
         plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
     followed = library is not caller and _is_embedded(function, caller, arrays)
-    report = {"derivative": f"by {caller.name}, any order", "batch": f"by {caller.name}", "shapes": f"by {caller.name}"}
-    if library is not caller:
-        report = function.rule(library.name, form, tuple(numbers), None).report()
+    report = function.rule(library.name, form, tuple(numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 

@@ -117,7 +117,28 @@ class NumpyRule(OpaqueRule):
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         args, kwargs = self.call.unflatten(self.form, xs)
-        return [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
+        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
+        if self.signature is not None:
+            self._check_loops(xs, ys)
+        return ys
+
+    def _check_loops(self, xs: Sequence[HostArray], ys: Sequence[HostArray]) -> None:
+        """Raise if a result does not have the axes that the signature announces."""
+        assert self.signature is not None  # noqa: S101 -- the caller checks it
+        loop, sizes = self.signature.loops(self.name, [x.shape for x in xs])
+        shapes = [y.shape for y in ys]
+        for shape, core in zip(shapes, self.signature.outputs, strict=False):
+            lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
+            if shape != (*loop, *lengths):
+                break
+        else:
+            if len(ys) == len(self.signature.outputs):
+                return
+        raise OptionError.build(
+            f"use the result of {self.name}",
+            f"signature={self.signature.text!r} announces other axes than those of {shapes}",
+            "a function that computes with the last axes alone, or no signature",
+        )
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         given = self.functions["vjp"]

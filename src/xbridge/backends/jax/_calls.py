@@ -195,8 +195,23 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
         if rule.cores is not None:
             made = call_p.bind(*_wide(moved, size, rule.cores), rule=rule)  # type: ignore[no-untyped-call]
         else:
-            made = jax.lax.map(lambda one: call_p.bind(*one, rule=rule), tuple(moved))  # type: ignore[no-untyped-call]
+            made = _each(partial(call_p.bind, rule=rule), moved, size, moved)
     return made, [0] * len(made)
+
+
+def _each(run: Any, xs: Arrays, size: int, kept: Arrays) -> Any:
+    """Run a call for each example: now if `kept` has numbers, and else in a loop of the compiled program."""
+    if size and all(map(_has_numbers, kept)):
+        rows = [run(*[x[i] for x in xs]) for i in range(size)]
+        return [jnp.stack(ys) for ys in zip(*rows, strict=True)]
+    return jax.lax.map(lambda one: run(*one), tuple(xs))
+
+
+def _has_numbers(x: Any) -> bool:
+    """Return True if an array, or what a tracer of a derivative or a batch stands for, is computed."""
+    while isinstance(x, _Tracer):
+        x = getattr(x, "primal", getattr(x, "val", None))
+    return x is not None
 
 
 def _wide(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
@@ -212,13 +227,13 @@ batching.primitive_batchers[call_p] = _batch
 
 
 def _tangent_batch(a: Arrays, dims: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form) -> Any:
-    moved, _ = _first(a, dims, everything=True)
+    moved, size = _first(a, dims, everything=True)
     if rule.batches:
         more = rule.derive("batched", (0,) * len(ins))
         made = tangent_p.bind(*moved, rule=more, ins=ins, outs=outs, form=form)  # type: ignore[no-untyped-call]
     else:
         one = partial(tangent_p.bind, rule=rule, ins=ins, outs=outs, form=form)
-        made = jax.lax.map(lambda each: one(*each), tuple(moved))
+        made = _each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 
 
