@@ -28,7 +28,7 @@ def norm(x: Any) -> Any:
 
 
 def test_a_result_is_computed_later_and_chunk_by_chunk() -> None:
-    seen: list[tuple[int, ...]] = []
+    seen: Any = []
     f = aligned(backend="numpy", signature="(n)->()")(lambda x: (seen.append(x.shape), norm(x))[1])
     y = f(chunked())
     # The function of a Dask array is first called when it is computed.
@@ -110,7 +110,7 @@ def test_a_cluster_of_processes_runs_a_model() -> None:
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double().eval()
 
-    @aligned(backend="torch", signature="(n)->(k)", result=lambda x: np.empty((*x.shape[:-1], 2)))
+    @aligned(backend="torch", signature="(n)->(k)", result=lambda x: np.empty((*x.shape[:-1], 2)))  # type: ignore[untyped-decorator] # it is Any here
     def model(x: Any) -> Any:
         with torch.no_grad():
             return net(x)

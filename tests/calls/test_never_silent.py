@@ -242,7 +242,7 @@ def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
     same(found, torch.autograd.grad((z * z.conj() * z).real.sum(), z)[0], 1e-6)
 
 
-def test_integers_have_no_gradients_and_are_no_obstacle() -> None:
+def test_integers_have_no_gradients_and_results_of_floats_beside_them_do() -> None:
     f = aligned(backend="jax")(lambda a, i, m: (jax.numpy.where(m, a, 0)[i] * 2, a.argmax(), m))
     i, m, a = torch.tensor([3, 1]), torch.tensor([True, True, False, True]), leaf()
     y, k, n = f(a, i, m)

@@ -118,14 +118,16 @@ def test_an_argument_without_a_hash_is_refused_only_if_something_is_followed() -
         f(leaf(), {"a", "b"})
 
 
-def test_arguments_and_results_that_are_no_arrays_stay_the_same_objects() -> None:
-    thing, seen = object(), []
+def test_arguments_and_results_without_arrays_stay_the_same_objects() -> None:
+    thing: Any = object()
+    seen: Any = []
     f = aligned(backend="jax")(lambda x, thing, names: (seen.append((thing, names)), thing)[1])
     names = [["a"], {"b": 1}]
     assert f(torch.ones(2), thing, names) is thing
     assert seen[0][0] is thing
     assert seen[0][1] is names
     assert f(torch.ones(2, requires_grad=True), thing, [1]) is thing
+    result: Any
     for result in (None, "text", 3, 2.5, True, (), [], {}):
         g = aligned(backend="numpy", result=lambda x, r=result: r)(lambda x, r=result: r)
         for x in (leaf(), jax.numpy.asarray(X)):
@@ -134,7 +136,7 @@ def test_arguments_and_results_that_are_no_arrays_stay_the_same_objects() -> Non
 
 
 def test_each_call_has_its_own_numbers_in_its_result() -> None:
-    seen: list[int] = []
+    seen: Any = []
     runs: list[None] = []
 
     def solve(x: Any) -> Any:
@@ -218,7 +220,7 @@ def test_the_first_array_that_is_followed_decides() -> None:
 
 
 def test_within_one_library_a_function_runs_as_it_is() -> None:
-    seen: list[Any] = []
+    seen: Any = []
     f = aligned(lambda x, y: (seen.extend((x, y)), x * y)[1])
     x = leaf()
     y = f(X, x)

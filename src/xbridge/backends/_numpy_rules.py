@@ -8,6 +8,7 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,11 +222,13 @@ class _Derivative(NumpyRule):
         if base.cores is not None and base.out_cores is not None:
             self.cores = (*self.seed_cores(base.cores, base.out_cores), *base.out_cores, *base.cores)
 
+    @abstractmethod
     def seed_form(self) -> Form:
-        raise NotImplementedError
+        """Return the form of the seeds."""
 
+    @abstractmethod
     def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
-        raise NotImplementedError
+        """Return the core axes of each seed, from those of the inputs and outputs."""
 
     def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
         """Return the seeds and the inputs."""

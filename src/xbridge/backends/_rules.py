@@ -9,6 +9,7 @@ caller's library embeds: its backend runs a rule within its own graphs and trans
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from threading import local
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -101,7 +102,7 @@ def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
     return found
 
 
-class Rule:
+class Rule(ABC):
     """A function of arrays that returns a sequence of arrays.
 
     A derived rule takes (*seeds, *outputs if `wants_outputs`, *inputs). Seeds are cotangents of the outputs
@@ -128,9 +129,9 @@ class Rule:
         self._derived: dict[Any, Rule] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], Form]] = {}
 
+    @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
         """Run the function on arrays of its library."""
-        raise NotImplementedError
 
     @property
     def key(self) -> str:
@@ -149,21 +150,17 @@ class Rule:
         found, latest.form = kept(self._described, specs, lambda: self.describe(specs))
         return found
 
+    @abstractmethod
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         """Derive the rule for gradients of the inputs in `ins`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         """Derive the rule for tangents of the outputs in `outs`."""
-        raise NotImplementedError
 
-    def batched(self, axes: tuple[int | None, ...]) -> Rule:
-        """Derive the rule for inputs with one more axis, the first, or none."""
-        raise NotImplementedError
-
+    @abstractmethod
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
         """Return what `shapes` returns, and the form of the result."""
-        raise NotImplementedError
 
     def report(self) -> dict[str, str]:
         """Return where the derivative, the batches and the shapes come from, in a few words each."""
@@ -201,6 +198,7 @@ class TracedRule(Rule):
         return self._made(f"the jvp of {self.name}", self.jvp_of(ins, outs))
 
     def batched(self, axes: tuple[int | None, ...]) -> Rule:
+        """Derive the rule for inputs with one more axis, the first, or none."""
         return self._made(f"a batch of {self.name}", self.batch_of(axes))
 
     def _made(self, name: str, fn: Callable[..., Any]) -> Rule:
@@ -208,17 +206,17 @@ class TracedRule(Rule):
         made.order, made.random = self.order + 1, self.random
         return made
 
+    @abstractmethod
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         """Return the function of (*cotangents, *inputs)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         """Return the function of (*tangents, *inputs)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         """Return the function of batched inputs."""
-        raise NotImplementedError
 
 
 def restricted(
