@@ -224,8 +224,8 @@ if TYPE_CHECKING:
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
 
 
-@entry_point
-def explain(  # type: ignore[misc] # a function has no argument `backend` by keyword
+@entry_point  # type: ignore[misc] # a function has no argument `backend` by keyword
+def explain(
     x: Any,
     /,
     backend: Any,
