@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -40,6 +41,13 @@ needs_every_library = pytest.mark.skipif(
     not all(is_pinned(name) for name in INDEX if name != "cupy"),  # which is declared, and not measured
     reason="support.md is measured with every library, in the versions of requirements/constraints.txt",
 )
+
+
+def test_the_version_is_in_one_place_where_the_build_reads_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    text = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
+    assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', text, re.MULTILINE) == [xbridge.__version__]
 
 
 def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedProcess[str]":
