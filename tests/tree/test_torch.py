@@ -132,7 +132,9 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
     assert taken == [20, 20]
 
 
-@pytest.mark.parametrize("options", [{}, {"copy": True}, {"dtype": "float32"}, {"device": "cpu"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"copy": True}, {"dtype": "float32"}, {"device": "cpu"}, {"scalars": True}], ids=str
+)
 @pytest.mark.parametrize(
     "given",
     [

@@ -120,9 +120,8 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
         for step, chosen in waiting.items():
             plans = [rests.pop(i) for i in chosen]
             try:
-                done = _jointly(step, [arrays[i] for i in chosen], plans)[
-                    ::-1
-                ]  # each is released when it is continued
+                done = _jointly(step, [arrays[i] for i in chosen], plans)
+                done.reverse()  # each is released when it is continued
                 continued = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
                 for i, (x, rest) in zip(chosen, continued, strict=True):
                     arrays[i] = x

@@ -44,7 +44,7 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     """Store what `asarray` does with an object. `where` is the library whose array gave the device."""
     if convert is never or not are_constant(call[1:-1]):
         return
-    look = where and where.device_of
+    look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
         return None if look and look(like) != CPU else convert(obj)

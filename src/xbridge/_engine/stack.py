@@ -293,7 +293,7 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
     if options.grad == "keep" or is_observed(target):
         return None
     if all(map(_is_scalar, kinds)):
-        scalars = None if _named(options) and len(kinds) > 1 else sequences.of_scalars(leaves)
+        scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves)
         _refuse_sharing(options, shape)
         return None if scalars is None else Source(scalars.reshape(shape), host)
     backends = {backend_for(kind) for kind in kinds}

@@ -118,11 +118,6 @@ def of_scalars(scalars: list[Any]) -> HostArray | None:
     return np.array(scalars, dtype)
 
 
-def _are_floats(x: Nested) -> bool:
-    """Return True for a float or a flat list of floats, which holds no integer that could be rounded."""
-    return type(x) is float or (type(x) is list and set(map(type, x)) == {float})
-
-
 def _is_small(host: HostArray, floating: str | None) -> bool:
     """Return True if all values are so small that an integer among them is exact."""
     return bool((np.abs(host) < exact_integers(floating or "float64")[1]).all())

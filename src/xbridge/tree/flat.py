@@ -7,9 +7,13 @@ is flattened and its arrays are planned.
 
 from __future__ import annotations
 
+from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING
 
-from xbridge.backends._registry import fast_converters, learned
+from xbridge._core.literals import NUMBERS
+from xbridge.backends._registry import calls, fast_converters, is_flag, learned
+from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
     from xbridge._engine.learned import Given
@@ -19,29 +23,32 @@ FEW = 16
 """The most items. More of them are converted together, which takes less time for each."""
 
 
-def convert_flat(tree: Tree, name: object, given: Given) -> Tree | None:
-    """Return a dict, list or tuple of other arrays; None for a tree of any other kind, and in doubt."""
-    cls, copy = type(tree), given[2]
-    if cls not in (dict, list, tuple) or not 0 < len(tree) <= FEW:
-        return None
-    if copy is not None and copy is not True and copy is not False:  # 1 is equal to True
+def convert_flat(tree: Tree, name: object, given: Given, *, scalars: bool) -> Tree | None:
+    """Return a dict, list or tuple of other arrays; None for a tree of any other kind, and in doubt.
+
+    With `scalars`, Python numbers are converted by what was learned of `asarray`.
+    """
+    cls = type(tree)
+    if cls not in (dict, list, tuple) or not 0 < len(tree) <= FEW or not is_flag(given[2]):
         return None
     xs = [*(tree.values() if cls is dict else tree)]
     if len(set(map(id, xs))) < len(xs):  # an array that occurs several times is converted once
         return None
     kinds = set(map(type, xs))
+    numbers = kinds.intersection(NUMBERS) if scalars else ()
     try:
         if all(option is None for option in given):
             table = fast_converters[name]  # type: ignore[index] # another object is not in it
-            fns = {kind: table[kind] for kind in kinds}
+            fns = {kind: table[kind] for kind in kinds.difference(numbers)}
         else:
-            fns = {kind: learned[name, kind, *given] for kind in kinds}
-    except (KeyError, TypeError):  # not learned, or an option without a hash
+            fns = {kind: learned[name, kind, *given] for kind in kinds.difference(numbers)}
+        for kind in numbers:
+            fns[kind] = partial(calls["asarray", name, NoneType, *given, None, kind], like=None)
+        made = [fns[type(x)](x) for x in xs]
+    except FOREIGN_ERRORS:  # not learned, an option without a hash, or what the plan gives a reason for
         return None
-    made = []
-    for x in xs:
-        y = fns[type(x)](x)
-        if y is None:
-            return None
-        made.append(y)
-    return dict(zip(tree, made, strict=True)) if cls is dict else cls(made)
+    if any(y is None for y in made):
+        return None
+    if cls is dict:
+        return dict(zip(tree, made, strict=True))
+    return tuple(made) if cls is tuple else made

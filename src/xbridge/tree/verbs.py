@@ -9,7 +9,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
+from xbridge.backends._registry import get, repeat
 from xbridge.errors import OptionError
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import convert_flat
@@ -79,7 +79,7 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    made = convert_flat(tree, backend, (device, dtype, copy, grad))
+    made = convert_flat(tree, backend, (device, dtype, copy, grad), scalars=scalars)
     if made is not None:
         return made
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
@@ -224,5 +224,12 @@ def _converted(
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:
-        number = partial(verbs.asarray, like=None, name=target.name, requires_grad=None, **keywords)
+        number = partial(_number, target.name, keywords)
     return batch.map(leaf_converter(target, keywords, batch.kinds), number)
+
+
+def _number(name: str, keywords: dict[str, Any], x: object) -> Array:
+    """Convert a Python number. The options were checked."""
+    call = ("asarray", name, type(None), *keywords.values(), None, type(x))
+    made = repeat(call, x, None)
+    return verbs.asarray(x, None, name, requires_grad=None, **keywords) if made is None else made

@@ -68,19 +68,19 @@ def test_a_tensor_beyond_its_storage_does_not_go_the_short_way(
 
 
 @pytest.mark.parametrize("tracked", [False, True])
-def test_a_dtype_that_numpy_has_from_elsewhere_goes_the_short_way_without_a_graph(tracked: bool) -> None:
+def test_a_dtype_that_numpy_has_from_elsewhere_is_shared_and_writable_without_a_graph(tracked: bool) -> None:
     pytest.importorskip("ml_dtypes")
     x = torch.arange(4.0).to(torch.bfloat16).requires_grad_(tracked)
     host = get("torch").fast_to_numpy(x)
 
-    assert (host is None) is tracked
-    if host is not None:
-        assert (host.dtype.name, host.tolist()) == ("bfloat16", [0.0, 1.0, 2.0, 3.0])
-        x[0] = 7
-        assert host[0] == 7
+    assert host is not None
+    assert (host.dtype.name, host.tolist()) == ("bfloat16", [0.0, 1.0, 2.0, 3.0])
+    assert host.flags.writeable is not tracked
+    x.detach()[0] = 7
+    assert host[0] == 7
 
 
-def test_an_array_of_such_a_dtype_goes_the_short_way_to_torch_if_it_is_plain() -> None:
+def test_an_array_of_such_a_dtype_is_shared_with_torch_if_torch_has_such_strides() -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     host = np.arange(4).astype(bfloat16)
     x = shorter(host)
@@ -88,8 +88,12 @@ def test_an_array_of_such_a_dtype_goes_the_short_way_to_torch_if_it_is_plain() -
     host[0] = 7
     assert x[0] == 7
     unaligned = np.zeros(9, np.uint8)[1:].view(bfloat16)
-    for other in (host[::2], host[::-1], host.astype(host.dtype.newbyteorder()), unaligned):
-        assert shorter(other) is None
+    assert np.shares_memory(shorter(host[::2]).view(torch.int16).numpy(), host)
+    assert not np.shares_memory(shorter(host[::-1]).view(torch.int16).numpy(), host)
+    assert shorter(host[::-1]).tolist() == [3.0, 2.0, 1.0, 7.0]
+    assert shorter(host.astype(host.dtype.newbyteorder())) is None
+    unaligned[0] = 1
+    assert shorter(unaligned).tolist() == unaligned.tolist()
     assert shorter(np.array(["a"])) is None
     assert shorter(np.ones(2, np.longdouble)) is None
 

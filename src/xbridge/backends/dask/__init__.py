@@ -82,10 +82,6 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
     return arrays[0]
 
 
-def in_parts(x: Array, /) -> Array:
-    return InParts(x)
-
-
 def astype(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
         return x._replace(dtype=dtype)
@@ -113,6 +109,10 @@ def materialize(x: Array, /) -> Array:
 
 def materialize_many(xs: list[Array], /) -> list[Array]:
     return [gathered(host) for host in computed(xs)]
+
+
+def in_parts(x: Array, /) -> Array:
+    return InParts(x)
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
