@@ -187,6 +187,31 @@ def test_the_reference_has_a_place_for_every_public_name() -> None:
     assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])
 
 
+def first_block(page: str, word: str) -> str:
+    """The first block of code of a page in which a word stands."""
+    blocks = re.findall(r"```python no-run\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    return next(block for block in blocks if word in block)
+
+
+def test_the_first_example_of_the_kit_passes_with_every_library(tmp_path: Path) -> None:
+    pytest.importorskip("array_api_strict")
+    example = first_block("docs/test-your-library.md", "softmax")
+    assert first_block("README.md", "softmax") in example
+    (tmp_path / "test_spectra.py").write_text(example, "utf-8")
+    paths = [str(ROOT / "examples" / "downstream" / "src"), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_ENABLE_X64": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    installed = [name for name in INDEX if xbridge.is_available(name)]
+    assert f"{len(installed) + 1} passed" in done.stdout, done.stdout  # and `numpy_readonly`
+    assert done.returncode == 0
+
+
 def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
     text = (DOCS / "principles.md").read_text("utf-8")
     named = re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)", text)
