@@ -31,7 +31,8 @@ from xbridge.errors import *  # noqa: F403 -- its `__all__` lists the public one
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
-    from xbridge._align_back import align_back, aligned
+    from xbridge._align_back import align_back
+    from xbridge._calls.aligned import aligned
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
@@ -53,7 +54,7 @@ _LATE = {
     "Plan": "xbridge._plan.steps",
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
-    "aligned": "xbridge._align_back",
+    "aligned": "xbridge._calls.aligned",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",

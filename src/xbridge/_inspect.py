@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends._registry import backend_for, by_type, get, is_number
-from xbridge.errors import UnsupportedArrayError
+from xbridge.errors import OptionError, UnsupportedArrayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
+    from typing import Any, overload
 
     from xbridge._api import Grad
+    from xbridge._calls.explain import CallPlan
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
     from xbridge._plan.steps import Plan
@@ -204,35 +206,57 @@ def shares_memory(a: Array, b: Array, /) -> bool:
     return verbs.shares_memory(a, b)
 
 
+if TYPE_CHECKING:
+
+    @overload
+    def explain(
+        x: Array,
+        /,
+        backend: str | ModuleType,
+        *,
+        device: object = None,
+        dtype: object = None,
+        copy: bool | None = None,
+        grad: Grad = None,
+        requires_grad: bool | None = None,
+    ) -> Plan: ...
+    @overload
+    def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
+
+
 @entry_point
-def explain(
-    x: Array,
+def explain(  # type: ignore[misc] # a function has no argument `backend` by keyword
+    x: Any,
     /,
-    backend: str | ModuleType,
-    *,
-    device: object = None,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    requires_grad: bool | None = None,
-) -> Plan:
-    """Plan a conversion without running it.
+    backend: Any,
+    *args: object,
+    device: Any = None,
+    dtype: Any = None,
+    copy: Any = None,
+    grad: Any = None,
+    requires_grad: Any = None,
+    **kwargs: object,
+) -> Any:
+    """Plan a conversion, or a call of an aligned function, without running it.
 
     Parameters
     ----------
-    x : array
-        As for `to_backend`. None of its elements is read.
+    x : array or callable
+        As for `to_backend`. None of its elements is read. Or a function that `aligned` made.
     backend : str or module
-        The target library.
+        The target library. For a function, this and all others are its arguments.
+    *args, **kwargs
+        The other arguments of a function.
     device, dtype, copy, grad, requires_grad
         As for `to_backend` and `asarray`.
 
     Returns
     -------
-    Plan
+    Plan or CallPlan
         The plan that the conversion would run, a frozen value: the facts of both ends, the steps in
         order, each with its bytes and its reason, and the verdict. A conversion that would raise an error
-        has a plan as well, and its `error` is that error.
+        has a plan as well, and its `error` is that error. For a function: the plan of each array argument,
+        and where the derivative, batches and shapes come from.
 
     Raises
     ------
@@ -256,6 +280,17 @@ def explain(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    function = getattr(x, "__xbridge__", None)
+    if function is not None and x.__wrapped__ is function.fn:
+        named = {**asked, "requires_grad": requires_grad}
+        given = {word: value for word, value in named.items() if value is not None}
+        return function.explain(backend, *args, **given, **kwargs)
+    if args or kwargs:
+        raise OptionError.build(
+            f"explain a {type(x).__name__} with these arguments",
+            "it is not a function that aligned made, and a conversion has one target",
+            "explain(x, 'torch')",
+        )
     return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
 
 

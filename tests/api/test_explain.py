@@ -281,7 +281,7 @@ def test_a_plan_does_not_hold_on_to_its_array() -> None:
     for options in ({}, {"copy": False, "dtype": "float32"}):
         x = np.ones(3)
         gone = ref(x)
-        plan = explain(x, "numpy", **options)  # type: ignore[arg-type] # an option of each type
+        plan = explain(x, "numpy", **options)  # type: ignore[call-overload] # an option of each type
         del x
         assert gone() is None, plan
 
@@ -290,7 +290,7 @@ def test_a_question_that_makes_no_sense_is_an_error_and_no_plan() -> None:
     with pytest.raises(xbridge.UnknownBackendError):
         explain(np.ones(3), "numpi")
     with pytest.raises(xbridge.OptionError):
-        explain(np.ones(3), "numpy", copy="yes")  # type: ignore[arg-type] # what is refused
+        explain(np.ones(3), "numpy", copy="yes")  # type: ignore[call-overload] # what is refused
     with pytest.raises(xbridge.UnsupportedArrayError):
         explain([1, 2], "numpy")
 

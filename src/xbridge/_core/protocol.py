@@ -18,7 +18,7 @@ default for every other name from these. The core works with the completed backe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from types import FunctionType, MappingProxyType, ModuleType
@@ -427,6 +427,37 @@ class Backend(Protocol):
         The returned function applies them to the thread that calls it, until that thread ends.
         """
 
+    # -- calls of functions: `follows` and `trace` come with `run` -------------------------------------------
+    @property
+    def rule(self) -> Callable[[Any], Any] | None:
+        """`rule(call)`: the rule of a function of the library, which has derivatives.
+
+        A call has the function, the form of its arguments, and all that the user gives beside them. Without
+        this function, calls from other libraries have no derivatives.
+        """
+
+    @property
+    def check_call(self) -> Callable[[str], None] | None:
+        """`check_call(name)`: raise if a function of the library cannot run in this thread now."""
+
+    @property
+    def follows(self) -> Callable[[Array], bool] | None:
+        """`follows(x)`: True if a graph, a transform or a compiler follows an array."""
+
+    @property
+    def run(self) -> Callable[[Any, list[Array]], Sequence[Array]] | None:
+        """`run(rule, xs)`: run a rule on arrays of the library, within its graphs and transforms.
+
+        A library without `follows` runs only rules of functions with a signature, to compute them later.
+        """
+
+    @property
+    def trace(self) -> Callable[[str, list[Array], list[Any]], Sequence[Array]] | None:
+        """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
+
+        The key stands for the call in `backends/_rules.py`. A compiler follows this function.
+        """
+
 
 REQUIRED = ("name", "array_types", "to_numpy", "from_numpy")
 
@@ -469,5 +500,7 @@ TOGETHER = (
     ("in_parts", "materialize"),
     ("streams_to_device", "stream_to_device"),
     ("stream_to_device", "streams_to_device"),
+    ("follows", "run"),
+    ("trace", "run", "follows"),
 )
 """Groups of names: a backend that writes the first one writes the others too."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
+    from xbridge.backends._rules import Call, Rule
 
 _MOST_AXES = 64
 
@@ -171,6 +172,12 @@ def plan_state() -> object:
 
 def plan_kind(x: HostArray, /) -> object:
     return x.dtype
+
+
+def rule(call: Call, /) -> Rule:
+    from xbridge.backends._numpy_rules import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+
+    return rule_of(call)
 
 
 def _past_the_class(x: HostArray) -> HostArray:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge.testing.assertions import (
         assert_close,
+        assert_derivative,
         assert_independent,
         assert_roundtrip,
         assert_same,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assert_close",
+    "assert_derivative",
     "assert_independent",
     "assert_roundtrip",
     "assert_same",

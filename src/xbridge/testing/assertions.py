@@ -17,7 +17,9 @@ from xbridge.testing._diff import differences, fail_if, look
 from xbridge.testing._snapshot import Unchanged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from typing import Any
 
     from xbridge._api import Grad
     from xbridge._core.protocol import Array
@@ -198,6 +200,49 @@ def assert_independent(a: Array, b: Array, /) -> None:
     __tracebackhide__ = True
     if overlap(a, b):
         fail_if(places(a, b), "the arrays have memory in common")
+
+
+def assert_derivative(f: Callable[..., Any], /, *args: Any, rtol: float | None = None, **kwargs: Any) -> None:
+    """Assert that the derivatives of an aligned function are those of its values, in every library.
+
+    Parameters
+    ----------
+    f : callable
+        A function that `aligned` made.
+    *args, **kwargs
+        The arguments of a call. Floating and complex arrays among `args` are moved. Use float64 if the
+        library of the function has it.
+    rtol : float, optional
+        The tolerance, relative to the size of the derivative. The default is the error of central
+        differences.
+
+    Raises
+    ------
+    AssertionError
+        A gradient, a tangent or a gradient under `vmap` differs from central differences, or is not the
+        adjoint of the tangent.
+    GradientError
+        There is no gradient.
+    OptionError
+        No argument is a floating or complex array.
+
+    Examples
+    --------
+    >>> import numpy as np, xbridge
+    >>> double = xbridge.aligned(backend="numpy", vjp=lambda g, y, x: 2 * g)(lambda x: 2 * x)
+    >>> assert_derivative(double, np.ones(2))
+    >>> wrong = xbridge.aligned(backend="numpy", vjp=lambda g, y, x: g)(lambda x: 2 * x)
+    >>> assert_derivative(wrong, np.ones(2))
+    Traceback (most recent call last):
+    AssertionError: the derivative is wrong:
+      ...
+    """
+    __tracebackhide__ = True
+    from xbridge.testing._derivatives import faults  # noqa: PLC0415 -- only derivatives need it
+
+    lines = list(dict.fromkeys(faults(f, args, kwargs, rtol)))
+    if lines:
+        raise AssertionError("\n  ".join(["the derivative is wrong:", *lines]))
 
 
 def assert_roundtrip(

@@ -7,9 +7,10 @@ JAX's own operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +33,13 @@ from xbridge._core.protocol import (
 )
 from xbridge._host.memory import ALIGNMENT, extremes
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
+from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
 from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
+
+if TYPE_CHECKING:
+    from xbridge.backends._rules import Call, Rule
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -272,6 +277,26 @@ def plan_state() -> object:
 
 def plan_kind(x: Array, /) -> object:
     return x.dtype, x.sharding
+
+
+def rule(call: Call, /) -> Rule:
+    from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+
+    return rule_of(call)
+
+
+def check_call(name: str, /) -> None:
+    refuse_inside(name)
+
+
+def follows(x: Array, /) -> bool:
+    return isinstance(x, _Tracer)
+
+
+def run(rule: Rule, xs: list[Array], /) -> Sequence[Array]:
+    from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
+
+    return apply(rule, xs)
 
 
 def _has_wide() -> bool:

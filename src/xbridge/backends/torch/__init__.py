@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import reduce, wraps
 from operator import attrgetter
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch._C import _functorch
@@ -47,13 +47,14 @@ from xbridge.backends.torch._unsupported import is_leaf as is_leaf
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError, ValueLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import Any
 
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
+    from xbridge.backends._rules import Call, Rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +81,7 @@ _is_dense = attrgetter("flags.carray")
 
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch.compiler.is_dynamo_compiling
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
@@ -391,6 +393,37 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     if is_tracing():
         return torch.compiler.disable(plain)  # type: ignore[no-any-return, no-untyped-call] # theirs
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
+
+
+def rule(call: Call, /) -> Rule:
+    from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+
+    return rule_of(call)
+
+
+def follows(x: torch.Tensor, /) -> bool:
+    if _is_traced():
+        return True
+    if x.requires_grad and torch.is_grad_enabled():
+        return True
+    return (
+        _is_wrapped(x)
+        or forward_ad._current_level >= 0
+        or _python_dispatch._is_in_torch_dispatch_mode
+        or x.is_meta
+    )
+
+
+def run(rule: Rule, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
+    from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
+
+    return apply(rule, xs)
+
+
+def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[torch.Tensor]:
+    from xbridge.backends.torch._calls import call  # noqa: PLC0415 -- as above
+
+    return call(key, xs, numbers)
 
 
 def _is_accepted(host: HostArray) -> bool:

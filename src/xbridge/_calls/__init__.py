@@ -1,0 +1,1 @@
+"""Calls of functions of one library with the arrays of another."""

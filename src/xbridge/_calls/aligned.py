@@ -1,0 +1,154 @@
+"""Decorate a function to take arrays of any libraries, and to keep their graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xbridge._calls.function import Definition, Function
+from xbridge._calls.run import name_of, wrapper
+from xbridge.backends._rules import Given
+from xbridge.backends._signature import parse
+from xbridge.errors import OptionError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import ParamSpec, TypeVar, overload
+
+    from xbridge._api import Grad
+    from xbridge._core.protocol import Array
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+_NUMERIC = ("complex-step", "central")
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def aligned(fn: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def aligned(
+        *,
+        like: Array | None = None,
+        backend: str | ModuleType | None = None,
+        device: object = None,
+        dtype: object = None,
+        copy: bool | None = None,
+        grad: Grad = None,
+        vjp: Callable[..., object] | str | None = None,
+        jvp: Callable[..., object] | str | None = None,
+        signature: str | None = None,
+        result: Callable[..., object] | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has beside them
+    fn: Callable[P, R] | None = None,
+    /,
+    *,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    vjp: Callable[..., object] | str | None = None,
+    jvp: Callable[..., object] | str | None = None,
+    signature: str | None = None,
+    result: Callable[..., object] | None = None,
+) -> Any:
+    """Decorate a function to take arrays of any libraries, compute in one, and return arrays of the caller's.
+
+    Derivatives are kept: a result of arrays that a graph or a transform follows is followed too, under
+    ``torch.func``, ``torch.compile``, ``jax.jit``, ``jax.grad`` and the others. A derivative that does not
+    exist is an error when it is asked for.
+
+    Parameters
+    ----------
+    fn : callable
+        The function. Arrays in its arguments are converted, positional or by keyword, and in containers as
+        those of `xbridge.tree`. Numbers and all other arguments are passed unchanged. In a call that is
+        followed they must have a hash, because calls with other values may be other functions.
+    like, backend, device, dtype, copy, grad
+        As for `align`. With neither `like` nor `backend`, the function's library is that of the array that
+        decides: the first that is followed, else the first. ``dtype="nearest"`` and ``"default"`` hold for
+        results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
+        if there is no gradient, and ``"detach"`` cuts the graph.
+    vjp : callable or {"complex-step", "central"}, optional
+        For a function of NumPy: ``vjp(g, y, *args, **kwargs)`` returns one gradient for each argument. `g` is
+        the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
+        ``vdot(vjp(g), t)`` for complex numbers too. None means that there is none, and is never a zero. If
+        `vjp` is itself ``aligned(vjp=...)(f)``, there is a second derivative. A name asks for numerical
+        derivatives.
+    jvp : callable or {"complex-step", "central"}, optional
+        For a function of NumPy: ``jvp(tangents, y, *args, **kwargs)`` returns the tangent of the result.
+        `tangents` has one item for each argument, and None for one that does not move.
+    signature : str, optional
+        The core axes of a function that broadcasts over all axes before them, as for `numpy.vectorize`:
+        ``"()->()"``, ``"(m,n),(n)->(m)"``. It gives shapes, batches, and the chunks of Dask.
+    result : callable, optional
+        ``result(*args, **kwargs)`` returns NumPy arrays of the shapes and dtypes of the result, such as
+        `numpy.empty_like`. A function of NumPy needs it, or `signature`, in compiled code.
+
+    Returns
+    -------
+    callable
+        With the signature of `fn`. Arrays in its result go back to the library and the device of the array
+        that decides. An argument without arrays that is returned stays the same object. A call without
+        arrays is a call of `fn`.
+
+    Raises
+    ------
+    OptionError
+        `fn` is not a function; or it is asynchronous or a generator, or returns one. Their results come
+        after the call, so they cannot be converted back. Or a compiler needs shapes that are not declared.
+    GradientError
+        A derivative is asked for that does not exist.
+    XBridgeError
+        As for `align`, when the function is called; the message names the argument, or the result.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> @aligned(backend="torch")
+    ... def softmax(x, dim=-1):
+    ...     return torch.softmax(x, dim)
+    >>> softmax(np.zeros((1, 2)))
+    array([[0.5, 0.5]])
+    >>> @aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))
+    ... def sine(x):
+    ...     return np.sin(x)
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> sine(x).sum().backward()
+    >>> x.grad
+    tensor([1., 1.])
+    """
+    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    if result is not None and not callable(result):
+        hint = "result=numpy.empty_like"
+        raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
+    shape = None if signature is None else parse(signature)
+    given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
+
+    def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return wrapper(Function(fn, name_of(fn), (backend, like), keywords, given))
+
+    return wrap if fn is None else wrap(fn)
+
+
+def _derivative(how: str, given: Any) -> Given | None:
+    """Return a derivative with its own derivatives, if it is an aligned function."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in _NUMERIC:
+        return Given(given)
+    if not callable(given):
+        raise OptionError.build(
+            f"take {how}={shown(given)}", "it is not a function or a known method", f"{how}='central'"
+        )
+    own = getattr(given, "__xbridge__", None)
+    if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
+        return Given(own.fn, own.given.vjp, own.given.jvp)
+    return Given(given)

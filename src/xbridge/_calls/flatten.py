@@ -1,0 +1,98 @@
+"""Form of a tree: what is left of the arguments or the result of a call without its arrays.
+
+A form consists of nested tuples and has a hash, so that rules are found by it. Python's integers and floats
+are not part of it, because a compiler may make them variables. Constants are compared by type and value.
+
+A compiler follows `flatten` line by line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xbridge._core.dynamo import constant
+from xbridge._core.literals import NUMBERS
+from xbridge.backends._forms import ARRAY
+from xbridge.backends._registry import are_arrays
+from xbridge.tree.containers import find
+
+if TYPE_CHECKING:
+    from xbridge.backends._rules import Form
+
+_LEAVES = (str, bytes, type(None), *NUMBERS)
+
+
+def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
+    """Return the form of a tree, and append its arrays and its numbers."""
+    cls = type(x)
+    if cls is tuple:
+        return ("tuple", *[flatten(child, arrays, numbers) for child in x])
+    if cls is int or cls is float:
+        numbers.append(x)
+        return "int" if cls is int else "float"
+    if cls in _LEAVES:
+        return ("=", cls, x if cls is not complex else repr(x), x)
+    if cls is list:
+        return ("list", *[flatten(child, arrays, numbers) for child in x])
+    if cls is dict:
+        keys = tuple(x)
+        children = [flatten(child, arrays, numbers) for child in x.values()]
+        return ("dict", keys, tuple([type(key) for key in keys]), *children)
+    if are_arrays(cls):
+        arrays.append(x)
+        return ARRAY
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return ("named", cls, *[flatten(child, arrays, numbers) for child in x])
+    return _flatten_other(x, arrays, numbers)
+
+
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
+    """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
+    node = _open(x)
+    if node is None:
+        return ("=", type(x), None, x)
+    container, children, form = node
+    inside: list[Any] = []
+    inner: list[Any] = []
+    forms = [flatten(child, inside, inner) for child in children]
+    if not inside:
+        return ("=", type(x), None, x)
+    arrays.extend(inside)
+    numbers.extend(inner)
+    return ("node", _Node(container, form, x), *forms)
+
+
+@constant
+def _open(x: Any) -> Any:
+    container = find(x)
+    return None if container is None else (container, *container.flatten(x))
+
+
+class _Node:
+    """A container and its form, compared by all that is not in its children."""
+
+    def __init__(self, container: Any, form: Any, x: Any) -> None:
+        self.container = container
+        self.form = form
+        self.labels: list[str] = container.paths(x, form)
+        hidden = getattr(form, "stored", None)
+        if hidden is None:
+            rest: Any = form
+        else:
+            names = [name for name in hidden if name not in form.storages]
+            rest = (self.labels, [(name, hidden[name]) for name in names])
+        self._mark = (container.cls, _hashable(rest))
+
+    def __hash__(self) -> int:
+        return hash(self._mark)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Node) and self._mark == other._mark
+
+
+def _hashable(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_hashable, x))
+    if isinstance(x, dict):
+        return tuple((key, _hashable(child)) for key, child in x.items())
+    return type(x), x

@@ -1,0 +1,229 @@
+"""Functions that `aligned` wraps: their options, their rules, and the conversions around a call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import copy
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from xbridge._calls.flatten import flatten
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import DTYPES, UNNAMED, category
+from xbridge._core.dynamo import constant
+from xbridge._engine import verbs
+from xbridge._engine.source import resolve_source
+from xbridge._plan.rules import chosen
+from xbridge.backends import HOST
+from xbridge.backends._forms import closed, holes, unflatten
+from xbridge.backends._numpy_rules import opaque
+from xbridge.backends._registry import fast_converters, get
+from xbridge.backends._rules import kept, latest, rules
+from xbridge.errors import DTypeError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
+
+    from xbridge._calls.run import Shortcut
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend
+    from xbridge.backends._rules import Form, Given, Rule
+    from xbridge.backends._signature import Signature
+
+functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
+"""The functions in use, by key, for a compiler."""
+
+
+class Definition(NamedTuple):
+    """What the user gives beside a function."""
+
+    vjp: Given | None = None
+    jvp: Given | None = None
+    signature: Signature | None = None
+    result: Callable[..., Any] | None = None
+
+
+class Function:
+    """A function, the derivatives and shapes that its user gives, and its rules by the form of a call."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        target: tuple[str | ModuleType | None, Array | None],
+        keywords: dict[str, Any],
+        given: Definition,
+    ) -> None:
+        self.fn, self.name, self.keywords, self.given = fn, name, keywords, given
+        self.backend, self.like = target
+        dtype = keywords["dtype"]
+        self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
+        self.is_plain = self.like is None and set(keywords.values()) == {None}
+        self.explain: Callable[..., Any] = fn
+        self.rules: dict[Any, Rule] = {}
+        self.shortcuts: dict[tuple[type, ...], Shortcut] = {}
+        self.programs: dict[Any, Program] = {}
+        """The calls in compiled programs, by key."""
+        self.key = f"{name}#{uuid4().hex}"
+        functions[self.key] = self
+
+    def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments in the order of the signature, as a derivative returns its gradients."""
+        if len(kwargs) < 2 or (self.given.vjp is None and self.given.jvp is None):
+            return kwargs
+        with suppress(TypeError, ValueError):  # a function in C may have no signature
+            names = signature(self.fn).parameters
+            kwargs = {**{name: kwargs[name] for name in names if name in kwargs}, **kwargs}
+        return kwargs
+
+    def rule(self, library: str, form: Form, numbers: tuple[Any, ...], device: Device | None) -> Rule:
+        """Return the rule of the function for calls of a form."""
+        key = (library, device, form, tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers]))
+        try:
+            found = self.rules.get(key)
+        except TypeError as error:
+            raise OptionError.build(
+                f"call {self.name}",
+                f"an argument that is not an array has no hash: {error}",
+                "a tuple or a frozenset instead, or an array",
+            ) from error
+        return found or kept(self.rules, key, lambda: self._rule(library, form, numbers, device))
+
+    def _rule(self, library: str, form: Form, numbers: tuple[Any, ...], device: Device | None) -> Rule:
+        return Call(self, library, form, numbers, device).rule()
+
+
+class Call:
+    """A function with the form and the static arguments of a call."""
+
+    def __init__(
+        self,
+        function: Function,
+        library: str,
+        form: Form,
+        numbers: tuple[Any, ...],
+        device: Device | None,
+    ) -> None:
+        self.name, self.fn, self.library = function.name, function.fn, library
+        self.vjp, self.jvp, self.signature, self.result = function.given
+        self.form, self.numbers = form, numbers
+        self._rule: Rule | None = None
+        self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
+        self._direct = device is None and self._keywords["copy"] is None
+
+    def rule(self) -> Rule:
+        """Return the rule, made once."""
+        if self._rule is None:
+            self._rule = (get(self.library).rule or opaque)(self)
+        return self._rule
+
+    def detached(self) -> Call:
+        """Return a copy without a rule and without derivatives, for another process."""
+        other = copy(self)
+        vars(other).update(vjp=None, jvp=None, result=None, _rule=None)
+        return other
+
+    def flatten(self, tree: Any) -> tuple[Form, list[Array]]:
+        """Return the form of a tree with its numbers as constants, and its arrays."""
+        arrays: list[Array] = []
+        numbers: list[Any] = []
+        form = flatten(tree, arrays, numbers)
+        return closed(form, iter(numbers)) if numbers else form, arrays
+
+    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+        """Return the tree of a form. Its numbers are those of the arguments."""
+        return unflatten(form, iter(leaves), iter(self.numbers))
+
+    def returned(self, tree: Any) -> list[Array]:
+        """Return the arrays in the result of the function, and keep its form for this thread."""
+        latest.form, arrays = self.flatten(tree)
+        return arrays
+
+    def evaluate(
+        self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+    ) -> list[Array]:
+        """Run a rule on arrays that nothing follows, and return arrays of another library.
+
+        The function cannot write to `xs`, and no result shares memory with them.
+        """
+        given = [self._given(x) for x in xs]
+        direct = fast_converters[target] if device is None or device == CPU else {}
+        made = []
+        for y in rule(*given):
+            convert = direct.get(type(y))
+            result = None if convert is None else convert(y)
+            if result is None:
+                result = verbs.to_backend(y, target, device=device, dtype=None, copy=None, grad=None)
+            made.append(result)
+        return made
+
+    def _given(self, x: Array) -> Array:
+        """Convert an argument to the library of the function."""
+        if self._direct:
+            convert = fast_converters[self.library].get(type(x))
+            y = None if convert is None else convert(x)
+            if y is not None:
+                return protected(y, x) if self.library == HOST else y
+        return bring(x, self.library, self._keywords)
+
+
+def bring(x: Array, library: str, keywords: dict[str, Any]) -> Array:
+    """Convert an array to the library of a function, which cannot write to its memory then."""
+    try:
+        y = verbs.to_backend(x, library, **keywords)
+    except DTypeError as error:
+        raise narrowing(error, [x], get(library), keywords) from error
+    return protected(y, x) if library == HOST else y
+
+
+def narrowing(
+    error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]
+) -> DTypeError:
+    """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
+    for x in xs if keywords["dtype"] is None else ():
+        dtype = resolve_source(x).info().dtype
+        if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
+            default = chosen("default", dtype, library, CPU)
+            if library.unsupported_dtype(default, CPU) is None:
+                hint = f"{error.hint}; or aligned(..., dtype='default')"
+                return DTypeError.build(error.action, error.reason, hint)
+    return error
+
+
+def protected(host: Any, x: Array) -> Any:
+    """Return a host array that is read-only. Only a conversion to itself returns an array of the caller."""
+    if host.flags.writeable:
+        host = host.view() if host is x else host
+        host.flags.writeable = False
+    return host
+
+
+class Program:
+    """A call in a compiled program. Its numbers come with each call."""
+
+    def __init__(self, function: Function, form: Form, library: str) -> None:
+        self.function, self.form, self.library = function, form, library
+        self.key = f"{function.key}{uuid4().hex}"
+        rules[self.key] = self
+
+    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
+        """Return the rule for some numbers, which a compiler may have made symbols."""
+        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
+        numbers = tuple([next(values[kind]) for kind in holes(self.form)])
+        return self.function.rule(self.library, self.form, numbers, None)
+
+
+@constant
+def program_key(function: str, form: Form, library: str) -> str:
+    """Return the key of a call in a compiled program."""
+    programs = functions[function].programs
+    return kept(programs, (form, library), lambda: Program(functions[function], form, library)).key
+
+
+@constant
+def latest_form() -> Form:
+    """Return the form of the result of the call that was described last."""
+    return latest.form

@@ -1,0 +1,148 @@
+"""Trees of a form: build them, replace their arrays by None, and read trees of the same form.
+
+`_calls/flatten.py` makes forms. A compiler follows `unflatten` line by line.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge.backends._rules import Form
+    from xbridge.errors import OptionError
+
+ARRAY = "*"
+"""The form of an array."""
+
+NONE = ("=", type(None), None, None)
+"""The form of None."""
+
+CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3}
+"""Containers, and the position of the first child in their forms."""
+
+
+def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
+    """Return the tree of a form."""
+    if form == "*":
+        return next(arrays)
+    if form == "int" or form == "float":  # noqa: PLR1714 -- a compiler follows it
+        return next(numbers)
+    kind = form[0]
+    if kind == "=":
+        return form[3]
+    if kind == "dict":
+        return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
+    if kind == "named":
+        return form[1](*[unflatten(child, arrays, numbers) for child in form[2:]])
+    if kind == "node":
+        parts = [unflatten(child, arrays, numbers) for child in form[2:]]
+        return form[1].container.unflatten(form[1].form, parts)
+    parts = [unflatten(child, arrays, numbers) for child in form[1:]]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+def masked(form: Form, chosen: Iterator[bool]) -> Form:
+    """Return the form with None for all leaves except the chosen arrays."""
+    if form == ARRAY:
+        return ARRAY if next(chosen) else NONE
+    if isinstance(form, str) or form[0] == "=":
+        return NONE
+    start = CHILDREN[form[0]]
+    return (*form[:start], *[masked(child, chosen) for child in form[start:]])
+
+
+def closed(form: Form, numbers: Iterator[Any]) -> Form:
+    """Return the form with its numbers as constants."""
+    if form == ARRAY:
+        return form
+    if isinstance(form, str):
+        number = next(numbers)
+        return ("=", type(number), None, number)
+    if form[0] == "=":
+        return form
+    start = CHILDREN[form[0]]
+    return (*form[:start], *[closed(child, numbers) for child in form[start:]])
+
+
+def holes(form: Form) -> list[str]:
+    """Return the kinds of the numbers of a form, in order."""
+    if isinstance(form, str):
+        return [] if form == ARRAY else [form]
+    if form[0] == "=":
+        return []
+    return [kind for child in form[CHILDREN[form[0]] :] for kind in holes(child)]
+
+
+def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+    """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
+    if form == ARRAY:
+        if isinstance(tree, (tuple, list, dict, str)):
+            raise wrong()
+        return [tree]
+    if isinstance(form, str) or form[0] == "=":
+        return []
+    start = CHILDREN[form[0]]
+    children = repeat(None) if tree is None else _children(form, tree, wrong)
+    return [
+        leaf
+        for child, part in zip(form[start:], children, strict=False)
+        for leaf in leaves(child, part, wrong)
+    ]
+
+
+def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+    count = len(form) - CHILDREN[form[0]]
+    if form[0] == "dict":
+        children = (
+            [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
+        )
+    elif form[0] == "node":
+        container = form[1].container
+        children = list(container.flatten(tree)[0]) if type(tree) is container.cls else None
+    else:
+        children = list(tree) if isinstance(tree, (tuple, list)) else None
+    if children is None or len(children) != count:
+        raise wrong()
+    return children
+
+
+def arguments(form: Form) -> list[Form]:
+    """Return the forms of the arguments in the form of (args, kwargs)."""
+    return [*form[1][1:], *form[2][3:]]
+
+
+def has_arrays(form: Form) -> bool:
+    """Return True if there is an array in the form."""
+    if isinstance(form, str) or form[0] == "=":
+        return bool(form == ARRAY)
+    return any(map(has_arrays, form[CHILDREN[form[0]] :]))
+
+
+def paths(form: Form) -> list[str]:
+    """Return the names of the arrays in the form of (args, kwargs)."""
+    keys = [*range(len(form[1]) - 1), *form[2][1]]
+    return [
+        path
+        for key, child in zip(keys, arguments(form), strict=True)
+        for path in _paths(child, f"argument {key!r}")
+    ]
+
+
+def _paths(form: Form, name: str) -> list[str]:
+    if isinstance(form, str) or form[0] == "=":
+        return [name] if form == ARRAY else []
+    children = form[CHILDREN[form[0]] :]
+    if form[0] == "dict":
+        labels = [f"[{key!r}]" for key in form[1]]
+    elif form[0] == "named":
+        labels = [f".{field}" for field in form[1]._fields]
+    elif form[0] == "node":
+        labels = form[1].labels
+    else:
+        labels = [f"[{i}]" for i in range(len(children))]
+    return [
+        path for label, child in zip(labels, children, strict=True) for path in _paths(child, name + label)
+    ]

@@ -1,0 +1,439 @@
+"""NumPy's functions: they run as they are, and have the derivatives and the shapes that the caller gives.
+
+The vjp of a function is another function of NumPy, of the cotangent, the result and the arguments. So the
+derivative of a rule is a rule of the same class, and a vjp with a vjp has a second derivative.
+"""
+
+# ruff: noqa: ARG002 -- as in `_rules.py`
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._host.memory import native_dtype
+from xbridge.backends._forms import ARRAY, leaves, masked
+from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
+from xbridge.errors import DTypeError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from xbridge._core.protocol import Array, HostArray
+    from xbridge.backends._rules import Call, Form, Given
+    from xbridge.backends._signature import Signature
+    from xbridge.errors import GradientError
+
+NUMERIC = ("complex-step", "central")
+"""Names of derivatives that are computed from values of the function."""
+
+_STEP = 1e-30
+_SHAPES = "result=numpy.empty_like, or result=f, where f(*args) returns empty arrays like the result"
+_TIMES = ("", " twice", " three times")
+
+
+def rule_of(call: Call) -> Rule:
+    """Make the rule of a function."""
+    numeric = next((given for given in (call.vjp, call.jvp) if given and given.fn in NUMERIC), None)
+    return NumpyRule(
+        call, call.name, call.fn, call.form, call.vjp or numeric, call.jvp or numeric, call.signature
+    )
+
+
+class OpaqueRule(Rule):
+    """A function of a library whose backend has no rules. It runs, and has no derivatives."""
+
+    batches = False
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        args, kwargs = self.call.unflatten(self.call.form, xs)
+        return self.call.returned(self.call.fn(*args, **kwargs))
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
+        raise no_derivative(self.name, reason, "x.detach(), or the same function of NumPy with vjp=f")
+
+    jvp = vjp
+
+    def report(self) -> dict[str, str]:
+        signature, result = self.call.signature, self.call.result
+        declared = f"signature {signature.text}" if signature else "not declared"
+        return {
+            "derivative": "; ".join(_order(how, getattr(self.call, how)) for how in ("vjp", "jvp")),
+            "batch": "one call for each example" if self.cores is None else "one call for all examples",
+            "shapes": declared if result is None else "result=",
+        }
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        if self.call.result is None:
+            raise OptionError.build(
+                f"trace {self.name}",
+                f"a function of {self.call.library} does not declare its result",
+                _SHAPES,
+            )
+        return declared(self.call, specs)
+
+
+def opaque(call: Call) -> Rule:
+    """Make the rule of a function of another library."""
+    refuse_given(call)
+    return OpaqueRule(call, call.name)
+
+
+def _order(how: str, given: Given | None) -> str:
+    """Return how often a derivative can be taken, in words."""
+    if given is None:
+        return f"no {how}"
+    if given.fn in NUMERIC:
+        return f"{how} by {given.fn}, once"
+    count = 0
+    while given is not None:
+        count, given = count + 1, getattr(given, how)
+    return f"{how} given, {('once', 'twice', 'three times')[min(count, 3) - 1]}"
+
+
+class NumpyRule(OpaqueRule):
+    """A function of trees of arrays, and the functions that are its derivatives."""
+
+    wants_outputs = True
+
+    def __init__(
+        self,
+        call: Call,
+        name: str,
+        fn: Any,
+        form: Form,
+        vjp: Given | None,
+        jvp: Given | None,
+        signature: Signature | None = None,
+    ) -> None:
+        super().__init__(call, name)
+        self.fn, self.form = fn, form
+        self.functions = {"vjp": vjp, "jvp": jvp}
+        self.signature = signature
+        self.cores = None if signature is None else tuple(map(len, signature.inputs))
+        self.out_cores = None if signature is None else tuple(map(len, signature.outputs))
+
+    def __call__(self, *xs: HostArray) -> list[HostArray]:
+        args, kwargs = self.call.unflatten(self.form, xs)
+        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
+        if self.signature is not None:
+            self._check_loops(xs, ys)
+        return ys
+
+    def _check_loops(self, xs: Sequence[HostArray], ys: Sequence[HostArray]) -> None:
+        """Raise if a result does not have the axes that the signature announces."""
+        assert self.signature is not None  # noqa: S101 -- the caller checks it
+        loop, sizes = self.signature.loops(self.name, [x.shape for x in xs])
+        shapes = [y.shape for y in ys]
+        for shape, core in zip(shapes, self.signature.outputs, strict=False):
+            lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
+            if shape != (*loop, *lengths):
+                break
+        else:
+            if len(ys) == len(self.signature.outputs):
+                return
+        raise OptionError.build(
+            f"use the result of {self.name}",
+            f"signature={self.signature.text!r} announces other axes than those of {shapes}",
+            "a function that computes with the last axes alone, or no signature",
+        )
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        given = self.functions["vjp"]
+        if given is None:
+            raise self._missing("vjp", "f(g, y, *args) returns the gradient of each argument")
+        return _Vjp(self, given, ins, outs, form)
+
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        given = self.functions["jvp"]
+        if given is None:
+            raise self._missing("jvp", "f(tangents, y, *args) returns the tangent of the result")
+        return _Jvp(self, given, ins, outs, form)
+
+    def _missing(self, kind: str, hint: str) -> GradientError:
+        name = self.call.name
+        if self.order:
+            inner = f"{kind}=..." if kind == "vjp" else "vjp=..., jvp=..."
+            return no_derivative(
+                f"{name}{_TIMES[min(self.order, 2)]}",
+                f"{self.name} is a NumPy function without a {kind} of its own",
+                f"vjp=aligned(backend='numpy', {inner})(f), or a function of a library that differentiates",
+            )
+        how = " in forward mode" if kind == "jvp" else ""
+        return no_derivative(
+            f"{name}{how}", f"it is a NumPy function without a {kind}", f"{kind}=f, where {hint}"
+        )
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        if self.call.result is not None:
+            return declared(self.call, specs)
+        if self.signature is not None:
+            loop, sizes = self.signature.loops(self.name, [spec.shape for spec in specs])
+            if all(axis in sizes for core in self.signature.outputs for axis in core):
+                dtype = np.result_type(*[native_dtype(spec.dtype) for spec in specs]).name
+                outs = tuple(
+                    Spec((*loop, *[sizes[axis] for axis in core]), dtype) for core in self.signature.outputs
+                )
+                return outs, ARRAY if len(outs) == 1 else ("tuple", *[ARRAY] * len(outs))
+        raise OptionError.build(
+            f"trace {self.name}", "a NumPy function does not declare the shape of its result", _SHAPES
+        )
+
+
+def declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+    """Return what `result` declares, for arrays with a shape, a dtype and no memory of their own."""
+    assert call.result is not None  # noqa: S101 -- the caller checks it
+    stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
+    args, kwargs = call.unflatten(call.form, stand_ins)
+    form, ys = call.flatten(call.result(*args, **kwargs))
+    return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), form
+
+
+class _Derivative(NumpyRule):
+    """A function of (seed, result, *args), in which the seed and the result have a form too."""
+
+    kind = ""
+
+    def __init__(
+        self,
+        base: NumpyRule,
+        given: Given,
+        ins: tuple[bool, ...],
+        outs: tuple[bool, ...],
+        form: Form,
+    ) -> None:
+        self.base, self.ins, self.outs, self.y_form = base, ins, outs, form
+        self.order = base.order + 1
+        args = base.form[1]
+        _, *values = base.form[2][2:]  # the keys of the keyword arguments, their types, and their forms
+        self.arguments = ("tuple", *args[1:], *values)
+        seed = self.seed_form()
+        super().__init__(
+            base.call,
+            f"the {self.kind} of {base.name}",
+            given.fn,
+            ("tuple", ("tuple", seed, form, *args[1:]), base.form[2]),
+            given.vjp,
+            given.jvp,
+        )
+        if base.cores is not None and base.out_cores is not None:
+            self.cores = (*self.seed_cores(base.cores, base.out_cores), *base.out_cores, *base.cores)
+
+    @abstractmethod
+    def seed_form(self) -> Form:
+        """Return the form of the seeds."""
+
+    @abstractmethod
+    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+        """Return the core axes of each seed, from those of the inputs and outputs."""
+
+    def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
+        """Return the seeds and the inputs."""
+        count = len(self.ins)
+        return xs[: len(xs) - count - len(self.outs)], xs[len(xs) - count :]
+
+    def result(self, xs: Sequence[HostArray]) -> Any:
+        args, kwargs = self.call.unflatten(self.form, xs)
+        return self.fn(*args, **kwargs)
+
+
+class _Vjp(_Derivative):
+    kind = "vjp"
+
+    def seed_form(self) -> Form:
+        return masked(self.y_form, iter(self.outs))
+
+    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+        self.out_cores = tuple(select(self.ins, inputs))
+        return select(self.outs, outputs)
+
+    def __call__(self, *xs: HostArray) -> list[HostArray]:
+        seeds, inputs = self.split(xs)
+        if self.fn in NUMERIC:
+            latest.form = ("tuple", *[ARRAY] * sum(self.ins))
+            return _columns(self.base, self.fn, self.ins, self.outs, seeds, inputs)
+        found = self.result(xs)
+        count = len(self.arguments) - 1
+        if count == 1 and not (isinstance(found, tuple) and len(found) == 1):
+            found = (found,)
+        if found is None:
+            found = (None,) * count
+        if not isinstance(found, (tuple, list)) or len(found) != count:
+            raise self._wrong(f"it returned {_kind(found)} for {count} arguments")
+        gradients = leaves(
+            self.arguments, found, lambda: self._wrong("a gradient has another form than its argument")
+        )
+        latest.form = self._form()
+        return [
+            self._fitted(gradient, i, inputs)
+            for i, (gradient, chosen) in enumerate(zip(gradients, self.ins, strict=True))
+            if chosen
+        ]
+
+    def _form(self) -> Form:
+        form = masked(self.arguments, iter(self.ins))
+        return form if len(form) > 2 else form[1]
+
+    def _fitted(self, gradient: Any, index: int, inputs: Sequence[HostArray]) -> HostArray:
+        """Return a gradient in the shape and dtype of its argument. Axes that were broadcast are summed."""
+        x = inputs[index]
+        if gradient is None:
+            raise no_derivative(
+                f"{self.call.name} by its array {index}",
+                "its vjp returned None for it",
+                "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
+            )
+        g = np.asarray(gradient)
+        if g.shape == self._wide(x, index, inputs) != x.shape:
+            g = g.sum(tuple(range(g.ndim - x.ndim)))
+            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
+            g = g.sum(tuple(ones), keepdims=True)
+        if g.shape != x.shape:
+            raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
+        if g.dtype.kind == "c" and x.dtype.kind != "c":
+            raise DTypeError.build(
+                f"take the gradients of {self.call.name}",
+                f"the gradient of array {index} is complex, and the array is real",
+                "returning its real part",
+            )
+        return g.astype(x.dtype, copy=False)
+
+    def _wide(self, x: HostArray, index: int, inputs: Sequence[HostArray]) -> tuple[int, ...] | None:
+        """Return the shape that an argument of a function with a signature is broadcast to."""
+        cores = self.base.cores
+        if cores is None:
+            return None
+        outer = [y.shape[: y.ndim - core] for y, core in zip(inputs, cores, strict=True)]
+        return (*np.broadcast_shapes(*outer), *x.shape[x.ndim - cores[index] :])
+
+    def _wrong(self, reason: str) -> OptionError:
+        return OptionError.build(
+            f"take the gradients of {self.call.name}",
+            reason,
+            "returning one gradient of the same form for each argument, and None if it has none",
+        )
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        return tuple(select(self.ins, specs[len(specs) - len(self.ins) :])), self._form()
+
+
+class _Jvp(_Derivative):
+    kind = "jvp"
+
+    def seed_form(self) -> Form:
+        return masked(self.arguments, iter(self.ins))
+
+    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+        self.out_cores = tuple(select(self.outs, outputs))
+        return select(self.ins, inputs)
+
+    def __call__(self, *xs: HostArray) -> list[HostArray]:
+        seeds, inputs = self.split(xs)
+        ys = xs[len(seeds) : len(xs) - len(inputs)]
+        latest.form = masked(self.y_form, iter(self.outs))
+        if self.fn in NUMERIC:
+            return _STEPS[self.fn](self.base, self.ins, self.outs, seeds, inputs)
+        found = leaves(self.y_form, self.result(xs), self._wrong)
+        tangents = select(self.outs, found)
+        if any(tangent is None for tangent in tangents):
+            raise no_derivative(
+                f"{self.call.name} in forward mode",
+                "its jvp returned None",
+                "a jvp that returns all tangents",
+            )
+        made = []
+        for tangent, y in zip(tangents, select(self.outs, ys), strict=True):
+            t = np.asarray(tangent)
+            if t.shape != y.shape or (t.dtype.kind == "c" and y.dtype.kind != "c"):
+                raise self._wrong()
+            made.append(t.astype(y.dtype, copy=False))
+        return made
+
+    def _wrong(self) -> OptionError:
+        return OptionError.build(
+            f"take the tangent of {self.call.name}",
+            "its jvp returned another form, shape or kind of numbers than the function",
+            "returning one tangent for each array of the result",
+        )
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
+        return tuple(select(self.outs, ys)), masked(self.y_form, iter(self.outs))
+
+
+def _kind(found: object) -> str:
+    return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
+
+
+# -- derivatives from values, for functions whose user names one ---------------------------------------------
+
+
+def _moved(
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    step: Any,
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
+) -> list[HostArray]:
+    """Return the results at the inputs plus a step along the tangents."""
+    moved = [x + (step * t).astype(np.result_type(x, step)) for x, t in zip(select(ins, xs), ts, strict=True)]
+    return select(outs, rule(*replaced(ins, moved, xs)))
+
+
+def _central(
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
+) -> list[HostArray]:
+    length = max([float(np.abs(t).max(initial=0)) for t in ts]) or 1.0
+    size = max([1.0, *[float(np.abs(x).max(initial=0)) for x in select(ins, xs)]])
+    step = float(np.finfo(np.result_type(*ts)).eps ** (1 / 3)) * size / length
+    above, below = (_moved(rule, ins, outs, h, ts, xs) for h in (step, -step))
+    return [((a - b) / (2 * step)).astype(a.dtype, copy=False) for a, b in zip(above, below, strict=True)]
+
+
+def _complex_step(
+    rule: NumpyRule,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    ts: Sequence[HostArray],
+    xs: Sequence[HostArray],
+) -> list[HostArray]:
+    if any(x.dtype.kind == "c" for x in select(ins, xs)):
+        raise no_derivative(f"{rule.name} by a complex step", "an argument is complex already", "'central'")
+    ys = _moved(rule, ins, outs, _STEP * 1j, ts, xs)
+    if not all(y.dtype.kind == "c" for y in ys):
+        raise no_derivative(
+            f"{rule.name} by a complex step", "it returned real numbers for complex ones", "'central'"
+        )
+    return [y.imag / _STEP for y in ys]
+
+
+_STEPS: dict[Any, Callable[..., list[HostArray]]] = {"central": _central, "complex-step": _complex_step}
+
+
+def _columns(
+    rule: NumpyRule,
+    how: Any,
+    ins: tuple[bool, ...],
+    outs: tuple[bool, ...],
+    seeds: Sequence[HostArray],
+    xs: Sequence[HostArray],
+) -> list[HostArray]:
+    """Return the gradients, one number after the other, from tangents along each axis."""
+    chosen = select(ins, xs)
+    gradients = [np.zeros_like(x) for x in chosen]
+    for i, gradient in enumerate(gradients):
+        for at in np.ndindex(gradient.shape):
+            for unit in (1, 1j) if gradient.dtype.kind == "c" else (1,):
+                ts = [np.zeros_like(x) for x in chosen]
+                ts[i][at] = unit
+                made = _STEPS[how](rule, ins, outs, ts, xs)
+                gradient[at] += unit * sum(np.vdot(g, t).real for g, t in zip(seeds, made, strict=True))
+    return gradients

@@ -1,0 +1,262 @@
+"""Rules: flat functions of one library's arrays, and the functions that are derived from them.
+
+A call joins two libraries. The function's library derives: its backend makes a rule, and the vjp, the jvp
+and the batch of a rule are rules again. So every order of derivative consists of the same operations. The
+caller's library embeds: its backend runs a rule within its own graphs and transforms.
+"""
+
+# ruff: noqa: ARG002 -- not every library needs the form of a result
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from threading import local
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from xbridge._core.dtypes import is_inexact
+from xbridge._core.locks import lock
+from xbridge.backends._forms import ARRAY
+from xbridge.errors import GradientError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Protocol, TypeAlias, TypeVar
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array
+    from xbridge.backends._signature import Signature
+
+    K = TypeVar("K")
+    V = TypeVar("V")
+
+    Form: TypeAlias = Any
+    """The form of a tree: nested tuples with a hash."""
+
+    class Call(Protocol):
+        """A function with the form and the static arguments of a call, as the core passes it to a backend."""
+
+        name: str
+        fn: Callable[..., Any]
+        library: str
+        form: Form
+        numbers: tuple[Any, ...]
+        vjp: Given | None
+        jvp: Given | None
+        signature: Signature | None
+        result: Callable[..., Any] | None
+
+        def rule(self) -> Rule: ...
+        def detached(self) -> Call: ...
+        def flatten(self, tree: Any) -> tuple[Form, list[Array]]: ...
+        def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any: ...
+        def returned(self, tree: Any) -> list[Array]: ...
+        def evaluate(
+            self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+        ) -> list[Array]: ...
+
+
+MOST = 128
+"""Rules to keep for one function, and derived rules for one rule. The oldest goes first."""
+
+
+_lock = lock()
+
+
+class Spec(NamedTuple):
+    """The shape and the canonical dtype of an array that may not exist yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Given(NamedTuple):
+    """A derivative as the user gives it: a function or the name of a method, and its own derivatives."""
+
+    fn: Any
+    vjp: Given | None = None
+    jvp: Given | None = None
+
+
+class _Latest(local):
+    form: Form = ARRAY
+
+
+latest = _Latest()
+"""The form of the result of the last function that this thread ran or described."""
+
+rules: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""Rules by key, for programs in which an argument cannot be an object. A rule lives with its function."""
+
+
+def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    """Return the value of a key. A new one is made without the lock, and the oldest is dropped for it."""
+    found = cache.get(key)
+    if found is None:
+        made = make()
+        with _lock:
+            found = cache.setdefault(key, made)
+            if len(cache) > MOST:
+                del cache[next(iter(cache))]
+    return found
+
+
+class Rule(ABC):
+    """A function of arrays that returns a sequence of arrays.
+
+    A derived rule takes (*seeds, *outputs if `wants_outputs`, *inputs). Seeds are cotangents of the outputs
+    in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the adjoint of the jvp:
+    ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
+    """
+
+    wants_outputs = False
+    """True if derived rules take the outputs, too."""
+    batches = True
+    """True if `derive("batched", axes)` works. Otherwise the caller's library repeats the call, or:"""
+    cores: tuple[int, ...] | None = None
+    """The number of trailing axes of each input that belong to one example. The others broadcast."""
+
+    order = 0
+    """The number of derivations that this rule is the result of."""
+    random = False
+    """True if the function draws random numbers, and would draw others when it runs again."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self.call = call
+        self.name = name
+        self._key = ""
+        self._derived: dict[Any, Rule] = {}
+        self._described: dict[Any, tuple[tuple[Spec, ...], Form]] = {}
+
+    @abstractmethod
+    def __call__(self, *xs: Array) -> Sequence[Array]:
+        """Run the function on arrays of its library."""
+
+    @property
+    def key(self) -> str:
+        """A string that stands for this rule in this process, and for no rule in another process."""
+        if not self._key:
+            self._key = f"{self.name}#{uuid4().hex}"
+            rules[self._key] = self
+        return self._key
+
+    def derive(self, how: str, *what: Any) -> Rule:
+        """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, made once."""
+        return kept(self._derived, (how, what), lambda: getattr(self, how)(*what))
+
+    def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """Describe the outputs for inputs like these. Nothing is computed."""
+        found, latest.form = kept(self._described, specs, lambda: self.describe(specs))
+        return found
+
+    @abstractmethod
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        """Derive the rule for gradients of the inputs in `ins`."""
+
+    @abstractmethod
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        """Derive the rule for tangents of the outputs in `outs`."""
+
+    @abstractmethod
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        """Return what `shapes` returns, and the form of the result."""
+
+    def report(self) -> dict[str, str]:
+        """Return where the derivative, the batches and the shapes come from, in a few words each."""
+        return {
+            "derivative": f"by {self.call.library}, any order",
+            "batch": f"by {self.call.library}",
+            "shapes": f"by {self.call.library}",
+        }
+
+    def check(self, found: tuple[Spec, ...], declared: tuple[Spec, ...]) -> None:
+        """Raise if a function returned other arrays than those that memory was planned for."""
+        if found != declared:
+            raise OptionError.build(
+                f"use the result of {self.name}",
+                f"it was declared as {_shown(declared)}, and the function returned {_shown(found)}",
+                "result=f, where f(*args) returns empty arrays of the shapes and dtypes of the result",
+            )
+
+
+def _shown(specs: tuple[Spec, ...]) -> str:
+    return ", ".join(f"{spec.dtype} {spec.shape}" for spec in specs) or "nothing"
+
+
+class TracedRule(Rule):
+    """A rule of a library that transforms functions: what is derived is a function again."""
+
+    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
+        super().__init__(call, name)
+        self.fn = fn
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        return self._made(f"the vjp of {self.name}", self.vjp_of(ins, outs))
+
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        return self._made(f"the jvp of {self.name}", self.jvp_of(ins, outs))
+
+    def batched(self, axes: tuple[int | None, ...]) -> Rule:
+        """Derive the rule for inputs with one more axis, the first, or none."""
+        return self._made(f"a batch of {self.name}", self.batch_of(axes))
+
+    def _made(self, name: str, fn: Callable[..., Any]) -> Rule:
+        made = type(self)(self.call, name, fn)
+        made.order, made.random = self.order + 1, self.random
+        return made
+
+    @abstractmethod
+    def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        """Return the function of (*cotangents, *inputs)."""
+
+    @abstractmethod
+    def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        """Return the function of (*tangents, *inputs)."""
+
+    @abstractmethod
+    def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
+        """Return the function of batched inputs."""
+
+
+def restricted(
+    fn: Callable[..., Any], ins: tuple[bool, ...], outs: tuple[bool, ...], xs: Sequence[Array]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the function of the inputs in `ins` alone, to the outputs in `outs`."""
+
+    def part(*chosen: Array) -> tuple[Array, ...]:
+        return tuple(select(outs, fn(*replaced(ins, chosen, xs))))
+
+    return part
+
+
+def select(mask: Sequence[bool], xs: Sequence[Array]) -> list[Array]:
+    """Return the items that a mask chooses."""
+    return [x for x, chosen in zip(xs, mask, strict=True) if chosen]
+
+
+def replaced(mask: Sequence[bool], news: Iterable[Array], xs: Sequence[Array]) -> list[Array]:
+    """Return `xs`, with new items for those that a mask chooses."""
+    it: Iterator[Array] = iter(news)
+    return [next(it) if chosen else x for x, chosen in zip(xs, mask, strict=True)]
+
+
+def inexact(specs: Iterable[Any]) -> tuple[bool, ...]:
+    """Return the mask of the specs whose dtype has derivatives."""
+    return tuple(is_inexact(spec.dtype) for spec in specs)
+
+
+def refuse_given(call: Call) -> None:
+    """Raise if the user gives a derivative of a function that its library derives."""
+    for how in ("vjp", "jvp"):
+        if getattr(call, how) is not None:
+            raise OptionError.build(
+                f"call {call.name} with {how}=",
+                f"it is a function of {call.library}, which has derivatives of its own",
+                f"the same without {how}=, or backend='numpy'",
+            )
+
+
+def no_derivative(what: str, reason: str, hint: str) -> GradientError:
+    """Return the error for a derivative that does not exist."""
+    return GradientError.build(f"differentiate {what}", reason, hint)

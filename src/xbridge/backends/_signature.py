@@ -1,0 +1,58 @@
+"""Signatures of generalized universal functions, such as ``(m,n),(n)->(m)``."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from xbridge.errors import OptionError, shown
+
+_SIDE = r"\((?:\w+(?:,\w+)*)?\)"
+_FORM = re.compile(rf"({_SIDE}(?:,{_SIDE})*)->({_SIDE}(?:,{_SIDE})*)")
+
+
+class Signature(NamedTuple):
+    """The core axes of each input and each output. All axes before them broadcast."""
+
+    text: str
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+
+    def loops(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Return the shape of the broadcast axes, and the lengths of the core axes."""
+        if len(shapes) != len(self.inputs):
+            raise self._wrong(name, f"it has {len(self.inputs)} inputs, and the call {len(shapes)} arrays")
+        loop: tuple[int, ...] = ()
+        sizes: dict[str, int] = {}
+        for shape, core in zip(shapes, self.inputs, strict=True):
+            outer = len(shape) - len(core)
+            if outer < 0:
+                raise self._wrong(name, f"an array of shape {shape} has fewer axes than ({','.join(core)})")
+            try:
+                loop = np.broadcast_shapes(loop, shape[:outer])
+            except ValueError:
+                raise self._wrong(name, f"{shape[:outer]} does not broadcast with {loop}") from None
+            for axis, size in zip(core, shape[outer:], strict=True):
+                if sizes.setdefault(axis, size) != size:
+                    raise self._wrong(name, f"axis {axis} has length {sizes[axis]} and length {size}")
+        return loop, sizes
+
+    def _wrong(self, name: str, reason: str) -> OptionError:
+        hint = "arrays of the shapes in the signature, or another signature"
+        return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)
+
+
+def parse(text: object) -> Signature:
+    """Read a signature, or raise."""
+    plain = text.replace(" ", "") if isinstance(text, str) else ""
+    found = _FORM.fullmatch(plain)
+    if found is None:
+        reason = "it is not the signature of a generalized universal function"
+        raise OptionError.build(f"read signature={shown(text)}", reason, "signature='(n),(n)->()'")
+    inputs, outputs = (
+        tuple(tuple(filter(None, core[1:-1].split(","))) for core in re.findall(_SIDE, side))
+        for side in found.groups()
+    )
+    return Signature(plain, inputs, outputs)

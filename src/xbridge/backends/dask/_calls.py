@@ -1,0 +1,78 @@
+"""Calls chunk by chunk, when they are computed, of functions whose signature names the axes of one example.
+
+The function is a node of the graph, which each worker gets once, and not a part of each task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from xbridge._host.memory import native_dtype
+from xbridge.backends._rules import Spec, latest
+from xbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xbridge._core.protocol import HostArray
+    from xbridge.backends._rules import Call, Rule
+    from xbridge.backends._signature import Signature
+
+
+def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
+    """Return the results of a rule as arrays that are computed later."""
+    call, signature = rule.call, rule.call.signature
+    assert signature is not None  # noqa: S101 -- the core checks it
+    _, sizes = signature.loops(call.name, [x.shape for x in xs])
+    for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=True)):
+        axes = [axis - len(core) for axis in range(len(core)) if x.numblocks[axis - len(core)] > 1]
+        if axes:
+            raise OptionError.build(
+                f"call {call.name} chunk by chunk",
+                f"signature={signature.text!r} keeps an axis of array {i} together that has several chunks",
+                f"x.rechunk({dict.fromkeys(axes, -1)})",
+            )
+    cores = [tuple(x.shape[x.ndim - len(core) :]) for x, core in zip(xs, signature.inputs, strict=True)]
+    specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
+    form = latest.form
+    if len(specs) != len(signature.outputs):
+        rule.check(specs, tuple(Spec((), "array") for _ in signature.outputs))
+    for spec, core in zip(specs, signature.outputs, strict=True):
+        sizes |= dict(zip(core, spec.shape[len(spec.shape) - len(core) :], strict=True))
+    news = {axis: sizes[axis] for core in signature.outputs for axis in core if not _given(axis, signature)}
+    dtypes = [native_dtype(spec.dtype) for spec in specs]
+    made = da.apply_gufunc(
+        _run_chunk,
+        signature.text,
+        *xs,
+        call=dask.delayed(call.detached(), pure=False, traverse=False),
+        dtypes=dtypes,
+        output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
+        output_sizes=news or None,
+    )
+    latest.form = form
+    return list(made) if len(dtypes) > 1 else [made]
+
+
+def _given(axis: str, signature: Signature) -> bool:
+    return any(axis in core for core in signature.inputs)
+
+
+def _run_chunk(*chunks: HostArray, call: Call, dtypes: list[Any]) -> Any:
+    """Run the function on chunks, which are read-only because tasks share them."""
+    views = []
+    for chunk in chunks:
+        view = np.asarray(chunk).view()
+        view.flags.writeable = False
+        views.append(view)
+    rule = call.rule()
+    ys = rule.call.evaluate(rule, views, "numpy")
+    found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
+    rule.check(
+        found, tuple(spec._replace(dtype=dtype.name) for spec, dtype in zip(found, dtypes, strict=False))
+    )
+    return tuple(ys) if len(ys) > 1 else ys[0]

@@ -1,0 +1,104 @@
+"""Functions of JAX as rules: JAX derives and batches them, and gives their shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from xbridge.backends._rules import Spec, TracedRule, latest, refuse_given, restricted, select
+from xbridge.backends.jax._inside import refuse_inside
+from xbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge.backends._rules import Call, Form, Rule
+
+
+class _Result:
+    """The arrays of a result and its form, which JAX keeps with a compiled function."""
+
+    def __init__(self, form: Form, arrays: Any) -> None:
+        self.form = form
+        self.arrays = arrays
+
+
+jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Result)
+
+
+def rule_of(call: Call) -> Rule:
+    """Make the rule of a function."""
+    refuse_given(call)
+
+    def flat(*xs: jax.Array) -> _Result:
+        args, kwargs = call.unflatten(call.form, xs)
+        ys = call.returned(call.fn(*args, **kwargs))
+        return _Result(latest.form, tuple(map(jnp.asarray, ys)))
+
+    return JaxRule(call, call.name, flat)
+
+
+def conj(x: jax.Array) -> jax.Array:
+    """Return the conjugate of a complex array. JAX's gradients are the conjugates of the adjoint."""
+    return jnp.conj(x) if jnp.iscomplexobj(x) else x
+
+
+class JaxRule(TracedRule):
+    """A function of JAX arrays to a `_Result`."""
+
+    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
+        super().__init__(call, name, fn)
+        self._compiled = jax.jit(fn)
+
+    def __call__(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
+        refuse_inside(self.call.name)
+        try:
+            result = self._compiled(*xs)
+        except jax.errors.ConcretizationTypeError as error:
+            raise self._by_value() from error
+        latest.form = result.form
+        return result.arrays  # type: ignore[no-any-return]
+
+    def _arrays(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
+        return self.fn(*xs).arrays  # type: ignore[no-any-return]
+
+    def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        count = sum(outs)
+
+        def vjp(*a: jax.Array) -> _Result:
+            cotangents, xs = a[:count], a[count:]
+            part = restricted(self._arrays, ins, outs, xs)
+            made = jax.vjp(part, *select(ins, xs))[1](tuple(map(conj, cotangents)))
+            return _Result("", tuple(map(conj, made)))
+
+        return vjp
+
+    def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
+        count = sum(ins)
+
+        def jvp(*a: jax.Array) -> _Result:
+            tangents, xs = a[:count], a[count:]
+            part = restricted(self._arrays, ins, outs, xs)
+            return _Result("", jax.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1])
+
+        return jvp
+
+    def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
+        return jax.vmap(self.fn, in_axes=axes)
+
+    def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        try:
+            stand_ins = [jax.ShapeDtypeStruct(*spec) for spec in specs]  # type: ignore[no-untyped-call] # theirs
+            result = jax.eval_shape(self.fn, *stand_ins)
+        except jax.errors.ConcretizationTypeError as error:
+            raise self._by_value() from error
+        return tuple(Spec(tuple(y.shape), y.dtype.name) for y in result.arrays), result.form
+
+    def _by_value(self) -> OptionError:
+        return OptionError.build(
+            f"trace {self.call.name}",
+            "its control flow depends on the values of its arrays",
+            "jax.lax.cond or jax.numpy.where, or a Python number for that argument",
+        )

@@ -1,0 +1,41 @@
+"""Threads in which compiled code of JAX waits for a function. JAX may wait for itself there."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import jax
+
+from xbridge.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Waits(threading.local):
+    depth = 0
+
+
+_waits = _Waits()
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """Mark this thread as one that compiled code waits for."""
+    _waits.depth += 1
+    try:
+        yield
+    finally:
+        _waits.depth -= 1
+
+
+def refuse_inside(name: str) -> None:
+    """Raise if compiled code of JAX waits for this thread, so that a function of JAX may never end."""
+    if _waits.depth and jax.config.read("jax_cpu_enable_async_dispatch"):  # type: ignore[no-untyped-call] # theirs
+        raise OptionError.build(
+            f"run {name}, a function of JAX",
+            "compiled code of JAX waits for the function that calls it, and JAX may wait for itself then",
+            "jax.config.update('jax_cpu_enable_async_dispatch', False) before JAX computes",
+        )

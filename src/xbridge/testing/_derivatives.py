@@ -1,0 +1,179 @@
+"""Derivatives of a function in each library, beside differences of its values."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xbridge._api import to_backend, to_numpy
+from xbridge._core.dtypes import is_inexact
+from xbridge.backends._registry import backend_for, is_available
+from xbridge.errors import GradientError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from xbridge._core.protocol import HostArray
+
+    Flat = Callable[..., list[Any]]
+    """A function of arrays that returns a list of arrays."""
+
+_MOST_COLUMNS = 64
+"""Arguments with more numbers are checked along random directions only."""
+
+_DIRECTIONS = 3
+
+
+def faults(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rtol: float | None
+) -> Iterator[str]:
+    """Yield a line for each derivative that differs from what the values of the function show."""
+    case = _Case(f, args, kwargs)
+    step = max(float(np.finfo(x.dtype).eps) for x in case.xs) ** (1 / 3)
+    close = step if rtol is None else rtol
+    ways = {name: way for name, way in _LIBRARIES.items() if is_available(name) and name != case.library}
+    checked = 0
+    for tangents, seeds in case.directions():
+        right = case.slope(tangents, seeds, step)
+        size = 1 + abs(right)
+        for name, way in ways.items():
+            for mode, slope in way(case.flat, name, case.xs, tangents, seeds):
+                checked += 1
+                if not abs(slope - right) <= close * size:
+                    yield f"{mode} in {name} is {slope:.6g}, and the values of the function give {right:.6g}"
+    if not checked:
+        raise OptionError.build(
+            "check the derivative of a function",
+            "no other library with derivatives is installed",
+            "pip install torch",
+        )
+
+
+class _Case:
+    """A function of its floating and complex arguments, to the floating and complex arrays of its result."""
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        owners = [backend_for(type(x)) for x in args]
+        given = [
+            x if owner is None else to_numpy(x, grad="detach") for x, owner in zip(args, owners, strict=True)
+        ]
+        moving = [i for i, x in enumerate(given) if isinstance(x, np.ndarray) and x.dtype.kind in "fc"]
+        if not moving:
+            raise OptionError.build(
+                "check the derivative of a function",
+                "no argument is a floating or complex array",
+                "numpy.ones(3)",
+            )
+        self.xs: list[HostArray] = [given[i] for i in moving]
+        function = getattr(f, "__xbridge__", None)
+        self.library = getattr(function, "backend", None)
+        self._random = np.random.default_rng(0)
+
+        def flat(*xs: Any) -> list[Any]:
+            news = dict(zip(moving, xs, strict=True))
+            return [*_leaves(f(*[news.get(i, x) for i, x in enumerate(given)], **kwargs))]
+
+        self.flat: Flat = flat
+        self.ys: list[HostArray] = [np.asarray(y) for y in flat(*self.xs)]
+
+    def _like(self, x: HostArray) -> HostArray:
+        made = self._random.standard_normal(x.shape)
+        return np.asarray(
+            made + 1j * self._random.standard_normal(x.shape) if x.dtype.kind == "c" else made, x.dtype
+        )
+
+    def directions(self) -> Iterator[tuple[list[HostArray], list[HostArray]]]:
+        """Yield tangents of the arguments and cotangents of the results."""
+        for _ in range(_DIRECTIONS):
+            yield [*map(self._like, self.xs)], [*map(self._like, self.ys)]
+        if sum(x.size for x in self.xs) <= _MOST_COLUMNS:
+            for k, x in enumerate(self.xs):
+                for at in np.ndindex(x.shape):
+                    units = [np.zeros_like(each) for each in self.xs]
+                    units[k][at] = 1
+                    yield units, [*map(self._like, self.ys)]
+
+    def slope(self, tangents: list[HostArray], seeds: list[HostArray], step: float) -> float:
+        """Return the product of the seeds and the derivative along the tangents, from values."""
+        above, below = (
+            self.flat(*[(x + h * t).astype(x.dtype) for x, t in zip(self.xs, tangents, strict=True)])
+            for h in (step, -step)
+        )
+        return sum(
+            _product(g, (np.asarray(a) - np.asarray(b)) / (2 * step))
+            for g, a, b in zip(seeds, above, below, strict=True)
+        )
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    """Yield the floating and complex arrays of a result."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (tuple, list)):
+        for child in tree:
+            yield from _leaves(child)
+        return
+    owner = backend_for(type(tree))
+    if owner is not None and is_inexact(owner.array_info(tree).dtype):
+        yield tree
+
+
+def _product(g: Any, t: Any) -> float:
+    """Return the real inner product."""
+    return float(np.vdot(np.asarray(g), np.asarray(t)).real)
+
+
+def _by_torch(
+    flat: Flat, name: str, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
+) -> Iterator[tuple[str, float]]:
+    import torch  # noqa: PLC0415 -- only if it is installed
+
+    ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
+
+    def whole(*a: Any) -> tuple[Any, ...]:
+        return tuple(flat(*a))
+
+    leaves = [x.clone().requires_grad_() for x in ins]
+    found = torch.autograd.grad(whole(*leaves), leaves, gs, allow_unused=True, materialize_grads=True)
+    yield "the gradient", sum(map(_product, [g.resolve_conj().numpy() for g in found], tangents))
+
+    def pulled(*a: Any) -> Any:
+        return torch.func.vjp(whole, *a[: len(ins)])[1](a[len(ins) :])
+
+    batched = torch.vmap(pulled)(*[torch.stack([x, x]) for x in (*ins, *gs)])
+    yield (
+        "the gradient of a batch",
+        sum(map(_product, [g[1].detach().resolve_conj().numpy() for g in batched], tangents)),
+    )
+    try:
+        moved = torch.func.jvp(whole, tuple(ins), tuple(ts))[1]
+    except GradientError:
+        return
+    yield "the tangent", sum(map(_product, seeds, [t.detach().resolve_conj().numpy() for t in moved]))
+
+
+def _by_jax(
+    flat: Flat, name: str, xs: Sequence[Any], tangents: Sequence[Any], seeds: Sequence[Any]
+) -> Iterator[tuple[str, float]]:
+    import jax  # noqa: PLC0415 -- only if it is installed
+
+    found = {}
+
+    def pulled(*a: Any) -> Any:
+        back = jax.vjp(flat, *a[: len(xs)])[1]
+        # JAX's gradients are the conjugates of the adjoint.
+        return [jax.numpy.conj(g) for g in back([jax.numpy.conj(c) for c in a[len(xs) :]])]
+
+    with jax.enable_x64(True):  # noqa: FBT003 -- theirs
+        ins, ts, gs = ([to_backend(np.array(x), name) for x in group] for group in (xs, tangents, seeds))
+        found["the gradient"] = sum(map(_product, pulled(*ins, *gs), tangents))
+        batched = jax.vmap(pulled)(*[jax.numpy.stack([x, x]) for x in (*ins, *gs)])
+        found["the gradient of a batch"] = sum(map(_product, [g[1] for g in batched], tangents))
+        with suppress(GradientError):
+            found["the tangent"] = sum(map(_product, seeds, jax.jvp(flat, ins, ts)[1]))
+    yield from found.items()
+
+
+_LIBRARIES: dict[str, Callable[..., Iterator[tuple[str, float]]]] = {"torch": _by_torch, "jax": _by_jax}

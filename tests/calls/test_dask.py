@@ -1,0 +1,138 @@
+"""Dask: a function with a signature is called chunk by chunk, when the result is computed."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import host, same
+
+import xbridge
+from xbridge import OptionError
+
+aligned: Any = xbridge.aligned
+
+da = pytest.importorskip("dask.array")
+
+A = np.arange(48.0).reshape(8, 6) / 10
+
+
+def chunked() -> Any:
+    return da.from_array(A, chunks=(3, 6))
+
+
+def norm(x: Any) -> Any:
+    return np.sqrt((x * x).sum(-1))
+
+
+def test_a_result_is_computed_later_and_chunk_by_chunk() -> None:
+    seen: Any = []
+    f = aligned(backend="numpy", signature="(n)->()")(lambda x: (seen.append(x.shape), norm(x))[1])
+    y = f(chunked())
+    # The function of a Dask array is first called when it is computed.
+    assert (seen, y.chunks, y.dtype) == ([], ((3, 3, 2),), A.dtype)
+    same(y.compute(scheduler="sync"), norm(A))
+    assert sorted(seen) == [(2, 6), (3, 6), (3, 6)]
+
+
+def test_without_a_signature_the_arrays_are_computed_whole() -> None:
+    y = aligned(backend="numpy")(norm)(chunked())
+    assert isinstance(y, da.Array)
+    same(y.compute(), norm(A))
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_functions_of_other_libraries_describe_their_results(name: str) -> None:
+    library = pytest.importorskip(name if name == "torch" else "jax.numpy")
+    f = aligned(backend=name, signature="(n)->(m),()", dtype="float32" if name == "jax" else None)(
+        lambda x: (x[..., :2] * 2, library.sum(x, -1))
+    )
+    one, two = f(chunked().astype("float32"))
+    assert (one.shape, one.dtype, two.shape) == ((8, 2), np.dtype("f4"), (8,))
+    same(one.compute(), A[:, :2].astype("f4") * 2, 1e-5)
+    same(two.compute(), A.astype("f4").sum(-1), 1e-5)
+
+
+def test_axes_of_one_example_are_in_one_chunk() -> None:
+    f = aligned(backend="numpy", signature="(n)->()")(norm)
+    split = chunked().rechunk((8, 2))
+    with pytest.raises(OptionError, match=r"try x\.rechunk\({-1: -1}\)"):
+        f(split)
+    same(f(split.rechunk({-1: -1})).compute(), norm(A))
+
+
+def test_arguments_broadcast_and_trees_and_numbers_are_passed() -> None:
+    f = aligned(backend="numpy", signature="(),()->()", result=lambda t, k: {"y": t["a"]})(
+        lambda t, k: {"y": t["a"] * t["b"] * k}
+    )
+    made = f({"a": chunked(), "b": da.from_array(np.arange(6.0), chunks=6)}, 2)
+    same(made["y"].compute(scheduler="sync"), A * np.arange(6.0) * 2)
+
+
+def test_tasks_cannot_write_to_chunks() -> None:
+    p = chunked().persist(scheduler="sync")
+    with pytest.raises(ValueError, match="read-only"):
+        aligned(backend="numpy", signature="()->()")(lambda x: np.multiply(x, 2, out=x))(p).compute()
+    torch = pytest.importorskip("torch")
+    w = aligned(backend="torch", signature="()->()")(lambda t: t.mul_(2))
+    same(w(p).compute(), 2 * A)
+    same(p.compute(), A)
+    assert torch.is_grad_enabled()
+
+
+def test_what_is_declared_is_what_is_returned() -> None:
+    for result in (lambda x: x.astype("f4")[..., 0], lambda x: (x, x)):
+        f = aligned(backend="numpy", signature="(n)->()", result=result)(norm)
+        with pytest.raises(OptionError, match="declared"):
+            f(chunked()).compute(scheduler="sync")
+    more = aligned(backend="numpy", signature="(n)->()")(lambda x: (norm(x), norm(x)))
+    with pytest.raises(OptionError, match="declared"):
+        more(chunked()).compute(scheduler="sync")
+    with pytest.raises(OptionError, match="signature="):
+        aligned(backend="numpy", signature="(a,b,c)->()")(norm)(chunked())
+
+
+def test_the_function_is_one_node_of_the_graph() -> None:
+    big = np.ones(100_000)
+    f = aligned(backend="numpy", signature="()->()")(lambda x: x + big[0])
+    y = f(da.from_array(np.ones(64), chunks=1))
+    cloudpickle = pytest.importorskip("cloudpickle")
+    graph = dict(y.__dask_graph__())
+    heavy = [key for key, task in graph.items() if len(cloudpickle.dumps(task)) > big.nbytes]
+    assert len(heavy) <= 1
+    same(y.compute(scheduler="sync"), 2 * np.ones(64))
+
+
+def test_a_cluster_of_processes_runs_a_model() -> None:
+    distributed = pytest.importorskip("distributed")
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double().eval()
+
+    @aligned(backend="torch", signature="(n)->(k)", result=lambda x: np.empty((*x.shape[:-1], 2)))  # type: ignore[untyped-decorator] # it is Any here
+    def model(x: Any) -> Any:
+        with torch.no_grad():
+            return net(x)
+
+    y = model(chunked())
+    assert isinstance(y, da.Array)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        found = y.compute()
+    same(found, host(net(torch.from_numpy(A))))
+
+
+def test_a_call_is_sent_without_rules_and_derivatives() -> None:
+    f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g)(np.sin)
+    torch = pytest.importorskip("torch")
+    f(torch.ones(2, requires_grad=True))
+    (rule,) = vars(f)["__xbridge__"].rules.values()
+    sent = pickle.loads(pickle.dumps(rule.call.detached()))
+    assert (sent.vjp, sent.fn, sent.signature.text) == (None, np.sin, "()->()")
+    same(sent.evaluate(sent.rule(), [A], "numpy")[0], np.sin(A))
+    assert xbridge.backend_of(f(A)) == "numpy"

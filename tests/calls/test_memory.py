@@ -1,0 +1,169 @@
+"""A function cannot write to its caller's arrays, and results share no memory with arguments or constants."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import X, host, same, wide
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+def arrays() -> list[Any]:
+    return [X.copy(), torch.from_numpy(X.copy()), leaf(), jax.numpy.asarray(X)]
+
+
+def leaf() -> Any:
+    return torch.from_numpy(X.copy()).requires_grad_()
+
+
+def raw(x: Any) -> bytes:
+    return bytes(host(x).tobytes())
+
+
+WRITES = {
+    "numpy": lambda a: np.multiply(a, 2, out=a),
+    "torch": lambda a: a.mul_(2),
+}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first call", "second call"])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_function_that_writes_to_its_argument_does_not_write_to_the_callers(
+    name: str, *, again: bool
+) -> None:
+    f = aligned(backend=name, result=np.empty_like)(WRITES[name])
+    for x in arrays():
+        if xbridge.backend_of(x) == name:
+            continue
+        before = raw(x)
+        for call in (f, jax.jit(f)) if xbridge.backend_of(x) == "jax" else (f, f):
+            if again:
+                with suppress(ValueError, RuntimeError):
+                    call(x)
+            with suppress(ValueError, RuntimeError):  # NumPy's array is read-only
+                jax.block_until_ready(call(x))
+            assert raw(x) == before
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_no_result_shares_memory_with_an_argument(name: str) -> None:
+    for f in (lambda a: a, lambda a: a[1:], lambda a: (a, a)):
+        call = aligned(backend=name)(f)
+        for x in arrays():
+            if xbridge.backend_of(x) == name:
+                continue
+            for _ in range(2):
+                made = call(x)
+                made = made[0] if isinstance(made, tuple) else made
+                if xbridge.backend_of(made) != "jax":
+                    assert not np.shares_memory(host(made), host(x))
+
+
+def test_no_result_shares_memory_with_a_constant_of_jax() -> None:
+    constant = jax.numpy.ones(3)
+    for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
+        aligned(backend="jax")(lambda a: constant)(x).detach().mul_(5)
+        assert constant.tolist() == [1, 1, 1]
+
+
+def test_arrays_that_change_after_the_call_change_nothing() -> None:
+    x = torch.ones(1 << 16, dtype=torch.float64)
+    y = aligned(backend="jax")(lambda a: (a @ a) + 0 * a)(x)
+    x.fill_(7)
+    assert y[:2].tolist() == [float(1 << 16)] * 2
+
+
+def test_a_write_between_forward_and_backward_is_noticed_by_torch() -> None:
+    a = leaf() * 1
+    y = aligned(backend="jax")(jax.numpy.sin)(a)
+    a.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_copy_false_shares_what_torch_may_write_to() -> None:
+    a = X.copy()
+    aligned(backend="torch", copy=False)(lambda t: t.mul_(2))(a)
+    same(a, 2 * X)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "stepped", "expanded", "flipped"])
+@pytest.mark.parametrize("name", ["numpy", "jax"])
+def test_any_layout_of_arguments_and_cotangents_gives_the_same_numbers(name: str, layout: str) -> None:
+    views = {
+        "transposed": lambda t: t.T,
+        "stepped": lambda t: t[::2, 1:],
+        "expanded": lambda t: t.expand(2, 4, 3),
+        "flipped": lambda t: t.flip(0)[:, None],
+    }
+    sine = {
+        "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))(np.sin),
+        "jax": aligned(backend="jax")(jax.numpy.sin),
+    }[name]
+    x = torch.rand(4, 3, dtype=torch.float64).requires_grad_()
+    view = views[layout]
+    shape = view(x).shape
+    dense = torch.rand(shape, dtype=torch.float64)
+    for c in (dense, dense.mT.contiguous().mT, torch.ones((), dtype=torch.float64).expand(shape)):
+        (found,) = torch.autograd.grad(sine(view(x)), x, c)
+        same(found, torch.autograd.grad(torch.sin(view(x)), x, c)[0])
+
+
+@pytest.mark.parametrize("name", ["numpy", "jax"])
+def test_pending_conjugates_are_computed(name: str) -> None:
+    sine = {
+        "numpy": aligned(backend="numpy", vjp=lambda g, y, x: g * np.conj(np.cos(x)))(np.sin),
+        "jax": aligned(backend="jax")(jax.numpy.sin),
+    }[name]
+    z = torch.rand(3, dtype=torch.complex128).requires_grad_()
+    c = torch.rand(3, dtype=torch.complex128)
+    for cotangent in (c, c.conj()):
+        (found,) = torch.autograd.grad(sine(z.conj()), z, cotangent)
+        same(found, torch.autograd.grad(torch.sin(z.conj()), z, cotangent)[0])
+    same(sine(z.detach().conj().imag + 0j), np.sin(host(z.conj()).imag + 0j))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_gradient_has_the_dtype_of_its_argument(dtype: str) -> None:
+    x = torch.linspace(0.5, 2, 4).to(getattr(torch, dtype)).requires_grad_()
+    y = aligned(backend="jax")(lambda t: t * t)(x)
+    assert y.dtype == x.dtype
+    assert torch.autograd.grad(y.sum(), x)[0].dtype == x.dtype
+    v = jax.numpy.ones(3, dtype)
+    assert jax.jit(jax.grad(lambda t: aligned(backend="torch")(lambda t: t * t)(t).sum()))(v).dtype == dtype
+
+
+def test_a_wide_gradient_is_cast_to_its_argument() -> None:
+    wide = aligned(backend="numpy", vjp=lambda g, y, x: np.float64(g) * np.cos(x.astype("f8")))(np.sin)
+    x = torch.ones(3, requires_grad=True)
+    assert torch.autograd.grad(wide(x).sum(), x)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)], ids=str)
+def test_arrays_of_any_size_have_gradients(shape: tuple[int, ...]) -> None:
+    for f in (
+        aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))(np.sin),
+        aligned(backend="jax")(jax.numpy.sin),
+    ):
+        x = torch.ones(shape, requires_grad=True)
+        f(x).sum().backward()
+        assert x.grad.shape == shape
+
+
+def test_results_of_other_libraries_come_back_too() -> None:
+    x = leaf()
+    same(aligned(backend="numpy")(lambda a: torch.from_numpy(np.array(a)))(x), X)
+    v = jax.numpy.asarray(X)
+    f = aligned(backend="torch", result=np.empty_like)(lambda t: t.numpy() * 2)
+    same(f(v), 2 * X)

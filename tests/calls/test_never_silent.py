@@ -1,0 +1,368 @@
+"""A derivative that does not exist is an error when it is asked for, and never a zero."""
+
+# ruff: noqa: B023 -- functions are called within their loop
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crossed import X, by_hand, host, same, wide
+
+import xbridge
+from xbridge import DTypeError, GradientError, OptionError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str:
+    """Assert that a call raises an error of ours, or one of a library around it, and return all messages."""
+    with pytest.raises(Exception) as caught:
+        jax.block_until_ready(do())
+    error: BaseException | None = caught.value
+    text = ""
+    while error is not None:
+        text += f"{type(error).__name__}: {error}\n"
+        error = error.__cause__ or error.__context__
+    assert f"{kind.__name__}: " in text
+    for word in words:
+        assert word in text
+    return text
+
+
+def leaf() -> Any:
+    return torch.from_numpy(X.copy()).requires_grad_()
+
+
+def sine(**more: Any) -> Callable[..., Any]:
+    made: Callable[..., Any] = aligned(backend="numpy", signature="()->()", **more)(np.sin)
+    return made
+
+
+GIVEN: dict[str, Callable[..., Any]] = {"vjp": lambda g, y, x: g * np.cos(x)}
+
+
+def test_a_function_without_a_vjp_has_a_graph_and_no_gradient() -> None:
+    y = sine()(leaf())
+    assert y.requires_grad
+    same(y, np.sin(X))
+    refused(GradientError, y.sum().backward, "vjp=f")
+    x = jax.numpy.asarray(X)
+    refused(GradientError, lambda: jax.grad(lambda v: sine()(v).sum())(x), "vjp=f")
+    refused(GradientError, lambda: jax.jit(jax.grad(lambda v: sine()(v).sum()))(x), "vjp=f")
+
+
+def test_a_function_without_a_jvp_has_no_forward_mode() -> None:
+    t, x, f = torch.from_numpy(X), jax.numpy.asarray(X), sine(**GIVEN)
+    refused(GradientError, lambda: torch.func.jvp(f, (t,), (t,)), "jvp=f")
+    refused(GradientError, lambda: torch.func.jacfwd(f)(t), "jvp=f")
+    refused(GradientError, lambda: jax.jvp(f, (x,), (x,)), "jvp=f")
+    refused(GradientError, lambda: jax.jit(lambda v: jax.jvp(f, (v,), (v,))[1])(x), "jvp=f")
+
+
+def test_a_vjp_without_a_vjp_has_no_second_order() -> None:
+    x = leaf()
+    (first,) = torch.autograd.grad(sine(**GIVEN)(x).sum(), x, create_graph=True)
+    refused(GradientError, first.sum().backward, "twice", "vjp=aligned")
+    grad = jax.grad(lambda v: sine(**GIVEN)(v).sum())
+    refused(GradientError, lambda: jax.grad(lambda v: grad(v).sum())(jax.numpy.asarray(X)))
+    f, x = by_hand(), leaf()
+    second = x
+    for _ in range(2):
+        (second,) = torch.autograd.grad((f(x) if second is x else second).sum(), x, create_graph=True)
+    refused(GradientError, second.sum().backward, "three times")
+
+
+def test_none_of_a_vjp_is_not_a_zero() -> None:
+    product = aligned(backend="numpy", vjp=lambda g, y, a, b: (None, g * a))(lambda a, b: a * b)
+    a, b = leaf(), leaf()
+    same(torch.autograd.grad(product(a.detach(), b).sum(), b)[0], X)
+    refused(GradientError, lambda: torch.autograd.grad(product(a, b).sum(), a), "None", "detach")
+    nothing = aligned(backend="numpy", vjp=lambda g, y, a, b: None)(lambda a, b: a * b)
+    refused(GradientError, lambda: torch.autograd.grad(nothing(a, b).sum(), a), "None")
+    single = aligned(backend="numpy", vjp=lambda g, y, x: None)(np.sin)
+    refused(GradientError, lambda: torch.autograd.grad(single(a).sum(), a), "None")
+
+
+def test_none_of_a_jvp_is_not_a_zero() -> None:
+    t = torch.from_numpy(X)
+    f = sine(jvp=lambda tangents, y, x: None)
+    refused(GradientError, lambda: torch.func.jvp(f, (t,), (t,)), "None")
+
+
+@pytest.mark.parametrize(
+    ("vjp", "kind"),
+    [
+        (lambda g, y, x: (g, g), OptionError),
+        (lambda g, y, x: [g], OptionError),
+        (lambda g, y, x: g[:2], OptionError),
+        (lambda g, y, x: g.sum(), OptionError),
+        (lambda g, y, x: np.stack([g, g]), OptionError),
+        (lambda g, y, x: "g", OptionError),
+        (lambda g, y, x: {"x": g}, OptionError),
+        (lambda g, y, x: g * 1j, DTypeError),
+    ],
+    ids=["two", "a list", "a part", "a sum", "one axis more", "text", "a dict", "complex"],
+)
+def test_a_vjp_of_the_wrong_form_is_refused(vjp: Callable[..., Any], kind: type[Exception]) -> None:
+    x = leaf()
+    refused(kind, lambda: torch.autograd.grad(sine(vjp=vjp)(x).sum(), x), "take the gradients of")
+    v = jax.numpy.asarray(X)
+    refused(kind, lambda: jax.jit(jax.grad(lambda v: sine(vjp=vjp)(v).sum()))(v), "take the gradients of")
+
+
+@pytest.mark.parametrize(
+    "found", [None, 3, lambda g: (g,), lambda g: (g, g, g)], ids=["none", "three", "one", "more"]
+)
+def test_a_vjp_returns_one_gradient_for_each_argument(found: Any) -> None:
+    vjp = lambda g, y, a, b: found(g) if callable(found) else found  # noqa: E731
+    product = aligned(backend="numpy", vjp=vjp)(lambda a, b: a * b)
+    x = leaf()
+    kind = GradientError if found is None else OptionError
+    refused(kind, lambda: torch.autograd.grad(product(x, x).sum(), x))
+
+
+@pytest.mark.parametrize(
+    "jvp",
+    [lambda t, y, x: t[0][:2], lambda t, y, x: (t[0], t[0]), lambda t, y, x: t[0] * 1j],
+    ids=["a part", "two", "complex"],
+)
+def test_a_jvp_of_the_wrong_form_is_refused(jvp: Callable[..., Any]) -> None:
+    t = torch.from_numpy(X)
+    refused(OptionError, lambda: torch.func.jvp(sine(jvp=jvp), (t,), (t,)), "take the tangent of")
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_library_that_differentiates_takes_no_vjp(name: str) -> None:
+    f = aligned(backend=name, **GIVEN)(lambda x: x)
+    caller = {"torch": lambda: jax.grad(lambda v: f(v).sum())(jax.numpy.asarray(X)), "jax": lambda: f(leaf())}
+    refused(OptionError, caller[name], "derivatives of its own")
+
+
+def test_a_function_of_a_library_without_rules_has_no_gradient() -> None:
+    pytest.importorskip("array_api_strict")
+    f = aligned(backend="array_api_strict")(lambda x: x + x)
+    y = f(leaf())
+    same(y, 2 * X)
+    refused(GradientError, y.sum().backward, "array_api_strict")
+    v = jax.numpy.asarray(X)
+    refused(OptionError, lambda: jax.jit(f)(v), "result=")
+    shaped = aligned(backend="array_api_strict", result=np.empty_like)(lambda x: x + x)
+    same(jax.jit(shaped)(v), 2 * X)
+    same(torch.vmap(f)(torch.from_numpy(X)[None]), 2 * X[None])
+    with_vjp = aligned(backend="array_api_strict", **GIVEN)(lambda x: x)
+    refused(OptionError, lambda: with_vjp(leaf()), "derivatives of its own")
+
+
+def test_keep_raises_at_the_call_and_detach_cuts() -> None:
+    refused(GradientError, lambda: sine(grad="keep")(leaf()), "vjp=f")
+    y = sine(grad="keep", **GIVEN)(leaf())
+    assert y.requires_grad
+    assert not sine(grad="detach")(leaf()).requires_grad
+    v = jax.numpy.asarray(X)
+    refused(GradientError, lambda: jax.grad(lambda v: sine(grad="keep")(v).sum())(v), "vjp=f")
+    same(jax.grad(lambda v: sine(grad="detach")(v).sum())(v), 0 * X)
+    whole = aligned(backend="numpy", grad="keep")(lambda i: i + 1)
+    assert torch.vmap(whole)(torch.arange(3)).tolist() == [1, 2, 3]
+
+
+def test_dropout_is_not_differentiated_with_another_mask() -> None:
+    drop = aligned(backend="torch")(lambda t: torch.nn.functional.dropout(t, 0.5))
+    ones = jax.numpy.ones(64)
+    assert set(host(jax.jit(drop)(ones)).tolist()) == {0.0, 2.0}
+    for f in (
+        jax.grad(lambda t: drop(t).sum()),
+        jax.jit(jax.grad(lambda t: drop(t).sum())),
+        lambda t: jax.jvp(drop, (t,), (t,)),
+    ):
+        refused(GradientError, lambda: f(ones), "random", "eval()")
+    by_value = aligned(backend="torch", result=lambda t: np.empty(t.shape))(
+        lambda t: torch.nn.functional.dropout(t, 0.5) if t.sum() > 0 else t
+    )
+    refused(GradientError, lambda: jax.grad(lambda t: by_value(t).sum())(ones), "random")
+    refused(GradientError, lambda: jax.jvp(by_value, (ones,), (ones,)), "random")
+
+
+def test_complex_gradients_are_right_in_both_conventions() -> None:
+    import jax.numpy as jnp
+
+    z = np.array([1 + 1j, 2 - 1j])
+    by_numpy = aligned(
+        backend="numpy",
+        vjp=lambda g, y, x: g * np.conj(2 * x * (1 + 2j)),
+        jvp=lambda t, y, x: 2 * x * t[0] * (1 + 2j),
+    )(lambda x: x * x * (1 + 2j))
+    for f in (by_numpy, aligned(backend="jax")(lambda x: x * x * (1 + 2j))):
+        t = torch.from_numpy(z).requires_grad_()
+        (own,) = torch.autograd.grad((t * t * (1 + 2j)).real.sum(), t)
+        same(torch.autograd.grad(f(t).real.sum(), t)[0], own)
+        assert torch.autograd.gradcheck(f, (t,))
+    for f in (by_numpy, aligned(backend="torch")(lambda x: x * x * (1 + 2j))):
+        v = jnp.asarray(z)
+        same(
+            jax.grad(lambda v: f(v).real.sum())(v),
+            jax.grad(lambda v: (v * v * (1 + 2j)).real.sum())(v),
+        )
+        same(jax.jvp(f, (v,), (v * 1j,))[1], 2j * z * z * (1 + 2j))
+
+
+@pytest.mark.parametrize("how", ["central", "complex-step"])
+@pytest.mark.parametrize("as_", ["vjp", "jvp"])
+def test_numerical_derivatives_are_computed_on_request(how: str, as_: str) -> None:
+    f = aligned(backend="numpy", **{as_: how})(lambda a, b: (a * np.sin(b), a.sum()))
+    a, b = leaf(), leaf()
+    made, expected = f(a, b), (a * torch.sin(b), a.sum())
+    for y, e in zip(made, expected, strict=True):
+        found = torch.autograd.grad(y.sum(), (a, b), retain_graph=True)
+        right = torch.autograd.grad(e.sum(), (a, b), allow_unused=True)
+        for one, other in zip(found, right, strict=True):
+            same(one, other if other is not None else 0 * X, 1e-7)
+    t = torch.from_numpy(X)
+    same(torch.func.jvp(lambda a: f(a, t)[0], (t,), (t,))[1], X * np.sin(X), 1e-7)
+    refused(GradientError, lambda: torch.func.hessian(lambda a: f(a, t)[0].sum())(t), "twice")
+
+
+def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
+    x, z = leaf(), torch.ones(2, dtype=torch.complex128, requires_grad=True)
+    size = aligned(backend="numpy", vjp="complex-step")(np.abs)
+    refused(GradientError, lambda: torch.autograd.grad(size(x).sum(), x), "'central'")
+    square = aligned(backend="numpy", vjp="complex-step")(lambda x: x * x)
+    refused(GradientError, lambda: torch.autograd.grad(square(z).real.sum(), z), "'central'")
+    square = aligned(backend="numpy", vjp="central")(lambda x: x * np.conj(x) * x)
+    (found,) = torch.autograd.grad(square(z).real.sum(), z)
+    same(found, torch.autograd.grad((z * z.conj() * z).real.sum(), z)[0], 1e-6)
+
+
+def test_integers_have_no_gradients_and_results_of_floats_beside_them_do() -> None:
+    f = aligned(backend="jax")(lambda a, i, m: (jax.numpy.where(m, a, 0)[i] * 2, a.argmax(), m))
+    i, m, a = torch.tensor([3, 1]), torch.tensor([True, True, False, True]), leaf()
+    y, k, n = f(a, i, m)
+    assert y.requires_grad
+    assert not k.requires_grad
+    assert (k.dtype, n.tolist()) == (torch.int64, m.tolist())
+    assert torch.autograd.grad(y.sum(), a)[0].tolist() == [0, 2, 0, 2]
+    g = aligned(backend="torch")(lambda a, i: (a[i] * 2, a.argmax(), a.sum()))
+    v, w = jax.numpy.asarray(X), jax.numpy.array([3, 1])
+    assert host(jax.grad(lambda t: g(t, w)[0].sum())(v)).tolist() == [0, 2, 0, 2]
+    (_, k, _), t = jax.jvp(lambda t: g(t, w), (v,), (v,))
+    assert (t[1].dtype, int(k)) == (jax.dtypes.float0, 3)
+    whole = aligned(backend="torch")(lambda i: i * 2)
+    assert jax.jvp(whole, (w,), (np.zeros(2, jax.dtypes.float0),))[0].tolist() == [6, 2]
+    ordered = aligned(backend="torch")(lambda a: a.argsort())
+    assert jax.jvp(ordered, (v,), (v,))[1].dtype == jax.dtypes.float0
+
+
+def test_a_result_that_does_not_depend_on_an_argument_has_zeros_for_it() -> None:
+    f = aligned(backend="torch")(lambda a: torch.ones(3, dtype=torch.float64))
+    same(jax.grad(lambda a: f(a).sum())(jax.numpy.asarray(X)), 0 * X)
+
+
+def test_control_flow_on_values_is_refused_in_words() -> None:
+    x = leaf()
+    refused(
+        OptionError, lambda: aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)(x), "jax.lax.cond"
+    )
+    f = aligned(backend="jax")(lambda x: x if x.sum() > 0 else -x)
+    same(f(x.detach()), X)  # nothing is followed, so it runs as it is
+    refused(OptionError, lambda: torch.zeros(f(x.detach().to("meta")).shape), "jax.lax.cond")
+    g = aligned(backend="torch")(lambda x: x if x.sum() > 0 else -x)
+    refused(OptionError, lambda: jax.jit(g)(jax.numpy.asarray(X)), "jax.lax.cond")
+
+
+def test_shapes_are_declared_for_compiled_code() -> None:
+    f = aligned(backend="numpy")(lambda x: x + 1)
+    v, t = jax.numpy.asarray(X), torch.from_numpy(X)
+    refused(OptionError, lambda: jax.jit(f)(v), "result=")
+    refused(OptionError, lambda: torch.compile(f, fullgraph=True, backend="eager")(t), "result=")
+    for wrong in (lambda x: np.empty((*x.shape, 2)), lambda x: np.empty(x.shape, "f4"), lambda x: [x, x]):
+        g = aligned(backend="numpy", result=wrong)(lambda x: x + 1)
+        same(g(v), X + 1)
+        refused(OptionError, lambda: jax.jit(g)(v), "declared")
+        torch._dynamo.reset()
+        refused(OptionError, lambda: torch.compile(g, fullgraph=True, backend="eager")(t), "declared")
+    stack = aligned(backend="numpy", result=lambda x, n: np.empty((n, *x.shape)))(
+        lambda x, n: np.stack([x] * n)
+    )
+    assert jax.jit(lambda v: stack(v, 3))(v).shape == (3, 4)
+    lost = aligned(backend="numpy", signature="(n)->(k)")(lambda x: x)
+    refused(OptionError, lambda: jax.jit(lost)(v), "result=")
+
+
+def test_a_signature_is_read_and_compared_with_the_arrays() -> None:
+    for text in ("n->n", "(n)", "(n)->", "(n)->(n)->(n)", "(n),->(n)", 3):
+        with pytest.raises(OptionError, match="read signature="):
+            aligned(backend="numpy", signature=text)(np.sin)
+    dot = aligned(backend="numpy", signature=" (n), (n) -> () ")(lambda a, b: (a * b).sum(-1))
+    v = jax.numpy.asarray(X)
+    same(jax.jit(dot)(v, v), (X * X).sum())
+    for other in (v[:2], jax.numpy.ones(())):
+        refused(OptionError, lambda: jax.jit(dot)(v, other), "signature=")
+    refused(OptionError, lambda: jax.jit(dot)(v), "2 inputs")
+    add = aligned(backend="numpy", signature="(),()->()")(lambda a, b: a + b)
+    refused(OptionError, lambda: jax.jit(add)(v, v[:3]), "broadcast")
+
+
+def test_options_are_checked_when_a_function_is_decorated() -> None:
+    for given in ({"vjp": 3}, {"jvp": "forward"}, {"result": 3}):
+        with pytest.raises(OptionError):
+            aligned(backend="numpy", **given)
+
+
+def test_gradients_of_arguments_that_are_broadcast_are_summed() -> None:
+    f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(
+        lambda a, b: a * b
+    )
+    a, b = (torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 1), (2,)))
+    for found, right in zip(
+        torch.autograd.grad(f(a, b).sum(), (a, b)), torch.autograd.grad((a * b).sum(), (a, b)), strict=True
+    ):
+        same(found, right)
+    bare = aligned(backend="numpy", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
+    refused(OptionError, lambda: torch.autograd.grad(bare(a, b).sum(), (a, b)), "shape")
+
+
+def test_a_result_without_the_axes_of_the_signature_is_refused() -> None:
+    t = torch.from_numpy(X)
+    for fn in (np.sum, lambda x: (x, x), lambda x: x[None]):
+        f = aligned(backend="numpy", signature="()->()")(fn)
+        refused(OptionError, lambda: torch.vmap(f)(t), "announces")
+    padded = aligned(backend="numpy", signature="(n)->(k)")(lambda x: np.concatenate([x, x], -1))
+    assert torch.vmap(padded)(t[None]).shape == (1, 8)
+
+
+def test_jax_in_the_callback_of_jax_is_refused_and_does_not_hang() -> None:
+    inner = aligned(backend="jax")(lambda x: x + 1)
+    outer = aligned(backend="torch")(lambda x: inner(x) * 2)
+    v = jax.numpy.asarray(X)
+    same(outer(v), (X + 1) * 2)
+    same(jax.grad(lambda v: outer(v).sum())(v), 2 + 0 * X)
+    with_numpy = aligned(backend="numpy", result=np.empty_like)(lambda x: inner(x) * 2)
+    for f in (with_numpy, jax.vmap(with_numpy)):
+        refused(OptionError, lambda: jax.jit(f)(v), "jax_cpu_enable_async_dispatch")
+
+
+def test_a_missing_dtype_names_both_ways_out() -> None:
+    with jax.enable_x64(False):
+        for x in (leaf(), leaf().detach(), X):
+            text = refused(DTypeError, lambda: aligned(backend="jax")(lambda x: x)(x))
+            assert "jax_enable_x64" in text
+            assert "dtype='default'" in text
+        x = leaf()
+        y = aligned(backend="jax", dtype="default")(lambda x: x * x)(x)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+        assert slope.dtype == torch.float64
+        same(slope, 2 * X, 1e-6)
+        with pytest.raises(DTypeError, match="object is not a numeric dtype"):
+            aligned(backend="jax")(lambda x: x)(np.array([None]))
+    assert xbridge.dtype_of(aligned(backend="jax", dtype="float32")(lambda x: x)(leaf())) == "float32"
+    with jax.enable_x64(False), pytest.raises(xbridge.ValueLossError):
+        aligned(backend="jax", dtype="default")(lambda a, i: a)(leaf(), torch.tensor([2**40]))

@@ -1,0 +1,193 @@
+"""What a reader sees of calls: `explain`, policies and records; and the function that a compiler follows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import X, by_hand, curve, in_library, same, slope, value, wide
+
+import xbridge
+from xbridge import GradientError, OptionError, PolicyError
+from xbridge.backends.torch import _calls
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+explain: Any = xbridge.explain
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+def leaf() -> Any:
+    return torch.from_numpy(X.copy()).requires_grad_()
+
+
+def test_explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_from() -> None:
+    def scale(x: Any, n: int, *, dtype: Any = None) -> Any:
+        return x * n
+
+    bare = explain(aligned(backend="numpy")(scale), leaf(), 3)
+    assert (bare.library, bare.caller, bare.followed, list(bare.arguments)) == (
+        "numpy",
+        "torch",
+        True,
+        ["argument 0"],
+    )
+    assert (bare.derivative, bare.batch, bare.shapes) == (
+        "no vjp; no jvp",
+        "one call for each example",
+        "not declared",
+    )
+    assert [step.op for step in bare.arguments["argument 0"].steps] == ["detach", "to_numpy", "as_readonly"]
+    by_jax = explain(aligned(backend="jax")(scale), torch.ones(2), n=3, dtype="f4")
+    assert (by_jax.followed, by_jax.derivative, by_jax.shapes) == (False, "by jax, any order", "by jax")
+    twice = explain(by_hand(), leaf())
+    assert (twice.derivative, twice.batch, twice.shapes) == (
+        "vjp given, twice; jvp given, twice",
+        "one call for all examples",
+        "signature ()->()",
+    )
+    numeric = explain(aligned(backend="numpy", vjp="central", result=np.empty_like)(np.sin), leaf())
+    assert (numeric.derivative, numeric.shapes) == ("vjp by central, once; no jvp", "result=")
+    text = str(bare)
+    assert text.splitlines()[-1] == "shapes      not declared"
+    assert "followed" in text
+    assert "nothing is followed" in str(by_jax)
+
+
+def test_explain_runs_nothing_and_needs_an_array() -> None:
+    ran: list[Any] = []
+    f = aligned(backend="jax")(ran.append)
+    explain(f, leaf())
+    assert ran == []
+    with pytest.raises(OptionError, match="no argument is an array"):
+        explain(f, 3)
+    with pytest.raises(OptionError, match="a conversion has one target"):
+        explain(np.ones(2), "torch", 3)
+    wrapped = OrderedDict(vars(f))
+    assert "__xbridge__" in wrapped
+
+
+def test_a_policy_sees_the_conversions_in_calls() -> None:
+    with xbridge.policy(detaches="raise"):
+        for name in ("numpy", "jax"):
+            x = leaf()
+            same(torch.autograd.grad(in_library(name)(x).sum(), x)[0], slope(X))
+    with xbridge.policy(copies="raise"):
+        x = leaf()
+        same(torch.autograd.grad(in_library("numpy")(x).sum(), x)[0], slope(X))
+        with pytest.raises(PolicyError, match="forbids copies"):
+            in_library("jax")(leaf())
+        with pytest.raises(PolicyError, match="forbids copies"):
+            in_library("torch")(jax.numpy.asarray(X))
+
+
+def test_a_record_has_a_row_for_each_conversion_in_a_call_and_its_gradient() -> None:
+    f = in_library("numpy")
+    with xbridge.record() as seen:
+        f(leaf()).sum().backward()
+    assert sum(row.calls for row in seen.rows) == 6  # x and y; then g, y and x, and the gradient
+    assert {(row.source, row.target) for row in seen.rows} == {
+        ("torch float64 on cpu", "numpy float64 on cpu"),
+        ("numpy float64 on cpu", "torch float64 on cpu"),
+    }
+
+
+def test_a_call_without_arrays_is_a_call_of_the_function() -> None:
+    assert aligned(backend="jax")(lambda *xs, **named: (xs, named))(1, a="b") == ((1,), {"a": "b"})
+
+
+def test_a_shortcut_gives_way_to_what_it_does_not_know() -> None:
+    f = in_library("numpy")
+    x = torch.from_numpy(X)
+    same(f(x), value(X))
+    assert f(leaf()).requires_grad
+    same(f(x.to_sparse().to_dense()), value(X))
+    conjugate = aligned(backend="numpy")(lambda z: z + 0)
+    z = torch.tensor([1 + 1j])
+    conjugate(z)
+    assert conjugate(z.conj()).tolist() == [1 - 1j]
+    tree = aligned(backend="numpy")(lambda x: {"y": x + 1})
+    tree(x)
+    same(tree(x)["y"], X + 1)
+    with xbridge.policy(casts="raise"):
+        same(f(x), value(X))
+
+
+def test_an_option_that_is_given_is_kept_on_every_way() -> None:
+    x = torch.from_numpy(X)
+    like = aligned(like=np.ones(1))(lambda x: x + 1)
+    same(like(x), X + 1)
+    far = aligned(backend="jax", device="cpu")(lambda x: x * x)
+    y = leaf()
+    same(torch.autograd.grad(far(y).sum(), y)[0], 2 * X)
+    copied = aligned(backend="numpy", copy=True)(lambda x: np.multiply(x, 2))
+    assert copied(leaf()).requires_grad
+    with pytest.raises(xbridge.CopyError):
+        aligned(backend="jax", copy=False)(lambda x: x)(leaf())
+
+
+def test_the_function_that_a_compiler_follows_works_without_one() -> None:
+    from xbridge._calls.function import latest_form, program_key
+
+    f = aligned(backend="numpy", result=np.empty_like, vjp=lambda g, y, x, i, k: (g * k, None, None))(
+        lambda x, i, k: x * k
+    )
+    key = vars(f)["__xbridge__"].key
+    form = ("tuple", ("tuple", "*", "int", "float"), ("dict", (), ()))
+    program = program_key(key, form, "numpy")
+    assert program_key(key, form, "numpy") == program
+    x = leaf()
+    (y,) = _calls.call(program, [x], [2, 3.0])
+    assert latest_form() == "*"
+    same(torch.autograd.grad(y.sum(), x)[0], 3 + 0 * X)
+    doubled = torch.func.grad(lambda v: _calls.call(program, [v], [2, 3.0])[0].sum())(x.detach())
+    same(doubled, 3 + 0 * X)
+
+
+def test_torch_checks_the_operator() -> None:
+    f = in_library("numpy")
+    f(leaf())
+    (rule,) = vars(f)["__xbridge__"].rules.values()
+    torch.library.opcheck(torch.ops.xbridge.call.default, ([leaf()], rule.key, [], []))
+
+
+def test_a_call_in_a_program_of_another_compiler_is_part_of_it() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    f = aligned(backend="jax")(lambda x: x * 2)
+    graph = make_fx(f)(torch.from_numpy(X))
+    assert any("xbridge" in str(node.target) for node in graph.graph.nodes)
+    same(graph(torch.from_numpy(X)), 2 * X)
+
+
+def test_a_tangent_that_nothing_moves_is_zero() -> None:
+    f = in_library("torch")
+    v = jax.numpy.asarray(X)
+    _, tangent = jax.jvp(lambda w: jax.jvp(f, (v,), (v,))[1] + 0 * w, (v,), (v,))
+    same(tangent, 0 * X)
+    linear = jax.linearize(f, v)[1]
+    same(jax.jvp(linear, (v,), (v,))[1], X * slope(X))
+
+
+def test_a_missing_library_for_a_check_of_derivatives_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xbridge.testing import _derivatives, assert_derivative
+
+    monkeypatch.setattr(_derivatives, "_LIBRARIES", {})
+    with pytest.raises(OptionError, match="no other library"):
+        assert_derivative(in_library("numpy"), X)
+
+
+def test_the_order_of_an_error_is_counted_in_words() -> None:
+    t = torch.from_numpy(X)
+    f = by_hand()
+
+    def tangent(of: Any) -> Any:
+        return lambda x: torch.func.jvp(of, (x,), (t,))[1]
+
+    same(tangent(tangent(f))(t), X * X * curve(X))
+    with pytest.raises(GradientError, match="three times"):
+        tangent(tangent(tangent(f)))(t)

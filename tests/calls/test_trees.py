@@ -1,0 +1,287 @@
+"""Arguments and results are trees: what is converted, and what stays the same object."""
+
+from __future__ import annotations
+
+import time
+from collections import namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import X, host, same, wide
+
+import xbridge
+from xbridge import OptionError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+Pair = namedtuple("Pair", "w b")  # noqa: PYI024 -- with the types of a tree
+
+
+def leaf() -> Any:
+    return torch.from_numpy(X.copy()).requires_grad_()
+
+
+def test_a_tree_of_parameters_is_differentiated() -> None:
+    w, b = torch.rand(3, 4, dtype=torch.float64, requires_grad=True), leaf()[:3].detach().requires_grad_()
+    tree = {"layers": [Pair(w, b)], "act": "tanh", "none": None}
+
+    def net(tree: Any, v: Any, *, scale: float) -> Any:
+        act = jax.numpy.tanh if tree["act"] == "tanh" else jax.numpy.sin
+        (layer,) = tree["layers"]
+        return {"out": act(layer.w @ v + layer.b) * scale, "tag": tree["act"], "none": tree["none"]}
+
+    v = torch.from_numpy(X)
+    out = aligned(backend="jax")(net)(tree, v, scale=3.0)
+    assert (out["tag"], out["none"]) == ("tanh", None)
+    right = torch.tanh(w @ v + b) * 3
+    same(out["out"], right)
+    for found, expected in zip(
+        torch.autograd.grad(out["out"].sum(), (w, b)), torch.autograd.grad(right.sum(), (w, b)), strict=True
+    ):
+        same(found, expected)
+
+
+@dataclass
+class Model:
+    """A class with fields, which is a tree."""
+
+    w: Any
+    name: str = "linear"
+    rest: list[Any] = field(default_factory=list)
+
+
+def test_a_dataclass_is_a_tree_and_its_other_fields_are_part_of_the_call() -> None:
+    def f(model: Model, x: Any) -> Model:
+        sign = -1 if model.name == "negative" else 1
+        return Model(sign * model.w * x, model.name, [len(model.rest)])
+
+    call = aligned(backend="jax")(f)
+    for name, sign, rest in (("linear", 1, []), ("negative", -1, []), ("linear", 1, [1, 2])):
+        w = leaf()
+        made = call(Model(w, name, rest), torch.from_numpy(X))
+        assert (type(made), made.name, made.rest) == (Model, name, [len(rest)])
+        same(torch.autograd.grad(made.w.sum(), w)[0], sign * X)
+
+
+def test_registered_classes_are_trees_in_gradients_too() -> None:
+    both = aligned(backend="numpy", vjp=lambda g, y, m: (Model(2 * m.w * g),))(lambda m: m.w**2)
+    w = leaf()
+    same(torch.autograd.grad(both(Model(w)).sum(), w)[0], 2 * X)
+    wrong = aligned(backend="numpy", vjp=lambda g, y, m: (Pair(g, g),))(lambda m: m.w**2)
+    with pytest.raises(OptionError, match="another form"):
+        torch.autograd.grad(wrong(Model(w)).sum(), w)
+    from torch.utils import _pytree
+
+    node = _pytree.tree_flatten({"a": leaf()})  # not an array, and not a container
+    assert aligned(backend="jax")(lambda x, node: x)(leaf(), "s") is not node
+
+
+def test_numbers_and_constants_of_other_types_are_other_calls() -> None:
+    k = aligned(backend="jax")(lambda a, k: a * k)
+    whole = torch.ones(2, dtype=torch.int32)
+    one = torch.ones(2, dtype=torch.int32)
+    x = torch.ones(2, requires_grad=True)
+
+    def dtype(c: Any) -> str:
+        return xbridge.dtype_of(aligned(backend="jax")(lambda x, i, k: i * k)(x, whole, c))
+
+    for c in (1, 1.0, True, 1):
+        expected = jax.numpy.ones(2, "int32") * c
+        assert xbridge.dtype_of(k(one, c)) == dtype(c) == expected.dtype.name
+    sign = aligned(backend="numpy")(np.copysign)
+    assert [float(sign(x[0], c).detach()) for c in (0.0, -0.0, 0.0)] == [1.0, -1.0, 1.0]
+    phase = aligned(backend="numpy")(lambda a, z: a * np.angle(z))
+    assert [float(phase(x[0], z).detach()) > 0 for z in (complex(-1, 0.0), complex(-1, -0.0))] == [
+        True,
+        False,
+    ]
+    power = aligned(backend="jax")(lambda x, n: x**n)
+    for n in (2, 3, 2):
+        y = leaf()
+        same(torch.autograd.grad(power(y, n).sum(), y)[0], n * X ** (n - 1))
+    by_key = aligned(backend="numpy")(lambda x, d: x * 0 + (1 if type(next(iter(d))) is bool else 2))
+    assert [float(by_key(x, d)[0].detach()) for d in ({1: 0}, {True: 0})] == [2, 1]
+
+
+def test_an_argument_without_a_hash_is_refused_only_if_something_is_followed() -> None:
+    f = aligned(backend="jax")(lambda x, names: x * len(names))
+    same(f(leaf().detach(), {"a", "b"}), 2 * X)
+    same(f(leaf(), frozenset("ab")), 2 * X)
+    with pytest.raises(OptionError, match=r"has no hash: .*set.*; try a tuple or a frozenset"):
+        f(leaf(), {"a", "b"})
+
+
+def test_arguments_and_results_without_arrays_stay_the_same_objects() -> None:
+    thing: Any = object()
+    seen: Any = []
+    f = aligned(backend="jax")(lambda x, thing, names: (seen.append((thing, names)), thing)[1])
+    names = [["a"], {"b": 1}]
+    assert f(torch.ones(2), thing, names) is thing
+    assert seen[0][0] is thing
+    assert seen[0][1] is names
+    assert f(torch.ones(2, requires_grad=True), thing, [1]) is thing
+    result: Any
+    for result in (None, "text", 3, 2.5, True, (), [], {}):
+        g = aligned(backend="numpy", result=lambda x, r=result: r)(lambda x, r=result: r)
+        for x in (leaf(), jax.numpy.asarray(X)):
+            assert g(x) == result
+        assert jax.jit(lambda v, g=g: (v, g(v))[0])(jax.numpy.asarray(X)).shape == X.shape
+
+
+def test_each_call_has_its_own_numbers_in_its_result() -> None:
+    seen: Any = []
+    runs: list[None] = []
+
+    def solve(x: Any) -> Any:
+        runs.append(None)
+        return {"x": np.sin(x), "iterations": len(runs)}
+
+    f = aligned(backend="numpy", vjp=lambda g, y, x: (seen.append(y["iterations"]), g["x"] * np.cos(x))[1])(
+        solve
+    )
+    a, b = leaf(), leaf()
+    one, two = f(a), f(b)
+    assert (one["iterations"], two["iterations"]) == (1, 2)
+    one["x"].sum().backward()
+    two["x"].sum().backward()
+    assert seen == [1, 2]
+    same(a.grad, np.cos(X))
+
+
+def test_a_cotangent_has_the_form_of_the_result() -> None:
+    seen: list[Any] = []
+
+    def vjp(g: Any, y: Any, x: Any) -> Any:
+        seen.append((g, y))
+        return g["a"] + 2 * g["b"][0]
+
+    f = aligned(backend="numpy", vjp=vjp)(lambda x: {"a": x, "b": (2 * x, "tag", np.array([1, 2])), "n": 3})
+    x = leaf()
+    y = f(x)
+    same(torch.autograd.grad(y["a"].sum() + y["b"][0].sum(), x)[0], 3 + 0 * X)
+    ((g, whole),) = seen
+    assert (g["b"][1:], g["n"], whole["b"][1], whole["n"]) == ((None, None), None, "tag", 3)
+
+
+def test_gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
+    def vjp(g: Any, y: Any, a: Any, b: Any, *, c: int = 1) -> Any:
+        return g * b * c, g * a * a.dtype.type(c), None
+
+    f = aligned(backend="numpy", vjp=vjp)(lambda a, b, *, c=1: a * b * c)
+    for call in (lambda a, b: f(b=b, a=a, c=3), lambda a, b: f(a, c=3, b=b), lambda a, b: f(a, b, c=3)):
+        a, b = leaf(), (2 * leaf()).detach().requires_grad_()
+        one, two = torch.autograd.grad(call(a, b).sum(), (a, b))
+        same(one, 6 * X)
+        same(two, 3 * X)
+    power = aligned(backend="numpy", vjp=lambda g, y, x, **more: (g * np.cos(x), None))(np.sin)
+    a = leaf()
+    same(torch.autograd.grad(power(a, where=True).sum(), a)[0], np.cos(X))
+    g = aligned(backend="numpy", vjp=lambda g, y, **k: (g, g))(max_of)
+    a, b = leaf(), leaf()
+    same(torch.autograd.grad(g(a=a, b=b).sum(), a)[0], 1 + 0 * X)
+
+
+class NoSignature:
+    """A function that cannot be inspected."""
+
+    __signature__ = 3
+
+    def __call__(self, **xs: Any) -> Any:
+        return xs["a"] + xs["b"]
+
+
+max_of = NoSignature()
+
+
+def test_the_first_array_that_is_followed_decides() -> None:
+    product = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, g * a))(
+        lambda a, b: a * b
+    )
+    v = jax.numpy.asarray(X)
+    for other in (X, v, torch.from_numpy(X)):
+        x = leaf()
+        y = product(other, x)
+        assert xbridge.backend_of(y) == "torch"
+        same(torch.autograd.grad(y.sum(), x)[0], X)
+    for constant in (X, torch.from_numpy(X)):
+        same(jax.jit(jax.grad(lambda t, c=constant: product(c, t).sum()))(v), X)
+    assert xbridge.backend_of(product(X, v)) == "numpy"
+    assert xbridge.backend_of(product(v, X)) == "jax"
+    assert xbridge.backend_of(product(np.float64(2), v)) == "jax"
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"at argument 1 of .*a tracer has no values"):
+        jax.grad(lambda t: product(leaf(), t).sum())(v)
+
+
+def test_within_one_library_a_function_runs_as_it_is() -> None:
+    seen: Any = []
+    f = aligned(lambda x, y: (seen.extend((x, y)), x * y)[1])
+    x = leaf()
+    y = f(X, x)
+    assert seen[1] is x
+    same(torch.autograd.grad(y.sum(), x)[0], X)
+    v = jax.numpy.asarray(X)
+    same(jax.jit(jax.grad(lambda t: f(X, t).sum()))(v), X)
+    like = aligned(like=torch.ones(1))(lambda x: x + 1)
+    same(jax.grad(lambda t: like(t).sum())(v), 1 + 0 * X)
+
+
+def test_nested_arrays_are_named_in_errors() -> None:
+    f = aligned(backend="jax")(lambda tree, *, model=None: tree)
+    bad = np.array([None])
+    named: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        (({"a": [1, bad]},), {}, "argument 0['a'][1]"),
+        ((Pair(bad, 1),), {}, "argument 0.w"),
+        ((torch.ones(1),), {"model": Model(bad)}, "argument 'model'.w"),
+        (((bad,),), {}, "argument 0[0]"),
+        ((leaf(),), {"model": Model(bad)}, "argument 'model'.w"),
+    ]
+    for args, kwargs, place in named:
+        with pytest.raises(xbridge.DTypeError) as caught:
+            f(*args, **kwargs)
+        assert str(caught.value).startswith(f"at {place} of ")
+
+
+def test_odd_containers_are_passed_as_they_are() -> None:
+    f = aligned(backend="jax")(lambda x, y: y)
+    now = time.localtime()
+    assert f(torch.ones(2), now) is now
+    assert aligned(backend="jax")(lambda x, y: x * y.tm_year)(leaf(), now).shape == (4,)
+
+
+def test_compiled_calls_have_trees_and_numbers_that_change() -> None:
+    torch._dynamo.reset()
+
+    def f(tree: Any, *, k: Any, pair: Any = None) -> Any:
+        return {"y": tree["a"] @ tree["b"] * k, "n": [tree["a"].sum(), "tag"], "p": pair[0] if pair else None}
+
+    call = aligned(backend="jax")(f)
+    a, b = torch.rand(2, 3, dtype=torch.float64, requires_grad=True), torch.rand(3, 2, dtype=torch.float64)
+    program = torch.compile(
+        lambda a, b, k: call({"a": a, "b": b}, k=k, pair=Pair(b, None)), fullgraph=True, backend="aot_eager"
+    )
+    for k in (2.0, 3.0, 4.0, 5, 6, 7):
+        made = program(a, b, k)
+        assert made["n"][1] == "tag"
+        same(made["y"], host(a @ b) * k)
+        same(made["p"], b)
+        (slope,) = torch.autograd.grad(made["y"].sum(), a)
+        same(slope, host(torch.ones(2, 2, dtype=torch.float64) @ b.T) * k)
+
+
+def test_a_compiled_call_casts_and_cuts_as_the_options_say() -> None:
+    torch._dynamo.reset()
+    x = leaf()
+    cut = aligned(backend="jax", grad="detach")(lambda x: x * 2)
+    narrow = aligned(backend="jax", dtype="float32")(lambda x: x * 2)
+    program = torch.compile(lambda x: (cut(x), narrow(x)), fullgraph=True, backend="aot_eager")
+    one, two = program(x)
+    assert (one.requires_grad, two.requires_grad, two.dtype) == (False, True, torch.float32)
+    (slope,) = torch.autograd.grad(two.sum(), x)
+    assert (slope.dtype, slope.tolist()) == (torch.float64, [2.0] * 4)

@@ -1,0 +1,100 @@
+"""One function in every library, and what NumPy says of it: `f(x) = x sin(x)`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import xbridge
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+aligned: Any = xbridge.aligned
+
+X = np.linspace(0.5, 2, 4)
+
+
+def value(x: Any) -> Any:
+    return x * np.sin(x)
+
+
+def slope(x: Any) -> Any:
+    return np.sin(x) + x * np.cos(x)
+
+
+def curve(x: Any) -> Any:
+    return 2 * np.cos(x) - x * np.sin(x)
+
+
+FUNCTIONS = [
+    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).rule is not None
+]
+"""The libraries whose functions have derivatives."""
+
+CALLERS = [
+    name for name in xbridge.known_backends() if xbridge.is_available(name) and get(name).follows is not None
+]
+"""The libraries with transforms."""
+
+PAIRS = [(function, caller) for caller in CALLERS for function in FUNCTIONS if function != caller]
+
+
+def in_library(name: str, **more: Any) -> Callable[[Any], Any]:
+    """The function, written for a library."""
+    if name == "numpy":
+        return by_hand(**more)
+
+    def f(x: Any) -> Any:
+        return x * get(name).namespace(x).sin(x)
+
+    made: Callable[[Any], Any] = aligned(backend=name, **more)(f)
+    return made
+
+
+def by_hand(**more: Any) -> Callable[[Any], Any]:
+    """The function for NumPy, with derivatives up to the second."""
+    again = aligned(
+        backend="numpy",
+        vjp=lambda c, o, g, y, x: (c * slope(x), np.zeros_like(y), c * g * curve(x)),
+        jvp=lambda t, o, g, y, x: _or_zero(t[0]) * slope(x) + g * curve(x) * _or_zero(t[2]),
+    )(lambda g, y, x: g * slope(x))
+    forwards = aligned(
+        backend="numpy",
+        vjp=lambda c, o, t, y, x: ((c * slope(x),), np.zeros_like(y), c * t[0] * curve(x)),
+        jvp=lambda u, o, t, y, x: _or_zero(u[0][0]) * slope(x) + t[0] * curve(x) * _or_zero(u[2]),
+    )(lambda t, y, x: t[0] * slope(x))
+    keywords = {"backend": "numpy", "signature": "()->()", "vjp": again, "jvp": forwards, **more}
+    made: Callable[[Any], Any] = aligned(**keywords)(value)
+    return made
+
+
+def _or_zero(tangent: Any) -> Any:
+    """A tangent, or zero for an argument that does not move."""
+    return 0.0 if tangent is None else tangent
+
+
+def wide() -> Iterator[None]:
+    """Let JAX have 64 bits, if it is there."""
+    with ExitStack() as stack:
+        if xbridge.is_available("jax"):
+            import jax
+
+            stack.enter_context(jax.enable_x64(True))
+        yield
+
+
+def host(x: Any) -> Any:
+    """The numbers of an array, read by its own library."""
+    if hasattr(x, "detach"):
+        return x.detach().resolve_conj().resolve_neg().numpy()
+    return np.asarray(x)
+
+
+def same(x: Any, expected: Any, tolerance: float = 1e-9) -> None:
+    """Assert that an array has the shape and the numbers of another."""
+    assert host(x).shape == host(expected).shape
+    np.testing.assert_allclose(host(x), host(expected), rtol=tolerance, atol=tolerance)

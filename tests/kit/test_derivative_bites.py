@@ -1,0 +1,139 @@
+"""`assert_derivative` accepts right derivatives, and notices every kind of wrong one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crossed import in_library, wide
+
+import xbridge
+from xbridge.testing import assert_derivative
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest.importorskip("torch")
+aligned: Any = xbridge.aligned
+wide64 = pytest.fixture(autouse=True)(wide)
+
+A = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
+X = np.array([0.3, 0.7, 1.1])
+Z = X + 1j * X[::-1]
+
+Wrong = tuple["Callable[..., Any]", "Callable[..., Any]"]
+
+
+def matvec(x: Any) -> Any:
+    return A @ x
+
+
+def outer(a: Any, b: Any) -> Any:
+    return np.multiply.outer(a, b)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+VJPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] = {
+    "zero": (np.sin, lambda g, y, x: 0 * g, (X,)),
+    "the sign": (np.cos, lambda g, y, x: g * np.sin(x), (X,)),
+    "a factor": (np.sin, lambda g, y, x: 2 * g * np.cos(x), (X,)),
+    "the cotangent is forgotten": (np.sin, lambda g, y, x: np.cos(x), (X,)),
+    "the inner derivative is forgotten": (lambda x: np.sin(3 * x), lambda g, y, x: g * np.cos(3 * x), (X,)),
+    "the result stands for the argument": (np.exp, lambda g, y, x: g * x, (X,)),
+    "the derivative at another point": (np.sin, lambda g, y, x: g * np.cos(x + 1e-3), (X,)),
+    "one element": (np.sin, lambda g, y, x: g * np.cos(x) * [1, 1, 0], (X,)),
+    "reversed": (np.sin, lambda g, y, x: (g * np.cos(x))[::-1], (X,)),
+    "the mean for the sum": (np.sum, lambda g, y, x: np.full_like(x, g / x.size), (X,)),
+    "the sum for the mean": (np.mean, lambda g, y, x: np.full_like(x, g), (X,)),
+    "not transposed": (lambda x: A[:, :2] @ x, lambda g, y, x: A[:, :2] @ g, (X[:2],)),
+    "a diagonal of the derivative": (softmax, lambda g, y, x: g * y * (1 - y), (X,)),
+    "arguments exchanged": (lambda a, b: a * b, lambda g, y, a, b: (g * a, g * b), (X, X[::-1] + 1)),
+    "a second argument forgotten": (lambda a, b: a * b, lambda g, y, a, b: (g * b, 0 * g), (X, X)),
+    "not conjugated": (lambda z: z * z, lambda g, y, z: g * 2 * z, (Z,)),
+    "the real part alone": (lambda z: z * z, lambda g, y, z: (g * 2 * np.conj(z)).real, (Z,)),
+    "half of a modulus": (lambda z: (z * np.conj(z)).real, lambda g, y, z: g * z, (Z,)),
+    "one of two results": (lambda x: (np.sin(x), x * x), lambda g, y, x: g[0] * np.cos(x), (X,)),
+    "results exchanged": (
+        lambda x: (np.sin(x), x * x),
+        lambda g, y, x: g[1] * np.cos(x) + g[0] * 2 * x,
+        (X,),
+    ),
+    "an outer product summed over the wrong axis": (
+        outer,
+        lambda g, y, a, b: (g.T @ a, g @ b),
+        (X, X[::-1] + 1),
+    ),
+    "a branch": (np.abs, lambda g, y, x: g, (X - 0.5,)),
+    "a product with a running index": (np.cumsum, lambda g, y, x: np.cumsum(g), (X,)),
+    "rounded": (np.sin, lambda g, y, x: g * np.cos(x).astype("f2"), (X,)),
+    "a form of another shape": (np.sin, lambda g, y, x: g[:1] * np.cos(x), (X[:1].repeat(3) * 2,)),
+    "none": (np.sin, lambda g, y, x: None, (X,)),
+    "too few": (lambda a, b: a * b, lambda g, y, a, b: (g * b,), (X, X)),
+}
+"""What is wrong -> the function, its wrong vjp, and arguments."""
+
+JVPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "zero": (np.sin, lambda t, y, x: 0 * t[0]),
+    "the transpose": (lambda x: np.tri(3) @ x, lambda t, y, x: np.tri(3).T @ t[0]),
+    "the sign": (np.cos, lambda t, y, x: t[0] * np.sin(x)),
+    "the tangent is forgotten": (np.sin, lambda t, y, x: np.cos(x)),
+}
+"""What is wrong -> the function and its wrong jvp."""
+
+
+@pytest.mark.parametrize("fault", VJPS)
+def test_a_wrong_vjp_is_noticed(fault: str) -> None:
+    fn, vjp, args = VJPS[fault]
+    with pytest.raises((AssertionError, xbridge.XBridgeError)):
+        assert_derivative(aligned(backend="numpy", vjp=vjp)(fn), *args)
+
+
+@pytest.mark.parametrize("fault", VJPS)
+def test_the_function_itself_is_right(fault: str) -> None:
+    fn, _, args = VJPS[fault]
+    assert_derivative(aligned(backend="numpy", vjp="central", jvp="central")(fn), *args, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fault", JVPS)
+def test_a_wrong_jvp_is_noticed(fault: str) -> None:
+    fn, jvp = JVPS[fault]
+    right = aligned(backend="numpy", vjp="central", jvp="central")(fn)
+    assert_derivative(right, X, rtol=1e-5)
+    with pytest.raises(AssertionError, match="the tangent in torch"):
+        assert_derivative(aligned(backend="numpy", vjp="central", jvp=jvp)(fn), X, rtol=1e-5)
+
+
+def test_a_wrong_signature_is_noticed_in_batches() -> None:
+    total = aligned(backend="numpy", signature="(n)->()", vjp=lambda g, y, x: g[..., None] + 0 * x)(
+        lambda x: x.sum() if x.ndim == 1 else x.sum(0)
+    )
+    with pytest.raises((AssertionError, xbridge.XBridgeError)):
+        assert_derivative(total, X)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_right_derivatives_of_every_library_pass(name: str) -> None:
+    if name == "torch" or xbridge.is_available("jax"):
+        pytest.importorskip("jax")
+    assert_derivative(in_library(name), X)
+    assert_derivative(in_library(name), xbridge.asarray(X, backend="torch"))
+
+
+def test_arguments_that_do_not_move_and_dicts_are_accepted() -> None:
+    f = aligned(backend="numpy", vjp=lambda g, y, x, i, *, k: (g["y"] * k, None, None))(
+        lambda x, i, *, k: {"y": x * k, "i": i, "n": 3}
+    )
+    assert_derivative(f, X, np.arange(3), k=2.0)
+    assert_derivative(aligned(backend="numpy", vjp=lambda g, y, x: 2 * g)(lambda x: 2 * x), np.ones(100))
+
+
+def test_there_has_to_be_something_to_move_and_a_gradient() -> None:
+    with pytest.raises(xbridge.OptionError):
+        assert_derivative(in_library("numpy"), np.arange(3))
+    with pytest.raises(xbridge.GradientError):
+        assert_derivative(aligned(backend="numpy")(np.sin), X)
