@@ -14,6 +14,7 @@ from os import environ
 
 from xbridge import errors
 from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
+from xbridge._core import __version__ as __version__
 from xbridge._core.devices import Device
 from xbridge._inspect import (
     array_namespace,

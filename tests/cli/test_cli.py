@@ -48,6 +48,13 @@ def test_help_names_every_command_and_loads_no_array_library() -> None:
     assert {"numpy", "torch", "rich", "safetensors"}.isdisjoint(lines[-1].split())
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"xbridge-array {xbridge.__version__}\n"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_page_of_help_and_speaks_json(
     capsys: pytest.CaptureFixture[str], name: str

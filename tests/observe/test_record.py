@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from contextlib import suppress
+from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -326,6 +329,88 @@ def test_all_of_it_is_there_as_json() -> None:
         copy_one()
     (row,) = json.loads(seen.to_json())
     assert row == seen.rows[0]._asdict()
+
+
+def converted_on(lines: int) -> record:
+    """A record of a conversion by each of so many lines."""
+    code = "\n".join(["convert(x, copy=True)"] * lines)
+    with record() as seen:
+        exec(compile(code, "/a/long/path/to/the/place/of/a/program/train.py", "exec"), NAMES)
+    return seen
+
+
+NAMES = {"convert": xbridge.to_numpy, "x": HOST}
+
+
+def test_a_record_shows_its_sums_in_a_line() -> None:
+    shown = repr(converted_on(3))
+    assert re.fullmatch(r"<record: calls 3, lines 3, copied 24 kB, moved 0 B, time .* m?s>", shown)
+    assert repr(record()) == "<record: nothing was converted>"
+
+
+def test_a_record_prints_its_summary() -> None:
+    seen = converted_on(2)
+    assert str(seen) == seen.summary()
+    assert str(record()) == "nothing was converted"
+
+
+def test_a_record_is_a_table_in_a_notebook() -> None:
+    seen = converted_on(2)
+    list(xbridge.prefetch([HOST], "numpy"))
+    html = seen._repr_html_()
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in html.split("</tr>")[:-1]]
+    assert [len(row) for row in cells] == [8] * 4
+    assert cells[0] == ["where", "from", "to", "calls", "copied", "moved", "time", "to avoid it"]
+    assert ">nothing was converted<" in record()._repr_html_()
+    with record() as seen:
+        list(xbridge.prefetch([HOST], "numpy"))
+    assert "prefetch  1 batches" in seen._repr_html_()
+
+
+@pytest.mark.parametrize("width", [40, 300])
+def test_rich_prints_a_record_as_a_table_that_fits(width: int) -> None:
+    rich = pytest.importorskip("rich.console")
+    with record() as seen:
+        list(xbridge.prefetch([HOST], "numpy", dtype="float32"))
+    shown = StringIO()
+    rich.Console(file=shown, width=width).print(seen)
+    assert max(map(len, shown.getvalue().splitlines())) <= width
+    assert sorted("".join(shown.getvalue().split())) == sorted("".join(str(seen).split()))
+
+
+def test_a_cell_of_a_notebook_is_named_as_the_notebook_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = record_module.RecordRow("/tmp/ipykernel_7/123.py", 2, "f", "", "", 1, 0, 0, 0.0, "")
+    compiler = SimpleNamespace(_filename_map={"/tmp/ipykernel_7/123.py": 3})
+    shells = iter([SimpleNamespace(compile=compiler), None])
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: next(shells)))
+    assert row.where == "In [3]:2"
+    assert row.where == "/tmp/ipykernel_7/123.py:2"
+
+
+def test_without_a_path_the_picture_is_the_result() -> None:
+    pytest.importorskip("matplotlib")
+    figure = converted_on(2).plot()
+    left, right = figure.axes
+    assert (len(left.patches), len(right.patches)) == (4, 2)
+    assert figure.get_supxlabel() == ""
+    names = [label.get_text().partition("\n")[0] for label in left.get_yticklabels()]
+    assert {name[:3] for name in names} == {"..."}
+    assert {len(name) for name in names} == {40}
+    assert {name.rpartition("/")[2] for name in names} == {"train.py:1", "train.py:2"}
+
+
+def test_a_picture_says_what_it_leaves_out() -> None:
+    pytest.importorskip("matplotlib")
+    figure = converted_on(3).plot(most=1)
+    assert len(figure.axes[0].patches) == 2
+    assert figure.get_supxlabel().startswith("left out: rows 2, calls 2, copied 16 kB, moved 0 B, time ")
+
+
+def test_a_picture_of_nothing_says_so() -> None:
+    pytest.importorskip("matplotlib")
+    figure = record().plot()
+    assert [text.get_text() for text in figure.texts] == ["nothing was converted"]
+    assert figure.axes == []
 
 
 def test_it_is_drawn_into_a_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -40,6 +41,13 @@ needs_every_library = pytest.mark.skipif(
     not all(is_pinned(name) for name in INDEX if name != "cupy"),  # which is declared, and not measured
     reason="support.md is measured with every library, in the versions of requirements/constraints.txt",
 )
+
+
+def test_the_version_is_in_one_place_where_the_build_reads_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    text = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
+    assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', text, re.MULTILINE) == [xbridge.__version__]
 
 
 def generate(*arguments: str | Path, before: str = "") -> "subprocess.CompletedProcess[str]":
@@ -177,6 +185,31 @@ def test_the_reference_has_a_place_for_every_public_name() -> None:
     text = (DOCS / "reference.md").read_text("utf-8")
     named = re.findall(r"^(?:## |\| `)([\w.]+)(?:`|$)", text, re.MULTILINE)
     assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])
+
+
+def first_block(page: str, word: str) -> str:
+    """The first block of code of a page in which a word stands."""
+    blocks = re.findall(r"```python no-run\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    return next(block for block in blocks if word in block)
+
+
+def test_the_first_example_of_the_kit_passes_with_every_library(tmp_path: Path) -> None:
+    pytest.importorskip("array_api_strict")
+    example = first_block("docs/test-your-library.md", "softmax")
+    assert first_block("README.md", "softmax") in example
+    (tmp_path / "test_spectra.py").write_text(example, "utf-8")
+    paths = [str(ROOT / "examples" / "downstream" / "src"), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "JAX_ENABLE_X64": "0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    installed = [name for name in INDEX if xbridge.is_available(name)]
+    assert f"{len(installed) + 1} passed" in done.stdout, done.stdout  # and `numpy_readonly`
+    assert done.returncode == 0
 
 
 def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:

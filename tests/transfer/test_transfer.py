@@ -136,6 +136,18 @@ def test_sources_live_as_long_as_they_are_needed() -> None:
     assert alive() is None
 
 
+def test_a_transfer_shows_its_state_without_a_wait() -> None:
+    slow = Gate()
+    there, bad = xbridge.transfer(slow, "numpy"), xbridge.transfer(object(), "numpy")
+    assert repr(there) == "<Transfer: running>"
+    slow.opened.set()
+    there.result()
+    assert repr(there) == "<Transfer: done>"
+    with pytest.raises(xbridge.UnsupportedArrayError):
+        bad.result()
+    assert repr(bad).startswith("<Transfer: failed with UnsupportedArrayError('cannot convert a object: ")
+
+
 def test_a_transfer_that_is_dropped_ends_by_itself() -> None:
     slow = Gate()
     xbridge.transfer(slow, "numpy")

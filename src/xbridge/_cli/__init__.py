@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from xbridge._cli.errors import one_line
+from xbridge._core import __version__
 from xbridge.errors import XBridgeError
 
 COMMANDS = ("info", "matrix", "convert", "explain")
@@ -72,6 +73,7 @@ def _parser() -> ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"xbridge._cli.{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xbridge._engine.convert import plan
@@ -86,8 +87,8 @@ def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
     if not steps:
         return x, None
     at = next((i for i, step in enumerate(steps) if _is_joint(step, plan)), len(steps))
-    x = perform(x, plan._replace(steps=steps[:at]))
-    return x, plan._replace(steps=steps[at:]) if steps[at:] else None
+    x = perform(x, replace(plan, steps=steps[:at]))
+    return x, replace(plan, steps=steps[at:]) if steps[at:] else None
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
@@ -140,6 +141,6 @@ def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     except XBridgeError:
         if step.op != "to_device":
             raise
-        alone = (perform(x, plan._replace(steps=(step,))) for x, plan in zip(xs, plans, strict=True))
+        alone = (perform(x, replace(plan, steps=(step,))) for x, plan in zip(xs, plans, strict=True))
         done = list(index_errors(alone))
     return done

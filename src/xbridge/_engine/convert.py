@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from xbridge._core.devices import CPU
@@ -76,7 +77,7 @@ def foresee(source: Source, target: Backend, options: Options) -> Plan:
         return found
     layout = backend.memory_layout(given.array)
     # A scalar stands for a value, which has no address.
-    return found._replace(layout=layout._replace(address=0) if source.is_scalar() else layout)
+    return replace(found, layout=layout._replace(address=0) if source.is_scalar() else layout)
 
 
 def _viewed(source: Source, target: Backend) -> Source:

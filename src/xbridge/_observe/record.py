@@ -7,12 +7,13 @@ on, new lines share a row. A record observes all threads, because hidden transfe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from xbridge._core import text
 from xbridge._core.locks import lock
@@ -23,6 +24,17 @@ from xbridge._plan.steps import Plan
 from xbridge.errors import MissingLibraryError
 
 _MOST_ROWS = 10_000
+
+_SHOWN = 20
+"""The number of rows that a table shows."""
+
+_RIGHT = range(3, 7)
+"""The columns of amounts."""
+
+_LONGEST = 40
+"""The number of characters of a path in a picture."""
+
+_NOTHING = "nothing was converted"
 
 _IF_SAME = " (if it stays the same)"
 """A result that is made once for many conversions does not show later writes to the source."""
@@ -142,8 +154,8 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     """Collect the conversions in a `with` block, in all threads of the process.
 
     `rows` has one row for each line of code, source and target. `summary()` returns them as a table,
-    `to_json()` as a list, and `plot(path)` draws them. `queues` has one entry for each line with a
-    `prefetch` from which batches were taken.
+    `to_json()` as a list, and `plot()` draws them. A notebook and rich show the table. `queues` has one entry
+    for each line with a `prefetch` from which batches were taken.
 
     Conversions in the block are planned one by one, so each takes microseconds longer. A record does not see
     conversions that a compiler has traced within its library.
@@ -181,7 +193,7 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         """Return the queue of each `prefetch`, the longest wait first."""
         return tuple(sorted(self._counter.queues(), key=lambda queue: queue.waited, reverse=True))
 
-    def summary(self, most: int = 20) -> str:
+    def summary(self, most: int = _SHOWN) -> str:
         """Return the record as a table.
 
         Parameters
@@ -202,9 +214,31 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         >>> print(seen.summary())
         nothing was converted
         """
+        return "\n".join([*text.table(_cells(self.rows, most), _RIGHT), *map(str, self.queues)])
+
+    def __repr__(self) -> str:
+        """Return the sums in one line."""
         rows = self.rows
-        converted = table(rows, most) if rows else ["nothing was converted"]
-        return "\n".join([*converted, *map(str, self.queues)])
+        if not rows:
+            return f"<record: {_NOTHING}>"
+        calls, copied, moved, time = _amounts(reduce(RecordRow.plus, rows))
+        lines = len({(row.file, row.line) for row in rows})
+        return f"<record: calls {calls}, lines {lines:,}, copied {copied}, moved {moved}, time {time}>"
+
+    def __str__(self) -> str:
+        """Return the summary."""
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for notebooks."""
+        lines = "".join(text.html_table([[str(queue)]]) for queue in self.queues)
+        return text.html_table(_cells(self.rows, _SHOWN), _RIGHT) + lines
+
+    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
+        """Yield the summary as a table for rich."""
+        yield text.rich_table(_cells(self.rows, _SHOWN), _RIGHT)
+        for queue in self.queues:
+            yield text.rich_table([[str(queue)]])
 
     def to_json(self) -> str:
         """Return the record as a JSON list of objects, one for each row.
@@ -222,15 +256,20 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         """
         return json.dumps([row._asdict() for row in self.rows], indent=1)
 
-    def plot(self, path: str | PathLike[str], most: int = 12) -> None:
-        """Draw bytes and time by line, source and target into a picture.
+    def plot(self, path: str | PathLike[str] | None = None, most: int = 12) -> Any:
+        """Draw bytes and time by line, source and target.
 
         Parameters
         ----------
-        path : path
+        path : path, optional
             The file to write. Its suffix decides the format, such as ``.png`` or ``.svg``.
         most : int
-            The number of rows to draw, the longest time first.
+            The number of rows to draw, the longest time first. The picture says what it leaves out.
+
+        Returns
+        -------
+        matplotlib.figure.Figure or None
+            The picture, which a notebook shows; None if it is written to a file.
 
         Raises
         ------
@@ -246,25 +285,20 @@ class record:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
         except ImportError as error:
             reason, hint = f"matplotlib cannot be imported: {error}", "pip install 'xbridge-array[plot]'"
             raise MissingLibraryError.build("draw a record", reason, hint) from error
-        rows = self.rows[:most][::-1]
-        places = range(len(rows))
-        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows)), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
-        left.barh(places, copied, label="copied")
-        left.barh(places, moved, left=copied, label="moved between devices")
-        left.set_xlabel("MB")
-        names = [f"{row.where}\n{row.source} to {row.target}" for row in rows]
-        left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
-        right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
-        right.set_xlabel("ms")
-        right.margins(x=0.2)  # for the words behind the bars
-        for place, row in enumerate(rows):
-            right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
-        for each in (left, right):
-            each.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        rows = self.rows
+        figure = Figure(figsize=(11, 1.4 + 0.45 * len(rows[:most])), layout="constrained")
+        if rows:
+            _draw(figure, rows[:most][::-1])
+        else:
+            figure.text(0.5, 0.5, _NOTHING, ha="center", va="center")
+        if rows[most:]:
+            calls, copied, moved, time = _amounts(reduce(RecordRow.plus, rows[most:]))
+            left_out = f"left out: rows {len(rows[most:]):,}, calls {calls}, copied {copied}, moved {moved}"
+            figure.supxlabel(f"{left_out}, time {time}", fontsize="medium")
+        if path is None:
+            return figure
         figure.savefig(path)
+        return None
 
 
 def merge(seen: record, rows: str) -> None:
@@ -273,13 +307,39 @@ def merge(seen: record, rows: str) -> None:
         seen._counter.add(RecordRow(**row))  # noqa: SLF001 -- within this module
 
 
-def table(rows: Sequence[RecordRow], most: int) -> list[str]:
-    """Return a table of the first rows, at least one, and of the sum of all rows."""
+def _cells(rows: Sequence[RecordRow], most: int) -> list[tuple[str, ...]]:
+    """Return the cells of a table: of the first rows, at least one, and of the sum of all rows."""
+    if not rows:
+        return [(_NOTHING,)]
     head = ("where", "from", "to", "calls", "copied", "moved", "time", "to avoid it")
     cells = [head, *((row.where, row.source, row.target, *_amounts(row), row.avoid) for row in rows[:most])]
     count = f"all {len(rows)}" if len(rows) > 1 else "all"
-    cells.append((count, "", "", *_amounts(reduce(RecordRow.plus, rows)), ""))
-    return text.table(cells, right=range(3, 7))
+    return [*cells, (count, "", "", *_amounts(reduce(RecordRow.plus, rows)), "")]
+
+
+def _draw(figure: Any, rows: Sequence[RecordRow]) -> None:
+    """Draw the bytes of some rows on the left, and their time on the right."""
+    places = range(len(rows))
+    left, right = figure.subplots(1, 2, sharey=True)
+    copied, moved = ([getattr(row, word) / 1e6 for row in rows] for word in ("copied", "moved"))
+    left.barh(places, copied, label="copied")
+    left.barh(places, moved, left=copied, label="moved between devices")
+    left.set_xlabel("MB")
+    names = [f"{_short(row.where)}\n{row.source} to {row.target}" for row in rows]
+    left.set_yticks(places, names, parse_math=False)  # a file may be named like a formula
+    right.barh(places, [row.seconds * 1e3 for row in rows], color="tab:gray")
+    right.set_xlabel("ms")
+    right.margins(x=0.2)  # for the words behind the bars
+    for place, row in enumerate(rows):
+        right.annotate(f" {row.calls:,} x", (row.seconds * 1e3, place), va="center")
+    for each in (left, right):
+        each.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False)
+
+
+def _short(where: str) -> str:
+    """Return the end of a path that is too long for a picture."""
+    return where if len(where) <= _LONGEST else f"...{where[3 - _LONGEST :]}"
 
 
 def _amounts(row: RecordRow) -> tuple[str, ...]:
@@ -288,7 +348,14 @@ def _amounts(row: RecordRow) -> tuple[str, ...]:
 
 
 def _place(row: RecordRow | QueueStats) -> str:
-    """Return file and line, as a relative path if the file is in the working directory or below."""
+    """Return file and line, as a relative path if the file is in the working directory or below.
+
+    The file of a cell of a notebook is the cell.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", bool)()
+    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    if row.file in cells:
+        return f"In [{cells[row.file]}]:{row.line}"
     path = Path(row.file)
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{path}:{row.line}"

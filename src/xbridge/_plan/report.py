@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._core.text import table
+from xbridge._core.text import html_table, rich_table, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,16 @@ def text(plan: Plan) -> str:
 
 
 def html(plan: Plan) -> str:
-    """Return the same as a table."""
-    from html import escape  # noqa: PLC0415 -- only for notebooks
+    """Return the same as a table, in which the error of a refused conversion has a color."""
+    return html_table([*_rows(plan), ("so", "; ".join(verdict(plan)))], [2], "#c62828" if plan.error else "")
 
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(plan))
-    so = escape("; ".join(verdict(plan)))
-    return f'<table>{rows}<tr><td>so</td><td colspan="3">{so}</td></tr></table>'
+
+def rich(plan: Plan) -> Iterator[Any]:
+    """Yield the same for rich, in which the error of a refused conversion has a color."""
+    from rich.text import Text  # noqa: PLC0415 -- rich calls this
+
+    yield rich_table([*_rows(plan)], [2])
+    yield Text(f"so  {'; '.join(verdict(plan))}", "bold red" if plan.error else "")
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:

@@ -6,7 +6,9 @@ shows is the plan that runs. A run needs only the steps. The sizes and the resul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
 from math import prod
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -85,6 +87,16 @@ class Step(NamedTuple):
         """Why the step makes new memory, or else its purpose."""
         return self.copy_reason.message if self.copy_reason else _PURPOSES[self.op]
 
+    def __reduce__(self) -> tuple[Callable[..., Step], tuple[object, ...]]:
+        """Return the step as a call, in which a module is its name. A backend pickles by itself."""
+        module = self.module.__name__ if type(self.module) is ModuleType else self.module
+        return _step, (module, *self[1:])
+
+
+def _step(module: Any, *rest: Any) -> Step:
+    """Return a step from its pickled parts."""
+    return Step(import_module(module) if isinstance(module, str) else module, *rest)
+
 
 _PURPOSES: dict[Op, str] = {
     "detach": "its graph stays behind",
@@ -130,7 +142,8 @@ class Conversion(NamedTuple):
         return in_words(self.source, self.info, self.target)
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
     """The steps of a conversion in order, and its result: facts about the array, and not the array.
 
     `xbridge.explain` returns the plan that the conversion would run. Print it, or read its attributes.
@@ -241,7 +254,7 @@ class Plan(NamedTuple):
     def with_sizes(self, x: Array) -> Plan:
         """Return the plan with sizes, for readers. No element of `x` is read."""
         steps = self.steps if self.conversion.source.unsupported(x, leaving=True) else tuple(_sized(self))
-        return self._replace(steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
+        return replace(self, steps=steps, grad_enabled=self.conversion.target.is_grad_enabled())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain words and numbers, for JSON."""
@@ -255,9 +268,9 @@ class Plan(NamedTuple):
         """Return the plan in a few aligned lines."""
         return report.text(self)
 
-    def __rich_console__(self, console: object, options: object) -> Iterator[str]:
-        """Yield the same lines for rich. Brackets are escaped, because rich reads them as markup."""
-        yield str(self).replace("[", r"\[")
+    def __rich_console__(self, console: object, options: object) -> Iterator[Any]:
+        """Yield a table for rich."""
+        return report.rich(self)
 
     def _repr_html_(self) -> str:
         """Return a table, for notebooks."""

@@ -71,6 +71,13 @@ class Transfer:
         self._future, self._process = future, getpid()
         freed(future._condition)  # noqa: SLF001 -- its lock, which the thread may hold while another one forks
 
+    def __repr__(self) -> str:
+        """Return the state in one line, without a wait."""
+        if not self._future.done():
+            return f"<Transfer: {'running' if self._process == getpid() else 'of another process'}>"
+        error = self._future.exception()
+        return f"<Transfer: {'done' if error is None else f'failed with {error!r}'}>"
+
     def done(self) -> bool:
         """Return True if `result` would return or raise at once.
 

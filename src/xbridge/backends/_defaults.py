@@ -10,6 +10,7 @@ if there is one. The backend's module itself is unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +55,10 @@ class Completed(ModuleType):
         self.readonly = "readonly" not in self.gaps
         self.autograd = "autograd" not in self.gaps
         self.host_only = "devices" in self.gaps
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        """Return the backend as its name, so that it is the registered one in another process."""
+        return _registered, (self.name,)
 
     # -- layout and properties -----------------------------------------------------------------------
     def owns(self, cls: type, /) -> bool:
@@ -182,6 +187,10 @@ class Completed(ModuleType):
         """Return a result of NumPy as an array of the library, on the device of another array."""
         made, device = self.from_numpy(host), self.array_info(like).device
         return made if device == CPU else self.to_device(made, device)
+
+
+def _registered(name: str) -> object:
+    return import_module("xbridge.backends._registry").get(name)  # which imports this module
 
 
 def written(module: ModuleType) -> list[str]:
