@@ -439,6 +439,20 @@ def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.M
     assert seen[-2:] == [6, 7]
 
 
+def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_lacks() -> None:
+    from xbridge.backends import torch as backend
+
+    brain, plain = torch.ones(2, dtype=torch.bfloat16), torch.arange(2)
+    for _ in range(2):
+        assert xbridge.to_numpy(brain).tolist() == [1.0, 1.0]
+        assert backend._expected == backend._EXPECTED
+        for left in range(backend._EXPECTED - 1, -1, -1):
+            assert xbridge.to_numpy(plain).tolist() == [0, 1]
+            assert backend._expected == left
+        assert xbridge.to_numpy(plain).tolist() == [0, 1]
+        assert not backend._expected
+
+
 def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.ones(2).double(), torch.zeros(2).double()]
     mixed = [*tensors, np.ones(2)]
