@@ -791,6 +791,14 @@ def test_a_flag_that_equals_a_learned_one_is_refused_as_before(flag: Any) -> Non
         xbridge.asarray(x, requires_grad=flag)
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_the_state_that_plans_depend_on_is_a_key_and_stays_while_its_library_does(name: str) -> None:
+    pytest.importorskip(name)
+    state = _registry.get(name).plan_state
+    assert state is not None
+    assert {state(): "found"}.get(state()) == "found"
+
+
 @pytest.mark.usefixtures("own_registry")
 def test_a_backend_that_is_replaced_during_a_plan_is_used_from_then_on(
     monkeypatch: pytest.MonkeyPatch,
