@@ -84,9 +84,12 @@ def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:
     assert done.stderr == f"xbridge-array: {reason}; try the name of an array file\n"
 
 
-@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), OSError(5, "Input/output error", "x")])
-def test_whatever_goes_wrong_is_one_line_and_the_status_2(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(MemoryError(), 2), (KeyboardInterrupt(), 130), (OSError(5, "Input/output error", "x"), 2)],
+)
+def test_an_error_is_one_line_and_the_status_2_or_130_after_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
 ) -> None:
     from xbridge._cli import info
 
@@ -94,7 +97,7 @@ def test_whatever_goes_wrong_is_one_line_and_the_status_2(
         raise error
 
     monkeypatch.setattr(info, "run", fail)
-    assert main(["info"]) == 2
+    assert main(["info"]) == status
     out, err = capsys.readouterr()
     assert out == ""
     assert re.fullmatch(r"xbridge-array: .*(MemoryError|KeyboardInterrupt|Input/output error).*\n", err)

@@ -21,16 +21,18 @@ from xbridge._cli.errors import one_line
 from xbridge._core import __version__
 from xbridge.errors import XBridgeError
 
-COMMANDS = ("info", "matrix", "convert", "explain")
+COMMANDS = ("info", "matrix", "show", "convert", "explain")
 
 EXAMPLES = """\
 examples:
   xbridge-array info                                  what is installed, where, and on which devices
   xbridge-array matrix dtypes                         which dtypes convert, and whether memory is shared
+  xbridge-array show model.pt                         the arrays of a file
   xbridge-array explain model.npy --to torch          what a conversion would do
   xbridge-array convert model.pt model.safetensors    a file in another format
 
-The exit status is 0, or 2 with one line on stderr that says why and what to type next."""
+The exit status is 0; 1 if `explain` shows a conversion that would be refused; 2 with one line on stderr that
+says why and what to type next; and 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (XBridgeError, OSError, MemoryError, KeyboardInterrupt) as error:
         print(f"xbridge-array: {one_line(error)}", file=sys.stderr)
-        return 2
+        return 130 if isinstance(error, KeyboardInterrupt) else 2
     return status
 
 

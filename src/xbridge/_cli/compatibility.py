@@ -35,6 +35,10 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
         keys = ", ".join(map(repr, text))
         raise _cannot(target, f"its format cannot hold the metadata {keys}", "--drop-metadata")
     chosen = _chosen(content, to, allowed, target)
+    dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
+    for name in allowed.casts.keys() - dtypes:
+        reason = f"no array has that dtype, only {', '.join(dtypes) or 'none'}"
+        raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
     fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in named]
     return Content(fit, text if to.metadata else {})

@@ -8,11 +8,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli.errors import RefusedError, check_source, printable
-from xbridge._cli.formats import SUFFIXES, Content, Format, format_of
-from xbridge._cli.output import print_json, print_table, progress
+from xbridge._cli.errors import RefusedError, check_source
+from xbridge._cli.formats import FORMATS, SUFFIXES, Content, Format, format_in, format_of
+from xbridge._cli.output import print_arrays, progress
 from xbridge._core.dtypes import DTYPES
-from xbridge._core.text import format_bytes
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("source", type=Path, metavar="SRC", help="the file to read")
     parser.add_argument("target", type=Path, metavar="DST", help="the file to write")
+    parser.add_argument("--from-format", choices=FORMATS, help="the format of SRC, whatever its name ends in")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
     parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
     words = "cast arrays of one dtype to another; refused if a value would change"
@@ -47,17 +47,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
-    written = convert(asked)
-    if asked.json:
-        arrays = [
-            {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in written
-        ]
-        print_json({"source": str(asked.source), "target": str(asked.target), "arrays": arrays})
-    else:
-        rows = [
-            [printable(x.name or ""), str(x.dtype), str(x.shape), format_bytes(x.nbytes)] for x in written
-        ]
-        print_table(["array", "dtype", "shape", "size"], rows)
+    print_arrays(convert(asked), as_json=asked.json, source=str(asked.source), target=str(asked.target))
     return 0
 
 
@@ -69,7 +59,7 @@ def convert(asked: Namespace) -> Sequence[Stored]:
 
     source: Path = asked.source
     check_source(source)
-    reader, writer = format_of(source), format_of(asked.target)
+    reader, writer = format_in(source, asked.from_format), format_of(asked.target)
     target = resolve(asked.target, source, force=asked.force)
     allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
 

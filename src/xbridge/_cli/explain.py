@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from xbridge._cli.errors import RefusedError, check_source, printable, reading
-from xbridge._cli.formats import UNNAMED, format_of
+from xbridge._cli.formats import FORMATS, UNNAMED, format_in
 from xbridge._cli.output import print_json
 
 HELP = "what a conversion of a file's arrays would do"
@@ -22,6 +22,7 @@ _COPY = {"true": True, "false": False}
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
+    parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
     parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
     parser.add_argument("--array", metavar="NAME", help="this array alone")
     parser.add_argument("--dtype", help="as for to_backend")
@@ -31,13 +32,13 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(asked: Namespace) -> int:
-    """Print a plan for each array."""
+    """Print a plan for each array. The exit status is 1 if a conversion would be refused."""
     from xbridge._inspect import explain  # noqa: PLC0415 -- `--help` does not need it
 
     check_source(asked.file)
     options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}
     with ExitStack() as stack:
-        arrays = format_of(asked.file).read(asked.file, stack, checksums=False).arrays
+        arrays = format_in(asked.file, asked.from_format).read(asked.file, stack, checksums=False).arrays
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
         with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
@@ -50,4 +51,4 @@ def run(asked: Namespace) -> int:
     else:
         shown = (str(plan) if name is None else f"{printable(name)}\n{plan}" for name, plan in plans)
         print("\n\n".join(shown))
-    return 0
+    return int(any(plan.error for _, plan in plans))

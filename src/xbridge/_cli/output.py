@@ -7,8 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
+from xbridge._cli.errors import printable
 from xbridge._core import text
+
+if TYPE_CHECKING:
+    from xbridge._cli.formats.stored import Stored  # NumPy, which `--help` does not need
 
 BIG = 64 << 20
 """A conversion of at least so many bytes takes long enough for a progress bar."""
@@ -31,6 +36,20 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         Console(markup=False).print(table)
         return
     print(*text.table([head, *rows]), sep="\n")
+
+
+def print_arrays(arrays: Sequence[Stored], *, as_json: bool, **about: str) -> None:
+    """Print the names, dtypes, shapes and sizes of arrays."""
+    if as_json:
+        entries = [
+            {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in arrays
+        ]
+        print_json({**about, "arrays": entries})
+        return
+    rows = [
+        [printable(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
+    ]
+    print_table(["array", "dtype", "shape", "size"], rows)
 
 
 @contextmanager

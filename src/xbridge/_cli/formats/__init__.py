@@ -1,4 +1,4 @@
-"""Formats of array files. A format is a module, found by the suffix of a file's name.
+"""Formats of array files. A format is a module, found by the content or the name of a file.
 
 A format opens a file as arrays whose values are not read yet, reports which arrays it can hold, and writes
 arrays block by block. Formats do not refer to each other, so a new one is one module. Values are read when
@@ -10,10 +10,11 @@ they are written, so a file may be larger than memory.
 
 from __future__ import annotations
 
+import zipfile
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError
+from xbridge._cli.errors import RefusedError, unreadable
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ SUFFIXES = {
 
 UNNAMED = "arr_0"
 """NumPy's name for an array without a name."""
+
+
+FORMATS = ("npy", "npz", "safetensors", "pt")
+"""The names of the formats."""
 
 
 class Content(NamedTuple):
@@ -84,6 +89,39 @@ def format_of(path: Path) -> Format:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
         hint = f"a name that ends in {', '.join(SUFFIXES)}"
         raise RefusedError.build(f"find the format of {path}", reason, hint)
+    return _module(suffix, path)
+
+
+def format_in(path: Path, asked: str | None) -> Format:
+    """Return the format that was asked for, else that of the content. The name of a file must agree."""
+    suffix, found = path.suffix.lower(), _recognized(path) if asked is None else f".{asked}"
+    if found is None:
+        return format_of(path)
+    if asked is None and suffix in SUFFIXES and SUFFIXES[suffix] != SUFFIXES[found]:
+        reason = f"its name ends in {suffix}, and its content is that of a {found} file"
+        raise unreadable(path, reason, f"--from-format {found[1:]}")
+    return _module(found, path)
+
+
+def _recognized(path: Path) -> str | None:
+    """Return the suffix for the first bytes of a file; None if no format begins so."""
+    with path.open("rb") as file:
+        first = file.read(9)
+    if first.startswith((b"PK\3\4", b"PK\5\6")):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except (zipfile.BadZipFile, OSError, ValueError):
+            return None  # it is damaged, and the format of its name says how
+        return ".pt" if any(name.endswith("/data.pkl") for name in names) else ".npz"
+    if first.startswith(b"\x93NUMPY"):
+        return ".npy"
+    if first.startswith(b"\x80\x02\x8a\nl\xfc\x9cF"):  # the magic number of torch before 1.6, as a pickle
+        return ".pt"
+    return ".safetensors" if first[8:] == b"{" else None
+
+
+def _module(suffix: str, path: Path) -> Format:
     module, install = SUFFIXES[suffix]
     try:
         return cast("Format", import_module(module))

@@ -1,0 +1,93 @@
+"""A file is recognized by its content: a wrong name is named as such, and none is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from shell import refused, shell
+
+torch = pytest.importorskip("torch")
+save_safetensors = pytest.importorskip("safetensors.numpy").save_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A = np.arange(3.0)
+
+
+def write(path: Path, kind: str) -> None:
+    """Write one array by the library of a format, under any name."""
+    with path.open("wb") as file:
+        if kind == "npy":
+            np.save(file, A)
+        elif kind == "npz":
+            np.savez(file, a=A)
+        elif kind == "safetensors":
+            save_safetensors({"a": A}, path)
+        else:
+            torch.save({"a": torch.tensor(A)}, file, _use_new_zipfile_serialization=kind == "pt")
+
+
+KINDS = {"npy": "npy", "npz": "npz", "safetensors": "safetensors", "pt": "pt", "old pt": "pt"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["data", "data.bin"])
+def test_a_file_whose_name_says_nothing_is_read_by_its_content(
+    kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / name, kind)
+    shell(capsys, "convert", tmp_path / name, tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert [array.tolist() for array in arrays.values()] == [A.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_name_is_named_as_such_and_the_format_can_be_given(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "x.npy" if kind != "npy" else "x.pth"
+    write(tmp_path / name, kind)
+    for call in (["convert", tmp_path / name, tmp_path / "y.npz"], ["show", tmp_path / name]):
+        said = refused(capsys, *call)
+        assert f"its name ends in {name[1:]}, and its content is that of a .{KINDS[kind]} file" in said
+        assert said.endswith(f"try --from-format {KINDS[kind]}\n")
+        assert "3" in shell(capsys, *call, "--from-format", KINDS[kind])
+    plan = shell(capsys, "explain", tmp_path / name, "--to", "numpy", "--from-format", KINDS[kind])
+    assert "float64 (3,)" in plan
+
+
+@pytest.mark.parametrize("content", [b"PK\3\4 and no archive", b"\x93NUMPX", b"", b"12345678["])
+def test_a_file_that_no_format_begins_like_is_read_by_its_name(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("x.npz", "x.npy", "x.safetensors"):
+        (tmp_path / name).write_bytes(content)
+        assert f"cannot read {tmp_path / name}" in refused(capsys, "show", tmp_path / name)
+    (tmp_path / "x").write_bytes(content or b"1")
+    assert "cannot find the format" in refused(capsys, "show", tmp_path / "x")
+
+
+def test_show_lists_the_arrays_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "x.npz", image=np.zeros((2, 3), "u1"), gain=np.float64(1.5))
+    lines = shell(capsys, "show", tmp_path / "x.npz").splitlines()
+    assert [line.split() for line in lines] == [
+        ["array", "dtype", "shape", "size"],
+        ["image", "uint8", "(2,", "3)", "6", "B"],
+        ["gain", "float64", "()", "8", "B"],
+    ]
+    shown = json.loads(shell(capsys, "show", tmp_path / "x.npz", "--json"))
+    assert shown["arrays"][0] == {"name": "image", "dtype": "uint8", "shape": [2, 3], "bytes": 6}
+
+
+def test_a_cast_of_a_dtype_that_no_array_has_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "x.npz", a=A, b=np.ones(2, "i4"))
+    call = ["convert", tmp_path / "x.npz", tmp_path / "y.npz", "--cast", "float32=float64"]
+    assert "cannot cast float32: no array has that dtype, only float64, int32" in refused(capsys, *call)
+    call = ["convert", tmp_path / "x.npz", tmp_path / "y.npz", "--array", "b", "--cast", "float64=float32"]
+    assert "only int32" in refused(capsys, *call)
