@@ -188,16 +188,16 @@ if TYPE_CHECKING:
 
 
 @entry_point
-def explain(
+def explain(  # type: ignore[misc] # a function may have arguments of any names
     x: Any,
     /,
     backend: Any,
     *args: object,
     device: object = None,
     dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    requires_grad: bool | None = None,
+    copy: Any = None,
+    grad: Any = None,
+    requires_grad: Any = None,
     **kwargs: object,
 ) -> Any:
     """Plan a conversion, or a call of an aligned function, without running it.

@@ -177,7 +177,7 @@ def test_gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
     f = aligned(backend="numpy", vjp=vjp)(lambda a, b, *, c=1: a * b * c)
     for call in (lambda a, b: f(b=b, a=a, c=3), lambda a, b: f(a, c=3, b=b), lambda a, b: f(a, b, c=3)):
         a, b = leaf(), (2 * leaf()).detach().requires_grad_()
-        one, two = torch.autograd.grad(call(a, b).sum(), (a, b))
+        one, two = torch.autograd.grad(call(a, b).sum(), (a, b))  # type: ignore[no-untyped-call]
         same(one, 6 * X)
         same(two, 3 * X)
     power = aligned(backend="numpy", vjp=lambda g, y, x, **more: (g * np.cos(x), None))(np.sin)
