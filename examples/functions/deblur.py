@@ -29,9 +29,9 @@ def loss():
     return distance
 
 
-first = float(loss())
+first = loss().item()
 optimizer.step(loss)
-last = float(loss())
+last = loss().item()
 assert last < 1e-4 * first
 
 batch = torch.vmap(blur)(torch.from_numpy(load_digits().images[:3]))

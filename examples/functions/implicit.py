@@ -1,4 +1,4 @@
-"""A root finder of SciPy as a layer of torch and of compiled JAX: the implicit function theorem is its vjp."""
+"""A root finder of SciPy in torch and in compiled JAX: the implicit function theorem is its vjp."""
 
 import jax
 import jax.numpy as jnp

@@ -187,8 +187,8 @@ if TYPE_CHECKING:
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
 
 
-@entry_point
-def explain(  # type: ignore[misc] # a function may have arguments of any names
+@entry_point  # type: ignore[misc] # a function may have arguments of any names
+def explain(
     x: Any,
     /,
     backend: Any,
