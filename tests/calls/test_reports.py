@@ -190,3 +190,35 @@ def test_the_order_of_an_error_is_counted_in_words() -> None:
     same(tangent(tangent(f))(t), X * X * curve(X))
     with pytest.raises(GradientError, match="three times"):
         tangent(tangent(tangent(f)))(t)
+
+
+def test_a_default_dtype_that_the_library_lacks_too_is_not_advised() -> None:
+    pytest.importorskip("array_api_strict")
+    with pytest.raises(xbridge.DTypeError) as caught:
+        aligned(backend="array_api_strict")(lambda x: x)(torch.ones(2, dtype=torch.float16))
+    assert "aligned(" not in str(caught.value)
+
+
+def test_an_empty_batch_has_the_shape_that_is_declared() -> None:
+    f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
+    batch = torch.ones(0, 3, 2, dtype=torch.float64)
+    assert torch.vmap(f)(batch).shape == (0, 3)
+    assert jax.vmap(f)(jax.numpy.ones((0, 3, 2))).shape == (0, 3)
+
+
+def test_a_batch_in_a_compiled_program_is_a_loop_of_it() -> None:
+    f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
+    batch = np.arange(24.0).reshape(4, 3, 2)
+    same(jax.jit(jax.vmap(f))(jax.numpy.asarray(batch)), batch.sum(-1))
+
+
+def test_an_index_does_not_move_a_tangent() -> None:
+    f = aligned(backend="torch")(lambda x, i: x[i] * 2)
+    v, i = jax.numpy.asarray(X), jax.numpy.array([3, 1])
+
+    def tangent(i: Any) -> Any:
+        return jax.jvp(lambda x: f(x, i), (v,), (v,))[1]
+
+    found, still = jax.jvp(tangent, (i,), (np.zeros(2, jax.dtypes.float0),))
+    same(found, 2 * X[[3, 1]])
+    same(still, 0 * X[:2])
