@@ -301,7 +301,7 @@ def test_a_class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_t
     _pytree.register_pytree_node(
         Registered,
         lambda r: ([r.x], r.context),
-        lambda children, context: Registered([*children][0], context),
+        lambda children, context: Registered(next(iter(children)), context),
     )
     f = aligned(backend="jax")(lambda r: r.x * len(r.context["names"]))
     for names in (["a"], ["a", "b"], ["a"]):
