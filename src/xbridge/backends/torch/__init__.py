@@ -429,6 +429,7 @@ def rule(call: Call, /) -> Rule:
     return rule_of(call)
 
 
+@_past_the_class
 def follows(x: torch.Tensor, /) -> bool:
     if _is_traced():
         return True
