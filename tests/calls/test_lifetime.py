@@ -156,7 +156,7 @@ def test_a_child_process_calls_functions_of_its_parent() -> None:
     f(x.detach())
     child = os.fork()
     f(x).sum().backward()
-    print(np.allclose(x.grad, np.cos(1)), flush=True)
+    os.write(1, f"{np.allclose(x.grad, np.cos(1))}\\n".encode())
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
