@@ -157,7 +157,7 @@ def test_a_child_process_calls_functions_of_its_parent() -> None:
     child = os.fork()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0
     f(x).sum().backward()
-    print(np.allclose(x.grad, np.cos(1)), flush=True)
+    os.write(1, f"{np.allclose(x.grad, np.cos(1))}\\n".encode())
     os._exit(status)
     """
     assert run(code) == (0, ["True", "True"])

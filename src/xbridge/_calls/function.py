@@ -116,9 +116,10 @@ class Call:
 
     def rule(self) -> Rule:
         """Return the rule, made once."""
-        if self._rule is None:
-            self._rule = (get(self.library).rule or opaque)(self)
-        return self._rule
+        rule = self._rule
+        if rule is None:
+            rule = self._rule = (get(self.library).rule or opaque)(self)
+        return rule
 
     def detached(self) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""

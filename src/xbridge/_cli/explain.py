@@ -36,13 +36,16 @@ def run(asked: Namespace) -> int:
     from xbridge._inspect import explain  # noqa: PLC0415 -- `--help` does not need it
 
     check_source(asked.file)
-    options = {name: getattr(asked, name) for name in ("dtype", "device", "grad")}
+    copy = _COPY.get(asked.copy)
     with ExitStack() as stack:
         arrays = format_in(asked.file, asked.from_format).read(asked.file, stack, checksums=False).arrays
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
         with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
-        plans = [(name, explain(x, asked.to, copy=_COPY.get(asked.copy), **options)) for name, x in likes]
+        plans = [
+            (name, explain(x, asked.to, device=asked.device, dtype=asked.dtype, copy=copy, grad=asked.grad))
+            for name, x in likes
+        ]
     if not plans and asked.array is not None:
         reason = "it has no such array"
         raise RefusedError.build(f"find {asked.array!r} in {asked.file}", reason, "another name")

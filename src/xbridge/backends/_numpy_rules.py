@@ -412,7 +412,7 @@ def _complex_step(
         raise no_derivative(
             f"{rule.name} by a complex step", "it returned real numbers for complex ones", "'central'"
         )
-    return [y.imag / _STEP for y in ys]
+    return [np.imag(y) / _STEP for y in ys]
 
 
 _STEPS: dict[Any, Callable[..., list[HostArray]]] = {"central": _central, "complex-step": _complex_step}
