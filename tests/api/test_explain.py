@@ -488,7 +488,7 @@ def test_a_refused_plan_has_its_error_when_it_is_unpickled() -> None:
     again: Any = pickle.loads(pickle.dumps(plan))
     assert type(again.error) is type(plan.error)
     assert str(again) == str(plan)
-    assert again.error.hint == "device='cpu'"
+    assert (again.error.hint, again.error.reason) == ("device='cpu'", getattr(plan.error, "reason", None))
 
 
 def test_a_plan_is_unpickled_in_another_process() -> None:
