@@ -132,7 +132,7 @@ def to_backend(
             y = None
         if y is not None:
             return y
-    elif copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
+    if copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
         try:
             y = learned[backend, type(x), device, dtype, copy, grad](x)
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
@@ -194,7 +194,7 @@ def to_numpy(
             host = None
         if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # arrays are Any to the core
-    elif copy is None or copy is True or copy is False:
+    if copy is None or copy is True or copy is False:
         try:
             host = learned[HOST, type(x), None, dtype, copy, grad](x)
         except FOREIGN_ERRORS:  # not learned, or an option without a hash

@@ -224,14 +224,14 @@ if TYPE_CHECKING:
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
 
 
-@entry_point
-def explain(  # type: ignore[misc] # a function has no argument `backend` by keyword
+@entry_point  # type: ignore[misc] # a function may have arguments of any names
+def explain(
     x: Any,
     /,
     backend: Any,
     *args: object,
-    device: Any = None,
-    dtype: Any = None,
+    device: object = None,
+    dtype: object = None,
     copy: Any = None,
     grad: Any = None,
     requires_grad: Any = None,

@@ -155,11 +155,10 @@ def test_a_child_process_calls_functions_of_its_parent() -> None:
     x = torch.ones(2, requires_grad=True)
     f(x.detach())
     child = os.fork()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0
     f(x).sum().backward()
     print(np.allclose(x.grad, np.cos(1)), flush=True)
-    if child:
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    os._exit(0)
+    os._exit(status)
     """
     assert run(code) == (0, ["True", "True"])
 

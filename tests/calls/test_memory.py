@@ -113,11 +113,11 @@ def test_any_layout_of_arguments_and_cotangents_gives_the_same_numbers(name: str
     }[name]
     x = torch.rand(4, 3, dtype=torch.float64).requires_grad_()
     view = views[layout]
-    shape = view(x).shape
+    shape = view(x).shape  # type: ignore[no-untyped-call]
     dense = torch.rand(shape, dtype=torch.float64)
     for c in (dense, dense.mT.contiguous().mT, torch.ones((), dtype=torch.float64).expand(shape)):
-        (found,) = torch.autograd.grad(sine(view(x)), x, c)
-        same(found, torch.autograd.grad(torch.sin(view(x)), x, c)[0])
+        (found,) = torch.autograd.grad(sine(view(x)), x, c)  # type: ignore[no-untyped-call]
+        same(found, torch.autograd.grad(torch.sin(view(x)), x, c)[0])  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("name", ["numpy", "jax"])

@@ -61,7 +61,7 @@ def of_torch() -> dict[str, tuple[Callable[..., Any], Any]]:
         "vmap of grad": (lambda f: torch.vmap(func.grad(total(f)))(batch), slope(BATCH)),
         "grad of vmap": (lambda f: func.grad(total(torch.vmap(f, in_dims=1)))(batch), slope(BATCH)),
         "batched gradients": (
-            lambda f: torch.autograd.functional.jacobian(f, x, vectorize=True),
+            lambda f: torch.autograd.functional.jacobian(f, x, vectorize=True),  # type: ignore[no-untyped-call] # torch's
             np.diag(slope(X)),
         ),
         "linearize": (lambda f: func.linearize(f, x)[1](x), X * slope(X)),

@@ -30,18 +30,15 @@ def test_explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_
         return x * n
 
     bare = explain(aligned(backend="numpy")(scale), leaf(), 3)
-    assert (bare.library, bare.caller, bare.followed, list(bare.arguments)) == (
-        "numpy",
-        "torch",
-        True,
-        ["argument 0"],
-    )
-    assert (bare.derivative, bare.batch, bare.shapes) == (
-        "no vjp; no jvp",
-        "one call for each example",
-        "not declared",
-    )
-    assert [step.op for step in bare.arguments["argument 0"].steps] == ["detach", "to_numpy", "as_readonly"]
+    assert bare[1:4] == ("numpy", "torch", True)
+    assert list(bare.arguments) == ["argument 0"]
+    assert bare[-3:] == ("no vjp; no jvp", "one call for each example", "not declared")
+    assert [step.op for step in bare.arguments["argument 0"].steps] == [
+        "detach",
+        "to_numpy",
+        "as_readonly",
+        "from_numpy",
+    ]
     by_jax = explain(aligned(backend="jax")(scale), torch.ones(2), n=3, dtype="f4")
     assert (by_jax.followed, by_jax.derivative, by_jax.shapes) == (False, "by jax, any order", "by jax")
     twice = explain(by_hand(), leaf())
@@ -133,9 +130,11 @@ def test_an_option_that_is_given_is_kept_on_every_way() -> None:
 def test_the_function_that_a_compiler_follows_works_without_one() -> None:
     from xbridge._calls.function import latest_form, program_key
 
-    f = aligned(backend="numpy", result=np.empty_like, vjp=lambda g, y, x, i, k: (g * k, None, None))(
-        lambda x, i, k: x * k
-    )
+    f = aligned(
+        backend="numpy",
+        result=lambda x, i, k: np.empty_like(x),
+        vjp=lambda g, y, x, i, k: (g * k, None, None),
+    )(lambda x, i, k: x * k)
     key = vars(f)["__xbridge__"].key
     form = ("tuple", ("tuple", "*", "int", "float"), ("dict", (), ()))
     program = program_key(key, form, "numpy")
@@ -191,3 +190,35 @@ def test_the_order_of_an_error_is_counted_in_words() -> None:
     same(tangent(tangent(f))(t), X * X * curve(X))
     with pytest.raises(GradientError, match="three times"):
         tangent(tangent(tangent(f)))(t)
+
+
+def test_a_default_dtype_that_the_library_lacks_too_is_not_advised() -> None:
+    pytest.importorskip("array_api_strict")
+    with pytest.raises(xbridge.DTypeError) as caught:
+        aligned(backend="array_api_strict")(lambda x: x)(torch.ones(2, dtype=torch.float16))
+    assert "aligned(" not in str(caught.value)
+
+
+def test_an_empty_batch_has_the_shape_that_is_declared() -> None:
+    f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
+    batch = torch.ones(0, 3, 2, dtype=torch.float64)
+    assert torch.vmap(f)(batch).shape == (0, 3)
+    assert jax.vmap(f)(jax.numpy.ones((0, 3, 2))).shape == (0, 3)
+
+
+def test_a_batch_in_a_compiled_program_is_a_loop_of_it() -> None:
+    f = aligned(backend="numpy", result=lambda m: np.empty(m.shape[0]))(lambda m: m.sum(1))
+    batch = np.arange(24.0).reshape(4, 3, 2)
+    same(jax.jit(jax.vmap(f))(jax.numpy.asarray(batch)), batch.sum(-1))
+
+
+def test_an_index_does_not_move_a_tangent() -> None:
+    f = aligned(backend="torch")(lambda x, i: x[i] * 2)
+    v, i = jax.numpy.asarray(X), jax.numpy.array([3, 1])
+
+    def tangent(i: Any) -> Any:
+        return jax.jvp(lambda x: f(x, i), (v,), (v,))[1]
+
+    found, still = jax.jvp(tangent, (i,), (np.zeros(2, jax.dtypes.float0),))
+    same(found, 2 * X[[3, 1]])
+    same(still, 0 * X[:2])

@@ -177,7 +177,7 @@ def test_gradients_by_keyword_are_in_the_order_of_the_signature() -> None:
     f = aligned(backend="numpy", vjp=vjp)(lambda a, b, *, c=1: a * b * c)
     for call in (lambda a, b: f(b=b, a=a, c=3), lambda a, b: f(a, c=3, b=b), lambda a, b: f(a, b, c=3)):
         a, b = leaf(), (2 * leaf()).detach().requires_grad_()
-        one, two = torch.autograd.grad(call(a, b).sum(), (a, b))
+        one, two = torch.autograd.grad(call(a, b).sum(), (a, b))  # type: ignore[no-untyped-call]
         same(one, 6 * X)
         same(two, 3 * X)
     power = aligned(backend="numpy", vjp=lambda g, y, x, **more: (g * np.cos(x), None))(np.sin)
@@ -285,3 +285,36 @@ def test_a_compiled_call_casts_and_cuts_as_the_options_say() -> None:
     assert (one.requires_grad, two.requires_grad, two.dtype) == (False, True, torch.float32)
     (slope,) = torch.autograd.grad(two.sum(), x)
     assert (slope.dtype, slope.tolist()) == (torch.float64, [2.0] * 4)
+
+
+class Registered:
+    """A class that torch knows, with a context that is not an array."""
+
+    def __init__(self, x: Any, context: Any) -> None:
+        self.x = x
+        self.context = context
+
+
+def test_a_class_that_a_library_registers_is_a_tree_and_its_context_is_part_of_the_call() -> None:
+    from torch.utils import _pytree
+
+    _pytree.register_pytree_node(
+        Registered,
+        lambda r: ([r.x], r.context),
+        lambda children, context: Registered(next(iter(children)), context),
+    )
+    f = aligned(backend="jax")(lambda r: r.x * len(r.context["names"]))
+    for names in (["a"], ["a", "b"], ["a"]):
+        x = leaf()
+        same(torch.autograd.grad(f(Registered(x, {"names": names})).sum(), x)[0], len(names) + 0 * X)
+
+
+def test_gradients_of_a_dict_have_its_keys() -> None:
+    f = aligned(backend="numpy", vjp=lambda g, y, p: {"b": g, "w": 2 * g})(lambda p: 2 * p["w"] + p["b"])
+    w, b = leaf(), leaf()
+    one, two = torch.autograd.grad(f({"w": w, "b": b}).sum(), (w, b))
+    same(one, 2 + 0 * X)
+    same(two, 1 + 0 * X)
+    wrong = aligned(backend="numpy", vjp=lambda g, y, p: {"w": g})(lambda p: p["w"] + p["b"])
+    with pytest.raises(OptionError, match="another form"):
+        torch.autograd.grad(wrong({"w": w, "b": b}).sum(), (w, b))

@@ -60,6 +60,7 @@ CALLS: dict[str, Call] = {
     "like": lambda x: xbridge.asarray(x, like=torch.ones(1)),
     "align": lambda x: xbridge.align(torch.ones(1), x)[1],
     "align dtype": lambda x: xbridge.align(torch.ones(1), x, dtype="float32")[1],
+    "to numpy": xbridge.to_numpy,
     "to numpy copy": lambda x: xbridge.to_numpy(x, copy=True),
     "to numpy no copy": lambda x: xbridge.to_numpy(x, copy=False),
     "to numpy dtype": lambda x: xbridge.to_numpy(x, dtype="float32"),
@@ -152,6 +153,11 @@ def torchs() -> dict[str, Any]:
     emptied = torch.ones(8).double()[4:]
     emptied.untyped_storage().resize_(0)
     zero = torch._efficientzerotensor((2,), dtype=torch.float64)
+    pairs = torch.tensor([1 + 2j, complex(float("nan"), 0.0)], dtype=torch.complex128)
+    gone, cut = pairs.clone(), pairs.clone()
+    gone_later, cut_later = gone.conj(), cut.conj().imag
+    gone.untyped_storage().resize_(0)
+    cut.untyped_storage().resize_(24)
     return {
         "plain": base,
         "other": torch.ones(2, 3).double(),
@@ -167,6 +173,15 @@ def torchs() -> dict[str, Any]:
         "overlapping": base.as_strided((3, 2), (1, 1)),
         "conjugate": torch.ones(2, dtype=torch.complex128).conj(),
         "negative": torch.ones(2, dtype=torch.complex128).conj().imag,
+        "conjugate leaf": pairs.conj().requires_grad_(),
+        "conjugate history": pairs.clone().requires_grad_().conj(),
+        "conjugate strided": pairs.conj()[::2],
+        "conjugate expanded": pairs[:1].conj().expand(3),
+        "conjugate and negative": torch._neg_view(pairs.conj()),
+        "conjugate, freed": gone_later,
+        "negative, shrunk": cut_later,
+        "negative history": pairs.clone().requires_grad_().conj().imag,
+        "negative brain": torch._neg_view(torch.ones(4, dtype=torch.bfloat16)),
         "complex": torch.ones(2, dtype=torch.complex128),
         "zero": zero,
         "freed": freed,
@@ -439,6 +454,60 @@ def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.M
     assert seen[-2:] == [6, 7]
 
 
+@pytest.mark.parametrize("kind", ["conjugate", "conjugate history", "negative", "negative brain"])
+def test_a_pending_operation_is_planned_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in (xbridge.to_numpy, lambda x: xbridge.to_numpy(x, dtype="complex64")):
+        x = torchs()[kind]
+        expected = outcome(call, x)
+        with monkeypatch.context() as patch:
+            patch.setattr(convert, "plan", None)
+            assert outcome(call, x) == expected
+        host = call(torchs()[kind])
+        host[...] = 0
+        assert outcome(call, x) == expected
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by torch
+def test_a_pending_operation_is_planned_if_a_transform_or_a_mode_runs() -> None:
+    x = torch.ones(2, dtype=torch.complex64).conj()
+    for _ in range(2):
+        xbridge.to_numpy(x)
+    errors = []
+
+    def used(y: Any) -> Any:
+        with pytest.raises(xbridge.XBridgeError) as caught:
+            xbridge.to_numpy(y)
+        errors.append(str(caught.value))
+        return y
+
+    torch.func.vmap(used)(torch.ones(2, 2, dtype=torch.complex64).conj())
+    torch.func.vmap(lambda y: used(y.conj()))(torch.ones(2, 2, dtype=torch.complex64))
+    with torch.autograd.forward_ad.dual_level():
+        used(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+    with fake_mode():
+        used(x)
+    assert [error.partition(": ")[2].partition(";")[0] for error in errors] == [
+        "a function transform is running over it",
+        "a function transform is running over it",
+        "its forward-mode tangent would be lost",
+        "a fake mode is running, which computes no values",
+    ]
+
+
+def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_lacks() -> None:
+    from xbridge.backends import torch as backend
+
+    brain, plain = torch.ones(2, dtype=torch.bfloat16), torch.arange(2)
+    for _ in range(2):
+        assert xbridge.to_numpy(brain).tolist() == [1.0, 1.0]
+        assert backend._expected == backend._EXPECTED
+        for left in range(backend._EXPECTED - 1, -1, -1):
+            assert xbridge.to_numpy(plain).tolist() == [0, 1]
+            assert backend._expected == left
+        assert xbridge.to_numpy(plain).tolist() == [0, 1]
+        assert not backend._expected
+
+
 def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.ones(2).double(), torch.zeros(2).double()]
     mixed = [*tensors, np.ones(2)]
@@ -504,6 +573,7 @@ def test_a_learned_call_follows_the_state_of_its_libraries(name: str, state: Cal
         return type(y), str(y.dtype), tuple(y.shape), y is x, inference, getattr(y, "requires_grad", None)
 
     kinds = ("plain", "leaf", "history", "strided", "integers", "large", "locked", "single")
+    kinds += ("conjugate", "negative history")
     first, second = numpys(), torchs()
     with state(), planned():
         expected = outcomes(kinds)
@@ -775,6 +845,14 @@ def test_a_flag_that_equals_a_learned_one_is_refused_as_before(flag: Any) -> Non
             xbridge.asarray(x, requires_grad=known)
     with pytest.raises(xbridge.OptionError, match="requires_grad"):
         xbridge.asarray(x, requires_grad=flag)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_the_state_that_plans_depend_on_is_a_key_and_stays_while_its_library_does(name: str) -> None:
+    pytest.importorskip(name)
+    state = _registry.get(name).plan_state
+    assert state is not None
+    assert {state(): "found"}.get(state()) == "found"
 
 
 @pytest.mark.usefixtures("own_registry")

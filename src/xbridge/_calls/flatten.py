@@ -59,7 +59,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
         return ("=", type(x), None, x)
     arrays.extend(inside)
     numbers.extend(inner)
-    return ("node", _Node(container, form, x), *forms)
+    return ("node", _Node(container, form, x, len(forms)), *forms)
 
 
 @constant
@@ -71,14 +71,15 @@ def _open(x: Any) -> Any:
 class _Node:
     """A container and its form, compared by all that is not in its children."""
 
-    def __init__(self, container: Any, form: Any, x: Any) -> None:
+    def __init__(self, container: Any, form: Any, x: Any, count: int) -> None:
         self.container = container
         self.form = form
-        self.labels: list[str] = container.paths(x, form)
+        self.labels: list[str] = [f"[{i}]" for i in range(count)]
         hidden = getattr(form, "stored", None)
         if hidden is None:
             rest: Any = form
         else:
+            self.labels = container.paths(x, form)
             names = [name for name in hidden if name not in form.storages]
             rest = (self.labels, [(name, hidden[name]) for name in names])
         self._mark = (container.cls, _hashable(rest))

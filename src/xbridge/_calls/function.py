@@ -61,7 +61,7 @@ class Function:
         self.backend, self.like = target
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
-        self.is_plain = self.like is None and set(keywords.values()) == {None}
+        self.is_plain = self.like is None and all(option is None for option in keywords.values())
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[type, ...], Shortcut] = {}

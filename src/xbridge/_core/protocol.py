@@ -393,6 +393,14 @@ class Backend(Protocol):
         """
 
     @property
+    def plan_pending(self) -> Callable[[Array], object] | None:
+        """`plan_pending(x)`: all facts on which plans between libraries depend while an operation is pending.
+
+        That is its dtype and whether it requires grad. The result is hashable. It is None in doubt, and if
+        nothing is pending or `x` is not an ordinary array in host memory.
+        """
+
+    @property
     def streams_to_device(self) -> Callable[[int, Device], bool] | None:
         """`streams_to_device(nbytes, device)`: True if `stream_to_device` accepts an array of that size."""
 

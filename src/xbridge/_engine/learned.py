@@ -2,8 +2,8 @@
 
 No rule of the contract is here: the steps are those of a plan. The kind of an array is everything that the
 plan depends on. Between libraries, that is the dtype and the flags of the view that `fast_to_numpy` returns.
-Within a library, the backend names it. The options are in the key, and the state of the backends is asked for
-in each call.
+Within a library, or if an operation is pending, the backend names it. The options are in the key, and the
+state of the backends is asked for in each call.
 
 `fast_to_numpy` and `fast_from_numpy` make all checks of the fast path in each call. In doubt, or if a step
 fails, the learned function returns None. Then the conversion is planned, and the plan says why.
@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
+from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
 from xbridge.backends._registry import backends_for_object, fast_converters, is_flag, learned, store
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from xbridge._core.protocol import Array, Backend
+    import numpy as np
+
+    from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._plan.steps import Plan
 
+    Call = tuple[Callable[..., Any], tuple[Any, ...]]
     Convert = Callable[[Any], Any]
     Given = tuple[object, ...]
     """The options as the caller gives them: device, dtype, copy, grad, and requires_grad if it is given."""
@@ -62,12 +66,14 @@ def converter(name: str, kind: type, options: Given) -> Convert:
 
     The options were checked.
     """
-    if options == PLAIN:
-        return fast_converters[name].get(kind, never)
     try:
-        return learned.get((name, kind, *options), never)
+        taught = learned.get((name, kind, *options), never)
     except FOREIGN_ERRORS:  # an option without a hash
         return never
+    direct = fast_converters[name].get(kind, never) if options == PLAIN else never
+    if never in (direct, taught):
+        return taught if direct is never else direct
+    return _either(direct, taught)
 
 
 def state_of(source: Backend, target: Backend, options: Options) -> State | None:
@@ -127,29 +133,58 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Ca
 
 def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how that kind gets to another library; None in doubt."""
-    source, target, _, options, _, _ = plan.conversion
-    if options._replace(device=None, grad=None, requires_grad=False) == Options() and options.grad != "keep":
-        direct = fast_converters[target.name].get(type(x))  # nothing is asked that changes the result
-        if direct is None:
-            return None
-        convert = _run([(direct, ()), (target.require_grad, ())]) if options.requires_grad else direct
-        return None, convert, lambda _, __: convert
-    ops = [step.op for step in plan.steps]
-    host = source.fast_to_numpy(x)
-    if host is None or "to_numpy" not in ops or (source.assumes_immutable and target.assumes_immutable):
+    source = plan.conversion.source
+    direct, pending, host = _unchanged(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
+    choose = partial(_by_view, source.fast_to_numpy, direct, pending)
+    kind: object
+    do: Convert | None
+    if host is None:
+        kind = pending(x) if pending else None
+        do = None if kind is None else _from_pending(plan)
+    elif direct:
+        kind, do = "", direct
+    else:
+        kind, do = (host.dtype, host.flags.num), _from_view(host, plan)
+    return (kind, do, choose) if do else None
+
+
+def _unchanged(kind: type, plan: Plan) -> Convert | None:
+    """Return the function that converts arrays of a type if the options change nothing, else None."""
+    target, options = plan.conversion.target, plan.conversion.options
+    if options._replace(device=None, grad=None, requires_grad=False) != Options() or options.grad == "keep":
+        return None
+    if options == Options():
+        return never  # the caller has tried it
+    direct = fast_converters[target.name].get(kind, never)
+    return _run([(direct, ()), (target.require_grad, ())]) if options.requires_grad else direct
+
+
+def _from_pending(plan: Plan) -> Convert | None:
+    """Return what a plan does with an array on which an operation is pending; None in doubt.
+
+    That operation makes new memory, so its strides do not matter.
+    """
+    at = [step.op for step in plan.steps].index("to_numpy") + 1
+    own = [(getattr(step.module, step.op), step.args) for step in plan.steps[:at]]
+    then = _on_host(plan.steps[at:], plan.conversion.target, native_dtype(plan.conversion.info.dtype))
+    return None if then is None else _run([*own, *then])
+
+
+def _from_view(host: HostArray, plan: Plan) -> Convert | None:
+    """Return what a plan does with the view that `fast_to_numpy` returns; None in doubt."""
+    source, target, _, _, _, _ = plan.conversion
+    if source.assumes_immutable and target.assumes_immutable:
         return None  # the memory of immutable arrays is shared if its address allows that
-    at = ops.index("to_numpy")
+    at = [step.op for step in plan.steps].index("to_numpy")
     first = [step for step in plan.steps[:at] if step.op != "detach"]  # which `fast_to_numpy` does
     then = [step for step in plan.steps[at + 1 :] if step.op != "as_readonly"]  # likewise
-    if (first and source.name != HOST) or not all(step.op in _ON_HOST for step in then):
+    if first and source.name != HOST:
         return None
     steps = [*first, *then]
     if not _is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
         return None  # the strides decided, which flags do not show: an axis of one item may have any
-    do = _run(_on_host(steps, target))
-    if do(_host.ones(host.dtype)) is None:
-        return None  # the target would decline each array after it was copied
-    return (host.dtype, host.flags.num), do, partial(_by_view, source)
+    calls = _on_host(steps, target, host.dtype)
+    return None if calls is None else _run(calls)
 
 
 def _is_for_any_layout(steps: list[Step], plan: Plan) -> bool:
@@ -161,10 +196,15 @@ def _is_for_any_layout(steps: list[Step], plan: Plan) -> bool:
     return copying.op == "astype" or (plan.conversion.options.copy is True and not casts)
 
 
-def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Return the functions of the steps with their arguments. The fast path makes the target's array."""
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[Call] | None:
+    """Return the functions of the steps with their arguments. The fast path makes the target's array.
+
+    Return None if the target would decline each array of the dtype after it was copied.
+    """
+    calls: list[Call] = []
     for step in steps:
+        if step.op not in _ON_HOST:
+            return None
         if step.op == "from_numpy":
             if target.name != HOST:
                 calls.append((target.from_numpy if target.assumes_immutable else target.fast_from_numpy, ()))
@@ -174,7 +214,7 @@ def _on_host(steps: list[Step], target: Backend) -> list[tuple[Callable[..., Any
             calls[-1] = (_host.astype_checked, step.args)
         else:
             calls.append((getattr(step.module, step.op), step.args))
-    return calls
+    return calls if _run(calls)(_host.ones(dtype)) is not None else None
 
 
 def _with_graph(
@@ -189,9 +229,11 @@ def _with_graph(
     return both_kinds
 
 
-def _by_view(source: Backend, kinds: dict[object, Convert], state: State) -> Convert:
-    """Return the function that finds what to do by the view of the host."""
-    look, find = source.fast_to_numpy, kinds.get
+def _by_view(
+    look: Convert, direct: Convert | None, pending: Convert | None, kinds: dict[object, Convert], state: State
+) -> Convert:
+    """Return the function that finds what to do by the view of the host, or by what is pending."""
+    find = kinds.get
 
     def convert(x: Array) -> Array | None:
         host = look(x)
@@ -200,7 +242,8 @@ def _by_view(source: Backend, kinds: dict[object, Convert], state: State) -> Con
         do = find(((host.dtype, host.flags.num), state()))
         return None if do is None else do(host)
 
-    return convert
+    usual = direct or convert
+    return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
 
 
 def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], state: State) -> Convert:
@@ -214,7 +257,7 @@ def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], stat
     return convert
 
 
-def _run(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Convert:
+def _run(calls: list[Call]) -> Convert:
     """Return one function that makes all calls; None as soon as one returns None, or fails."""
     functions = [_bound(fn, args) if args else fn for fn, args in calls]
     if not functions:
@@ -229,6 +272,14 @@ def _run(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Convert:
             return None if y is None else then(y)
         except FOREIGN_ERRORS:
             return None
+
+    return convert
+
+
+def _either(first: Convert, other: Convert) -> Convert:
+    def convert(x: Any) -> Any:
+        y = first(x)
+        return other(x) if y is None else y
 
     return convert
 

@@ -17,6 +17,7 @@ import xbridge
 da = pytest.importorskip("dask.array")
 
 import dask  # noqa: E402 -- only where the library is
+from dask.base import tokenize  # noqa: E402
 
 from xbridge.backends.dask import _compute  # noqa: E402
 
@@ -77,6 +78,11 @@ def test_tasks_in_other_processes_return_the_chunks_that_they_cannot_write() -> 
                 assert xbridge.to_numpy(x).tolist() == [1, 2, 3, 4, 5, 6, 7]
                 made = xbridge.to_numpy(x, dtype="float32")
                 assert (made.dtype.name, made.tolist()) == ("float32", [1, 2, 3, 4, 5, 6, 7])
+
+
+def test_each_name_that_dask_asks_for_is_new_whatever_the_memory_holds() -> None:
+    write = _compute.Result(da.ones(7, chunks=3)).write
+    assert tokenize(write) != tokenize(write)
 
 
 WITHOUT_US = """

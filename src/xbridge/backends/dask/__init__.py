@@ -86,8 +86,6 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 def astype(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
         return x._replace(dtype=dtype)
-    if isinstance(x, Gathered):
-        return gathered(_host.astype(x.memory, dtype))
     return x.astype(native_dtype(dtype))
 
 
