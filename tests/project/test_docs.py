@@ -190,7 +190,8 @@ def test_the_reference_has_a_place_for_every_public_name() -> None:
 def first_block(page: str, word: str) -> str:
     """The first block of code of a page in which a word stands."""
     blocks = re.findall(r"```python no-run\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
-    return next(block for block in blocks if word in block)
+    found: str = next(block for block in blocks if word in block)
+    return found
 
 
 def test_the_first_example_of_the_kit_passes_with_every_library(tmp_path: Path) -> None:
