@@ -55,7 +55,7 @@ class _Element(NamedTuple):
         return backend is not stacker and backend.materialize_many is not None
 
     def must_stay_exact(self, dtype: str) -> bool:
-        """Return True if a dtype might round the element, a number or a readable integer, unless it is named."""
+        """Return True if the dtype might round a number or a readable integer. Only a named one may do so."""
         if self.weak or category(self.info.dtype) != "int" or holds_every(self.info.dtype, dtype):
             return self.weak
         backend = self.source.backend
