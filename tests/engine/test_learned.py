@@ -324,6 +324,14 @@ def lists() -> dict[str, Any]:
         "shrunk": [torch.ones(3).double(), shrunk],
         "outside": [outside, outside],
         "tensors of two dtypes": [torch.ones(3), torch.ones(3).double()],
+        "tensors of both kinds": [torch.arange(3), torch.ones(3)],
+        "tensors of more": [leaf, torch.ones(3).half(), torch.arange(3).int(), torch.ones(3).double()],
+        "large tensors": [torch.tensor(2**24 + 1), torch.tensor(1.0)],
+        "narrow and shrunk": [torch.ones(3), shrunk],
+        "narrow and meta": [torch.ones(3), torch.ones(3, device="meta").double()],
+        "uneven tensors": [torch.ones(3), torch.ones(4).double()],
+        "parameters of two dtypes": [torch.nn.Parameter(torch.ones(3)), torch.ones(3).double()],
+        "codes": [torch.ones(3).to(torch.float8_e5m2), torch.ones(3).double()],
         "brains": [torch.ones(3).bfloat16(), torch.ones(3).bfloat16()],
         "conjugates": [torch.ones(2, dtype=torch.complex128).conj()] * 2,
         "parameters": [torch.nn.Parameter(torch.ones(3).double()), torch.ones(3).double()],
@@ -511,7 +519,18 @@ def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_
 def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.ones(2).double(), torch.zeros(2).double()]
     mixed = [*tensors, np.ones(2)]
-    for obj in (1.5, [1.0, 2.0], [[1, 2], [3, 4]], True, np.float64(2), list(np.ones(2)), tensors, mixed):
+    wide = [*tensors, torch.ones(2), torch.ones(2, dtype=torch.uint8)]
+    for obj in (
+        1.5,
+        [1.0, 2.0],
+        [[1, 2], [3, 4]],
+        True,
+        np.float64(2),
+        list(np.ones(2)),
+        tensors,
+        mixed,
+        wide,
+    ):
         expected = outcome(lambda x: xbridge.asarray(x, backend="torch"), obj)
         with monkeypatch.context() as patch:
             patch.setattr(convert, "plan", None)

@@ -17,7 +17,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, recall
+from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._plan.reasons import reason
@@ -55,8 +55,8 @@ class _Element(NamedTuple):
         return backend is not stacker and backend.materialize_many is not None
 
     def must_stay_exact(self, dtype: str) -> bool:
-        """Return True if only a named dtype may round the element: a number, or a readable integer."""
-        if self.weak or category(self.info.dtype) != "int" or self.info.dtype == dtype:
+        """Return True if the dtype might round a number or a readable integer. Only a named one may do so."""
+        if self.weak or category(self.info.dtype) != "int" or holds_every(self.info.dtype, dtype):
             return self.weak
         backend = self.source.backend
         return backend.is_tracing() or backend.unsupported(self.source.array, leaving=True) is None
@@ -310,6 +310,9 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
             return None
     if backend.stack_many:
         row = backend.stack_many(leaves)
+        if row is None and backend is target:
+            alike = _promote_at_once(leaves, target, options)
+            row = alike and backend.stack_many(alike)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
         _refuse_sharing(options, (*shape, *row.shape[1:]))
@@ -321,6 +324,21 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)
+
+
+def _promote_at_once(leaves: list[Array], target: Backend, options: Options) -> list[Array] | None:
+    """Cast the target's own arrays of several dtypes to the dtype of the stack as learned; None in doubt."""
+    names = list(map(target.dtype_of, leaves))
+    kinds, named = list(dict.fromkeys(names)), _named(options)
+    if len(kinds) < 2 or target.promote is None or options.device not in (None, CPU):
+        return None
+    dtype = named or target.promote(kinds, [])
+    if dtype is None or not (named or all(holds_every(name, dtype) for name in kinds)):
+        return None  # an integer may be rounded
+    words = (CPU, dtype, None, options.grad)
+    casts = {kind: converter(target.name, kind, words) for kind in set(map(type, leaves))}
+    alike = [casts[type(x)](x) for x in leaves]
+    return None if any(x is None for x in alike) else alike
 
 
 def _together(sources: list[Source]) -> Backend | None:
