@@ -464,7 +464,8 @@ def test_a_check_and_the_cast_after_it_are_repeated_as_one(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", ["conjugate", "conjugate history", "negative", "negative brain"])
 def test_a_pending_operation_is_planned_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for call in (xbridge.to_numpy, lambda x: xbridge.to_numpy(x, dtype="complex64")):
+    calls: tuple[Call, ...] = (xbridge.to_numpy, lambda x: xbridge.to_numpy(x, dtype="complex64"))
+    for call in calls:
         x = torchs()[kind]
         expected = outcome(call, x)
         with monkeypatch.context() as patch:
@@ -591,8 +592,10 @@ def test_a_learned_call_follows_the_state_of_its_libraries(name: str, state: Cal
         inference = isinstance(y, torch.Tensor) and y.is_inference()
         return type(y), str(y.dtype), tuple(y.shape), y is x, inference, getattr(y, "requires_grad", None)
 
-    kinds = ("plain", "leaf", "history", "strided", "integers", "large", "locked", "single")
-    kinds += ("conjugate", "negative history")
+    kinds = (
+        *("plain", "leaf", "history", "strided", "integers", "large", "locked", "single"),
+        *("conjugate", "negative history"),
+    )
     first, second = numpys(), torchs()
     with state(), planned():
         expected = outcomes(kinds)

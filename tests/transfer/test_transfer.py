@@ -529,6 +529,15 @@ def blocked() -> Iterator[tuple[Iterator[np.ndarray], threading.Event]]:
     go_on.set()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's handler of Ctrl-C, which a process in the background does not start with."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_body_of_a_loop_does_not_wait_for_the_iterable(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
@@ -545,6 +554,7 @@ def test_ctrl_c_in_the_body_of_a_loop_does_not_wait_for_the_iterable(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_noticed_by_a_loop_around_another_one(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
@@ -577,6 +587,7 @@ def test_a_handler_of_ctrl_c_that_the_program_has_set_is_left_alone() -> None:
     assert seen == [signal.SIGINT] * 2
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_loop_in_another_thread_leaves_the_handler_of_ctrl_c_alone() -> None:
     seen = []
 

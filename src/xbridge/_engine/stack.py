@@ -312,7 +312,7 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
         row = backend.stack_many(leaves)
         if row is None and backend is target:
             alike = _promote_at_once(leaves, target, options)
-            row = alike and backend.stack_many(alike)
+            row = None if alike is None else backend.stack_many(alike)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
         _refuse_sharing(options, (*shape, *row.shape[1:]))
