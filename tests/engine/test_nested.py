@@ -434,6 +434,25 @@ def test_a_mask_in_a_list_is_not_lost() -> None:
             xbridge.asarray(x)
 
 
+@pytest.mark.parametrize("dtype", ["M8[s]", "U1", "S1", "O", "i4,i4", "g"])
+def test_arrays_without_numbers_are_stacked_within_numpy(dtype: str) -> None:
+    x = np.ones(2, dtype)
+    for made in (xbridge.asarray([x, x]), xbridge.align([x, x], np.ones(1))[0]):
+        assert (made.dtype, made.shape) == (x.dtype, (2, 2))
+        assert (made == x).all()
+    with xbridge.record():
+        assert xbridge.asarray([x, x]).dtype == x.dtype
+
+
+def test_a_list_of_arrays_with_a_unit_is_refused() -> None:
+    class Quantity(np.ndarray):
+        pass
+
+    x = np.ones(2).view(Quantity)
+    with pytest.raises(xbridge.UnsupportedArrayError, match="may mean more than its numbers"):
+        xbridge.asarray([x, x])
+
+
 def test_a_table_among_numbers_is_not_taken_for_the_names_of_its_columns() -> None:
     pandas = pytest.importorskip("pandas")
     row, table = [np.float64(1), np.float64(2)], pandas.DataFrame([[5.0, 6.0], [7.0, 8.0]])

@@ -280,7 +280,8 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
         array = recall(stacker.name, source.array, lesson.options)
         if array is not None:
             return array
-    return convert(source, stacker, options, leaving=stacker.host_only, lesson=lesson)
+    leaving = stacker.host_only and type(source.array) not in stacker.fast_types  # its class may be lost
+    return convert(source, stacker, options, leaving=leaving, lesson=lesson)
 
 
 def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options) -> Source | None:

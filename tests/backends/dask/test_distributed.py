@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -149,6 +150,22 @@ def test_a_worker_that_returns_another_chunk_is_found_out_before_the_cast(
 ) -> None:
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"came as numpy\.ndarray float32"):
         xbridge.to_numpy(x.map_blocks(np.float32, dtype="f8", meta=np.empty(0)), dtype="float32")
+
+
+@pytest.mark.parametrize("bad", [{(0,), (1,), (2,)}, {(2,)}], ids=["every chunk", "the last chunk"])
+def test_an_error_keeps_no_chunk_on_the_cluster(client: Any, bad: set[tuple[int, ...]]) -> None:
+    def other(chunk: HostArray, block_id: tuple[int, ...]) -> HostArray:
+        return chunk[:1] if block_id in bad else chunk
+
+    own = da.ones(9, chunks=3).persist()
+    x = da.map_blocks(other, own, name=f"other-{uuid4()}", dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnsupportedArrayError, match="shape") as caught:
+        xbridge.align(own, x, backend="numpy")
+    client.sync(asyncio.sleep, 0)  # the client releases what it was told to, in order
+    kept = {key for key in client.futures if key[0] in (x.name, own.name)}
+    assert kept == set(own.__dask_keys__())
+    assert xbridge.to_list(own) == [1.0] * 9
+    assert caught.value.__traceback__ is not None
 
 
 def test_a_task_that_converts_does_not_wait_for_its_own_thread(client: Any) -> None:

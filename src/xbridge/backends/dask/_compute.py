@@ -256,6 +256,15 @@ def _compute(results: list[Result]) -> None:
     lazy = arrays if raw else [result.casting() for result in results]
     # A copy of each dictionary, because equal arrays have one, and the first result empties it.
     persisted = [dict(chunks) for chunks in dask.persist(*map(_Chunks, lazy), traverse=False)]
+    waiting = _put_present(results, persisted, raw=raw)
+    if waiting:
+        _fetch(waiting)
+
+
+def _put_present(
+    results: list[Result], persisted: list[dict[Any, Any]], *, raw: bool
+) -> dict[object, _Awaited]:
+    """Put the chunks that are in this process, and return those of a cluster. No other object keeps them."""
     waiting: dict[object, _Awaited] = {}
     for result, chunks in zip(results, persisted, strict=True):
         take = result.put_raw if raw or not result.casts else result.put
@@ -266,8 +275,7 @@ def _compute(results: list[Result]) -> None:
                 one.takers.append(partial(take, place=place))
             else:
                 take(chunk, place)
-    if waiting:
-        _fetch(waiting)
+    return waiting
 
 
 def _runs_here(schedule: object) -> bool:
