@@ -11,10 +11,10 @@ from crossed import X, by_hand, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError, PolicyError
-from xbridge.backends.torch import _calls
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
+from xbridge.backends.torch import _calls  # noqa: E402 -- only where the library is
 
 aligned: Any = xbridge.aligned
 explain: Any = xbridge.explain

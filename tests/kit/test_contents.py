@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def patterns(word: str) -> set[int]:
     """Every bit pattern that is drawn of a dtype, part by part."""
     part = host_dtype(word).itemsize // (2 if category(word) == "complex" else 1)
-    some = drawn(host_arrays(dtypes=word, shapes=(200,), layouts="C", writable=True), 200)
+    some = drawn(host_arrays(dtypes=word, shapes=(200,), layouts="C", writable=True), 400)
     return {code for x in some for code in x.reshape(-1).view(f"u{part}").tolist()}
 
 
