@@ -11,6 +11,7 @@ from crossed import X, by_hand, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError, PolicyError
+from xbridge.backends._registry import get
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -222,3 +223,10 @@ def test_an_index_does_not_move_a_tangent() -> None:
     found, still = jax.jvp(tangent, (i,), (np.zeros(2, jax.dtypes.float0),))
     same(found, 2 * X[[3, 1]])
     same(still, 0 * X[:2])
+
+
+def test_a_compiler_that_traces_follows_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    follows: Any = get("torch").follows
+    assert not follows(torch.ones(2))
+    monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
+    assert follows(torch.ones(2))

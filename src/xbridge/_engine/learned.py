@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     """The options as the caller gives them: device, dtype, copy, grad, and requires_grad if it is given."""
     State = Callable[[], object]
 
-_ON_HOST = ("check_cast", "astype", "copy", "as_readonly", "as_writable", "from_numpy", "require_grad")
-"""Operations that a learned function repeats after the view of the host is made."""
-
 PLAIN = (None, None, None, None)
 """No options."""
 
@@ -203,8 +200,6 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
     """
     calls: list[Call] = []
     for step in steps:
-        if step.op not in _ON_HOST:
-            return None
         if step.op == "from_numpy":
             if target.name != HOST:
                 calls.append((target.from_numpy if target.assumes_immutable else target.fast_from_numpy, ()))

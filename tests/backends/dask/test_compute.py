@@ -232,6 +232,13 @@ def test_align_does_not_name_an_array_for_a_task_that_fails(x: Array) -> None:
     assert caught.value.__notes__ == ["in a task, which xbridge ran to compute 2 Dask arrays together"]
 
 
+def test_align_does_not_name_an_array_for_an_error_of_ours_in_a_task(x: Array) -> None:
+    failing = x.map_blocks(lambda chunk: xbridge.to_backend(chunk, "nowhere"), dtype="f8", meta=np.empty(0))
+    with pytest.raises(xbridge.UnknownBackendError) as caught:
+        xbridge.align(np.ones(2), failing, x)
+    assert "xs[" not in str(caught.value)
+
+
 def test_align_within_dask_computes_nothing(x: Array) -> None:
     xbridge.align(x, x + 1, np.ones(7), dtype="float32")
     assert runs == []
