@@ -31,7 +31,7 @@ PAGE = """\
 `make bench` makes this page; this one was made by `{command}` on {date}.
 `python benchmarks/run.py --quick` only tries whether everything runs, and `--only ROW` measures the rows that
 have a text in them. [In place of](in-place-of.md) has the converters of other projects, and
-[`mid_sizes.py`](mid_sizes.py) compares ways to copy from 64 KB to 32 MB.
+[Middle sizes](mid-sizes.md) compares ways to copy from 64 KB to 32 MB.
 
 **How it is measured.** The statements of a row run in turns, in one process and in short blocks, so that
 what slows the machine slows all of them; the arrays are made anew a few times. A figure compares medians;
