@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import ModuleType
 
     from xbridge import Device, record
@@ -48,14 +49,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the policy for conversions in this run, such as transfers=raise,copies=warn",
     )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
+    parser.addini(
+        "xbridge_without",
+        type="args",
+        help="layouts that are drawn only if a test asks for them, such as neg",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks."""
     config.addinivalue_line(
         "markers",
-        "xbridge(only=, skip=, needs=): for a test that uses `backend`: run it with these backends alone, "
-        "with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', ...",
+        "xbridge(only=, skip=, needs=, without=): for a test that uses `backend`: run it with these backends "
+        "alone, with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', "
+        "...; draw these layouts only on request: 'neg', 'conj', ...",
     )
     config.addinivalue_line(
         "markers",
@@ -142,6 +149,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "backend of xbridge; try naming backend among its arguments",
             pytrace=False,
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave out the layouts that the marks of a test and the configuration file name."""
+    named = item.config.getini("xbridge_without")
+    if not named and not any("without" in mark.kwargs for mark in item.iter_markers("xbridge")):
+        return (yield)
+    from xbridge.testing import _parametrize, _without
+
+    with _without.without(_parametrize.left_out(item)):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

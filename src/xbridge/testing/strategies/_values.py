@@ -80,6 +80,14 @@ def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | No
     return codes.view(whole).reshape(shape)
 
 
+def quieten(values: HostArray) -> None:
+    """Replace every NaN by the quiet one without a sign and a payload, part by part."""
+    parts = (values.real, values.imag) if values.dtype.kind == "c" else (values,)
+    with np.errstate(invalid="ignore"):  # ml_dtypes computes on signalling NaNs
+        for part in parts:
+            part[np.isnan(part)] = np.nan
+
+
 def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
     """Write random bits to a part of the array.
 
