@@ -27,6 +27,9 @@ _RULES: pytest.StashKey[Rules] = pytest.StashKey()
 _WORKER = "xbridge_record"
 """The key under which a worker of pytest-xdist sends its record."""
 
+_FINDING = "xbridge_finding"
+"""The name of a finding among the properties of a report."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the command line and of the configuration file."""
@@ -47,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--xbridge-policy",
         metavar="RULES",
         help="the policy for conversions in this run, such as transfers=raise,copies=warn",
+    )
+    group.addoption(
+        "--xbridge-report",
+        metavar="FILE",
+        help="write what `assert_matches_numpy` and the like found to a file: Markdown, or JSON if it ends in .json",
     )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
     parser.addini(
@@ -106,6 +114,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _policy.everywhere(stash[_RULES])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Store the findings of the exceptions of a test in its report, which pytest-xdist sends too."""
+    if call.excinfo is not None:
+        raised = [call.excinfo.value]
+        while raised:
+            error = raised.pop()
+            raised += getattr(error, "exceptions", ())
+            finding = getattr(error, "finding", None)
+            if finding is not None:
+                item.user_properties.append((_FINDING, finding._asdict()))
+    return (yield)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Merge the record of a worker of pytest-xdist. A worker that was killed sends none."""
@@ -117,7 +141,19 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the record."""
+    """Print the findings and the record."""
+    failed = terminalreporter.stats.get("failed", [])
+    found = [value for report in failed for name, value in report.user_properties if name == _FINDING]
+    target = config.getoption("xbridge_report")
+    if found or target:
+        from xbridge.testing import _findings
+
+        findings = _findings.read(found)
+        if target:
+            _findings.write(findings, str(target))
+        if findings:
+            terminalreporter.section("xbridge: findings")
+            terminalreporter.write_line(_findings.as_text(findings))
     if _RECORD in config.stash:
         terminalreporter.section("xbridge: conversions")
         terminalreporter.write_line(config.stash[_RECORD].summary())
