@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from io import TextIOWrapper
 
-COMMANDS = ("info", "matrix", "convert", "explain")
+COMMANDS = ("info", "matrix", "convert", "explain", "check")
 
 DESCRIPTION = """\
 Move arrays between libraries and files, exactly."""
@@ -32,9 +32,10 @@ examples:
   xbridge-array info                                  what is installed, where, and on which devices
   xbridge-array matrix dtypes                         which dtypes convert, and whether memory is shared
   xbridge-array explain model.npy --to torch          what a conversion would do
+  xbridge-array check my_package.signal               which of its functions fail with which library, and why
   xbridge-array convert model.pt model.safetensors    a file in another format
 
-The exit status is 0, or 2 with one line on stderr that says why and what to type next."""
+The exit status is 0, 1 if `check` found something, or 2 with one line on stderr that says why and what to type next."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -231,6 +231,11 @@ class Program(NamedTuple):
     arrays: list[str]
     expression: str
 
+    @property
+    def text(self) -> str:
+        """The whole program."""
+        return "\n".join([*self.lines, self.expression])
+
 
 def program(call: Call) -> Program:
     """Return the source code of a call. A function that cannot be imported has the name `f`."""

@@ -31,6 +31,8 @@ class Finding(NamedTuple):
     """The properties of the arrays without which the call does not fail."""
     message: str
     program: str
+    group: str = ""
+    """What the properties have in common: `dtype`, `values`, `shape`, `layout` or `device`."""
 
     @property
     def cause(self) -> str:
@@ -63,14 +65,19 @@ def name_of(f: Callable[..., Any]) -> str:
 
 
 def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
-    """Return one finding of each cause, with the backends that have it."""
-    found: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    """Return one finding of each cause, with all its properties, and the backends that have it."""
+    found: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
     for one in findings:
-        key = (one.function, one.problem.partition(" ")[0], one.needed)
-        _, backends = found.setdefault(key, (one, []))
-        if one.backend not in backends:
-            backends.append(one.backend)
-    return list(found.values())
+        key = (one.function, one.problem.partition(" ")[0], one.group or one.needed)
+        _, backends, words = found.setdefault(key, (one, {}, {}))
+        backends[one.backend] = words[one.property] = None
+    return [(one._replace(needed=_plainest(words)), list(backends)) for one, backends, words in found.values()]
+
+
+def _plainest(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the properties as one phrase, without those that only add an argument to another one."""
+    listed = list(words)
+    return (", ".join(word for word in listed if word.rpartition(" and ")[0] not in listed),)
 
 
 def _rows(findings: Iterable[Finding]) -> list[list[str]]:
