@@ -47,6 +47,8 @@ class Call(NamedTuple):
     """The options of a `Promise`, as a dict."""
     setup: tuple[str, ...] = ()
     """Statements that a program needs before its imports."""
+    path: tuple[str, str] | None = None
+    """The module and the name by which the function is imported."""
     by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
     """Another way to judge a call than to compare it with NumPy's."""
     written: tuple[tuple[str, ...], str] = ((), "{}")
@@ -62,7 +64,8 @@ class Call(NamedTuple):
         options: dict[str, Any],
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
-        return cls(f, tuple(map(describe, args)), {k: describe(v) for k, v in kwargs.items()}, reference, options)
+        made = cls(f, tuple(map(describe, args)), {k: describe(v) for k, v in kwargs.items()}, reference, options)
+        return made._replace(path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""
@@ -229,7 +232,9 @@ class Program(NamedTuple):
 
     lines: list[str]
     arrays: list[str]
+    call: str
     expression: str
+    """The call, or what is shown of it."""
 
     @property
     def text(self) -> str:
@@ -239,7 +244,7 @@ class Program(NamedTuple):
 
 def program(call: Call) -> Program:
     """Return the source code of a call. A function that cannot be imported has the name `f`."""
-    found = find_function(call.f)
+    found = call.path
     recipes = call.recipes()
     names = [chr(ord("a") + n) if len(recipes) <= len("abcde") else f"x{n}" for n in range(len(recipes))]
     imports = [line for one in recipes for line in one.imports()]
@@ -251,8 +256,8 @@ def program(call: Call) -> Program:
     before, around = call.written
     lines = [*call.setup, *dict.fromkeys(imports), *before, *made]
     name = found[1] if found else "f"
-    expression = around.format(f"{name}({', '.join(shown)})", f=name, args=", ".join(shown))
-    return Program(lines, names, expression)
+    inner = f"{name}({', '.join(shown)})"
+    return Program(lines, names, inner, around.format(inner, f=name, args=", ".join(shown)))
 
 
 def _written(x: Any, names: Iterator[str]) -> str:
@@ -282,8 +287,8 @@ def reproduction(call: Call, found: Difference) -> str:
     ran = outcome(lambda: exec("\n".join(made.lines), names))  # noqa: S102 -- the program that is printed
     again = None
     if ran.error is None:
-        code = compile(made.expression, "<reproduction>", "eval")
+        code = compile(made.call, "<reproduction>", "eval")
         again = call.judge([names[name] for name in made.arrays], lambda: eval(code, names))  # noqa: S307 -- likewise
     if again is None or again.kind != found.kind:
         return text + "\n# this program does not fail: the failure needs the arrays of the kit"
-    return text if find_function(call.f) else text + "\n# f is the function of the test"
+    return text if call.path else text + "\n# f is the function of the test"

@@ -6,6 +6,7 @@ Failures of one function with one problem and one cause are one line, with all l
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,10 @@ PLAIN = "plain arrays"
 """The cause of a failure that needs no property."""
 
 _WRAPS_AROUND = "large integers"
+
+
+_NUMBER = re.compile(r"[0-9.]+|'[^']*'|[(][^)]*[)]|argument '?[a-z]+'?|^[a-z_0-9]+[(][)]")
+"""Parts of a message that differ between failures with one cause."""
 
 
 class Finding(NamedTuple):
@@ -65,13 +70,48 @@ def name_of(f: Callable[..., Any]) -> str:
 
 
 def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
-    """Return one finding of each cause, with all its properties, and the backends that have it."""
-    found: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
+    """Return one finding of each cause: with all its properties and functions, and the backends that have it.
+
+    An exception with one message in several functions is one cause. So is one problem of a function with
+    several properties of one group, such as dtypes.
+    """
+    by_function: dict[tuple[object, ...], _Group] = {}
     for one in findings:
         key = (one.function, one.problem.partition(" ")[0], one.group or one.needed)
-        _, backends, words = found.setdefault(key, (one, {}, {}))
-        backends[one.backend] = words[one.property] = None
-    return [(one._replace(needed=_plainest(words)), list(backends)) for one, backends, words in found.values()]
+        by_function.setdefault(key, _Group(one)).add(one)
+    causes: dict[tuple[object, ...], _Group] = {}
+    for group in by_function.values():
+        one = group.finding
+        is_shared = one.problem.partition(" ")[0] in ("raises", "cuts", "computes")
+        key = (one.problem, _NUMBER.sub("", one.message), one.group) if is_shared else (one.function, one.problem, id(group))
+        causes.setdefault(key, group).merge(group)
+    return [group.result() for group in causes.values()]
+
+
+class _Group:
+    """Findings with one cause."""
+
+    def __init__(self, first: Finding) -> None:
+        self.finding = first
+        self._functions: dict[str, None] = {}
+        self._backends: dict[str, None] = {}
+        self._words: dict[str, None] = {}
+
+    def add(self, one: Finding) -> None:
+        """Add a finding."""
+        self._functions[one.function] = self._backends[one.backend] = self._words[one.property] = None
+
+    def merge(self, other: _Group) -> None:
+        """Add all findings of another group."""
+        self._functions |= other._functions
+        self._backends |= other._backends
+        self._words |= other._words
+
+    def result(self) -> tuple[Finding, list[str]]:
+        """Return a finding for all, and their backends."""
+        first, *more = self._functions
+        name = f"{first} and {len(more)} more" if more else first
+        return self.finding._replace(function=name, needed=_plainest(self._words)), list(self._backends)
 
 
 def _plainest(words: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge.errors import OptionError
-from xbridge.testing._outcome import outcome
+from xbridge.testing._outcome import outcome, parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
 _ARRAY_NAMES = set("x y z a b c m v w X Y A B arr array values data samples obs x1 x2 y_true y_pred y_score".split())
+_OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature", "sig"}
+"""Options of NumPy's ufuncs, which other libraries do not have."""
+
 _AXES = ("axis", "axes", "dim")
 _MOST_VARIANTS = 12
 
@@ -92,9 +95,10 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         count = getattr(f, "nin", 0)
         return [Slot(f"x{n}", "array", required=True, keyword=False) for n in range(count)] or None
     documented = _documented(f)
+    is_ufunc = {"casting", "subok"} <= {*found.result.parameters}
     slots = []
     for parameter in found.result.parameters.values():
-        if parameter.kind in (parameter.VAR_KEYWORD,):
+        if parameter.kind is parameter.VAR_KEYWORD or (is_ufunc and parameter.name in _OF_UFUNCS):
             continue
         variadic = parameter.kind is parameter.VAR_POSITIONAL
         required = parameter.default is parameter.empty
@@ -123,6 +127,7 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     if word:
         return _asked(word)
     hint = "" if parameter.annotation is parameter.empty else str(parameter.annotation)
+    hint = "" if hint in ("Any", "typing.Any", "object") else hint
     if name in _AXES:
         return "other", (0, -1)
     if name in ("xp", "dtype", "device", "out", "copy"):
@@ -248,7 +253,9 @@ def _works(f: Callable[..., Any], base: Base) -> bool:
     """Return True if NumPy's call returns something with an array or a number in it."""
     with np.errstate(all="ignore"):
         found = outcome(partial(f, *map(_copy, base.args), **{k: _copy(v) for k, v in base.kwargs.items()}))
-    return found.error is None and found.result is not None
+    return found.error is None and any(
+        isinstance(part, np.ndarray | np.generic | int | float | complex) for _, part in parts(found.result)
+    )
 
 
 def _copy(x: Any) -> Any:

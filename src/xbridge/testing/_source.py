@@ -32,7 +32,7 @@ class Wrap(NamedTuple):
     """A property: how it changes the values that are written down, and the expression around them."""
 
     expression: str
-    """With `{}` for the expression inside, `{shape}` and `{code}`."""
+    """With `{}` for the expression inside, and its `{shape}`, `{length}` and `{code}` of the dtype."""
     encode: Callable[[HostArray], HostArray] = lambda values: values
     takes: Callable[[HostArray], bool] = lambda _values: True
 
@@ -79,14 +79,14 @@ _WRAPS: dict[str, dict[str, Wrap]] = {
     "cupy": {"transposed": _TRANSPOSED, "reversed": _REVERSED, "strided": _STRIDED},
     "dask": {
         "several chunks": Wrap("{}.rechunk(2)", takes=_is_long),
-        "unknown chunks": Wrap("{}[da.ones({shape}[0], dtype=bool)]", takes=lambda v: v.ndim > 0),
+        "unknown chunks": Wrap("{}[da.ones({length}, dtype=bool)]", takes=lambda v: v.ndim > 0),
     },
 }
 _WRAPS[READONLY] = {
     name: wrap for name, wrap in _WRAPS["numpy"].items() if name not in ("read-only", "byte-swapped")
 }
 
-ON_REQUEST = ("requires_grad", "inference")
+ON_REQUEST = ("requires_grad", "inference", "unknown chunks")
 """Properties that restrict what the library itself can do."""
 
 _IMPORTS = {
@@ -120,8 +120,9 @@ class Recipe(NamedTuple):
             values = wrap.encode(values)
         code = _dense(self.backend, values, self.device)
         for wrap, shape in zip(wraps, reversed(shapes), strict=True):
-            code = wrap.expression.format(code, shape=shape, code=self.values.dtype.str[1:])
-        return code
+            names = {"shape": shape, "length": [*shape, 0][0], "code": self.values.dtype.str[1:]}
+            code = wrap.expression.format(code, **names)
+        return _WRAPS["numpy"]["read-only"].expression.format(code) if self.backend == READONLY else code
 
     def imports(self) -> list[str]:
         """Return the import statements that the expression needs."""

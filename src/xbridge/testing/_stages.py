@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge._core.devices import CPU
+from xbridge._core.dtypes import nearest
+from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.testing._call import Call, describe
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
     from xbridge.testing._signatures import Base
+    from xbridge.testing._targets import Target
 
 _OPTIONS = {"dtype": "same", "rtol": None, "ulp": None, "errors": True, "warnings": False}
 _KIND_OF_DTYPE = {**_OPTIONS, "dtype": "kind"}
@@ -38,11 +41,23 @@ class Stage(NamedTuple):
     call: Call
 
 
-def plain(f: Callable[..., Any], base: Base, backend: str, setup: tuple[str, ...]) -> Call:
+def plain(target: Target, base: Base, backend: str) -> Call:
     """Return the call of a base with plain arrays of a backend."""
-    call = Call(f, tuple(map(describe, base.args)), {k: describe(v) for k, v in base.kwargs.items()})
-    call = call._replace(options=_OPTIONS, setup=setup)
-    return call.map(lambda one: one._replace(backend=backend))
+    call = Call(target.function, tuple(map(describe, base.args)), {k: describe(v) for k, v in base.kwargs.items()})
+    module, _, name = target.name.rpartition(".")
+    call = call._replace(options=_OPTIONS, setup=target.setup, path=(module, name))
+    return call.map(lambda one: _fit(one._replace(backend=backend)))
+
+
+def _fit(recipe: Recipe) -> Recipe:
+    """Cast the values to the nearest dtype that the library has."""
+    name = nearest(recipe.values.dtype.name, lambda word: not unsupported(recipe, word))
+    return recipe._replace(values=recipe.values.astype(native_dtype(name)))
+
+
+def unsupported(recipe: Recipe, dtype: str) -> bool:
+    """Return True if the library does not have a dtype on the device."""
+    return get(recipe.backend).unsupported_dtype(dtype, recipe.device) is not None
 
 
 def with_values(call: Call, change: Callable[[int, HostArray], HostArray]) -> Call:
@@ -205,6 +220,12 @@ _SHAPES: dict[str, Callable[[int, HostArray], HostArray]] = {
     "three axes": _with_axes(3),
     "broadcasting": lambda index, values: values.reshape(-1)[:2].reshape(2, 1) if index else values,
 }
+
+
+def exists(stage: Stage) -> bool:
+    """Return True if the library has the dtypes of a stage, and NumPy's call does not raise."""
+    recipes = stage.call.recipes()
+    return not any(unsupported(one, one.values.dtype.name) for one in recipes) and stage.call.expected().error is None
 
 
 def devices_of(backend: str) -> tuple[Device, ...]:

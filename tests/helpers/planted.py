@@ -1,0 +1,89 @@
+"""Array functions in the style of the standard, each with one planted fault, and some without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+
+def xp_of(*arrays: Any) -> Any:
+    return array_api_compat.array_namespace(*arrays)
+
+
+def missing_device(x: Any) -> Any:
+    """Add a ramp that is made on the default device."""
+    xp = xp_of(x)
+    return x + xp.arange(x.shape[-1], dtype=x.dtype)
+
+
+def assumes_contiguous(x: Any) -> Any:
+    """Flatten by a view of torch's memory."""
+    return x.view(-1) if hasattr(x, "is_neg") else xp_of(x).reshape(x, (-1,))
+
+
+def reads_memory_order(x: Any) -> Any:
+    """Flatten in the order of memory."""
+    return x.ravel(order="K") if isinstance(x, np.ndarray) else xp_of(x).reshape(x, (-1,))
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """Return the larger number, by a comparison, which is false for NaN."""
+    return xp_of(x, y).where(x > y, x, y)
+
+
+def rectify(x: Any) -> Any:
+    """Replace negative numbers by zero, and NaN too."""
+    xp = xp_of(x)
+    return xp.where(x > 0, x, xp.zeros_like(x))
+
+
+def middle(x: Any, y: Any) -> Any:
+    """Return the mean of two numbers, whose sum wraps around in small integers."""
+    return (x + y) // 2
+
+
+def in_place(x: Any) -> Any:
+    """Double the numbers in the caller's memory."""
+    x *= 2
+    return x
+
+
+def promoted(x: Any) -> Any:
+    """Return a sum, in float64 if the array is torch's."""
+    total = xp_of(x).sum(x)
+    return total.double() if hasattr(x, "is_neg") else total
+
+
+def cut(x: Any) -> Any:
+    """Square the numbers outside of the graph."""
+    return (x.detach() if hasattr(x, "detach") else x) ** 2
+
+
+def computed(x: Any) -> Any:
+    """Scale by a number that is read from the array."""
+    return x / float(xp_of(x).max(x))
+
+
+def softmax(x: Any) -> Any:
+    """Without a fault."""
+    xp = xp_of(x)
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def centred(x: Any, axis: int = -1) -> Any:
+    """Without a fault."""
+    xp = xp_of(x)
+    return x - xp.mean(x, axis=axis, keepdims=True)
+
+
+def save_to(x: Any, path: str) -> None:
+    """Write a file."""
+    np.save(path, x)
+
+
+def jitter(x: Any, rng: Any = None) -> Any:
+    """Draw random numbers."""
+    return x + np.random.default_rng(rng).normal(size=x.shape)
