@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--xbridge-report",
         metavar="FILE",
-        help="write what `assert_matches_numpy` and the like found to a file: Markdown, or JSON if it ends in .json",
+        help="write the findings of the assertions to a file: JSON if it ends in .json, else Markdown",
     )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
     parser.addini(

@@ -35,7 +35,8 @@ examples:
   xbridge-array check my_package.signal               which of its functions fail with which library, and why
   xbridge-array convert model.pt model.safetensors    a file in another format
 
-The exit status is 0, 1 if `check` found something, or 2 with one line on stderr that says why and what to type next."""
+The exit status is 0, 1 if `check` found something, or 2 with one line on stderr that says why and what to
+type next."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

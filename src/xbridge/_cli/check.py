@@ -38,13 +38,19 @@ def arguments(parser: ArgumentParser) -> None:
         "--args",
         default="",
         metavar="KINDS",
-        help="kinds of arguments by name, such as 'x: float, axis: axis': float, int, bool, complex or label for an "
-        "array, axis, number, or a literal",
+        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, complex or "
+        "label, and others are axis, number, or a literal",
     )
-    parser.add_argument("--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given")
-    parser.add_argument("--seconds", type=float, default=120.0, help="the time for all functions; 120, if not given")
+    parser.add_argument(
+        "--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="the time for all functions; 120, if not given"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes at a time; 2, if not given")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write Markdown, or JSON if it ends in .json")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write Markdown, or JSON if it ends in .json"
+    )
 
 
 def run(asked: Namespace) -> int:
@@ -69,7 +75,9 @@ def run(asked: Namespace) -> int:
         write(findings, str(asked.report))
     if asked.json:
         rows = [{**one._asdict(), "backends": libraries} for one, libraries in grouped(findings)]
-        print_json({"findings": rows, "skipped": {one.function: one.skipped for one in checked if one.skipped}})
+        print_json(
+            {"findings": rows, "skipped": {one.function: one.skipped for one in checked if one.skipped}}
+        )
     else:
         _print(checked, findings, as_text(findings) if findings else "nothing was found")
     return 1 if findings else 0
@@ -78,7 +86,9 @@ def run(asked: Namespace) -> int:
 def _backends(asked: str | None) -> tuple[tuple[str, ...], bool]:
     """Return the names of backends, and True if the emulated accelerator is one of their devices."""
     words = asked.split(",") if asked else [*filter(is_available, known_backends()), "torch:emu"]
-    names = dict.fromkeys(word.partition(":")[0] for word in words if word != "torch:emu" or asked or "torch" in words)
+    names = dict.fromkeys(
+        word.partition(":")[0] for word in words if word != "torch:emu" or asked or "torch" in words
+    )
     for name in names:
         get(name)
     return tuple(names), "torch:emu" in words and "torch" in names

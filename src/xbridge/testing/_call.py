@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import category
+from xbridge._core.dtypes import category, is_inexact
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_bits
-from xbridge.testing._outcome import Difference, Outcome, Promise, compare, outcome
-from xbridge.testing._source import Recipe, find_function, host_copy, is_described, recipe_of
 from xbridge.testing._diff import resolve
+from xbridge.testing._outcome import Difference, Promise, compare, outcome
+from xbridge.testing._source import Recipe, find_function, host_copy, is_described, recipe_of
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
+    from xbridge.testing._outcome import Outcome
     from collections.abc import Callable, Iterable, Iterator
 
     from xbridge._core.protocol import Array, HostArray
@@ -64,7 +65,9 @@ class Call(NamedTuple):
         options: dict[str, Any],
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
-        made = cls(f, tuple(map(describe, args)), {k: describe(v) for k, v in kwargs.items()}, reference, options)
+        made = cls(
+            f, tuple(map(describe, args)), {k: describe(v) for k, v in kwargs.items()}, reference, options
+        )
         return made._replace(path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
@@ -83,7 +86,11 @@ class Call(NamedTuple):
         backend = used[0].backend if used else HOST
         device = used[0].device if used else CPU
         home = get(backend).devices()[0]
-        return Promise(backend, home if device == CPU else device, **(self.options or {}))
+        inputs = dict.fromkeys(
+            one.values.dtype.name for one in self.recipes() if is_inexact(one.values.dtype.name)
+        )
+        there = home if device == CPU else device
+        return Promise(backend, there, **(self.options or {}), inputs=tuple(inputs))
 
     def judge(
         self, arrays: list[Array] | None = None, run: Callable[[], Any] | None = None

@@ -64,8 +64,8 @@ def assert_gradients(f: Callable[..., Any], /, *args: Any, rtol: float | None = 
 def assert_lazy(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     """Assert that a function computes no lazy array.
 
-    With Dask, nothing is computed during the call. With JAX, the function is traced under `jax.jit`, and needs
-    no value of its arguments.
+    With Dask, nothing is computed during the call. With JAX, the function is traced under `jax.jit`, and
+    needs no value of its arguments.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def as_lazy(call: Call) -> Call:
     """Return a call of Dask's or JAX's arrays that is judged by what it computes."""
     if call.promise.backend == "jax":
         count = len(call.args)
-        text = f"jax.jit({{f}})({{args}})" if not call.kwargs and count else "jax.jit(lambda: {})()"
+        text = "jax.jit({f})({args})" if not call.kwargs and count else "jax.jit(lambda: {})()"
         return call._replace(by=_traced, written=(("import jax",), text))
     lines = (
         "import dask",
@@ -166,7 +166,7 @@ def gradients(
     if not any(one.values.dtype.kind == "f" for one in call.recipes()):
         raise GradientError.build("check gradients", "no argument is floating", "dtype='float64'")
     names = [chr(ord("a") + n) for n, one in enumerate(call.recipes()) if one.values.dtype.kind == "f"]
-    text = f"torch.autograd.gradcheck({{f}}, ({{args}},))" if backend == "torch" else "jax.grad({f})({args})"
+    text = "torch.autograd.gradcheck({f}, ({args},))" if backend == "torch" else "jax.grad({f})({args})"
     lines = () if backend == "torch" else ("import jax",)
     return call._replace(by=partial(_differentiated, rtol=rtol), written=(lines, text)) if names else call
 
@@ -175,7 +175,10 @@ def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) 
     recipes = [one.without("requires_grad") for one in call.recipes()]
     floating = [one.values.dtype.kind == "f" for one in recipes]
     rng = np.random.default_rng(0)
-    ways = [rng.uniform(0.5, 1.5, one.values.shape) if is_float else None for one, is_float in zip(recipes, floating, strict=True)]
+    ways = [
+        rng.uniform(0.5, 1.5, one.values.shape) if is_float else None
+        for one, is_float in zip(recipes, floating, strict=True)
+    ]
 
     def run(arrays: list[Array]) -> list[Array]:
         filled = call.fill(arrays)
@@ -189,23 +192,31 @@ def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) 
         found = run([one.make() for one in moved])
         return sum(_weighted(samples_of(call.promise.backend).read(part)) for part in found)
 
-    coarse = max((np.finfo(one.values.dtype).eps for one in recipes if one.values.dtype.kind == "f"), default=0)
+    coarse = max(
+        (np.finfo(one.values.dtype).eps for one in recipes if one.values.dtype.kind == "f"), default=0
+    )
     step = float(coarse) ** (1 / 3)
     own = outcome(partial(_DERIVE[call.promise.backend], run, recipes, floating, ways))
     if own.error is not None:
-        return Difference(f"raises {type(own.error).__name__}", f"{type(own.error).__name__}: {first_line(own.error)}")
+        return Difference(
+            f"raises {type(own.error).__name__}", f"{type(own.error).__name__}: {first_line(own.error)}"
+        )
     if own.result is None:
         return Difference(_CUT, "the result does not require grad, and the arguments do")
     quotient = (at(step) - at(-step)) / (2 * step)
     allowed = rtol if rtol is not None else (1e-5 if coarse < 1e-10 else 2e-2)
     if abs(own.result - quotient) <= allowed * max(1.0, abs(quotient)):
         return None
-    return Difference("gradient", f"the derivative is {own.result:.6g}, and the difference quotient {quotient:.6g}")
+    return Difference(
+        "gradient", f"the derivative is {own.result:.6g}, and the difference quotient {quotient:.6g}"
+    )
 
 
 def _is_floating(part: Any, call: Call) -> bool:
     backend = get(call.promise.backend)
-    return isinstance(part, backend.array_types) and backend.array_info(part).dtype.startswith(("float", "bfloat"))
+    return isinstance(part, backend.array_types) and backend.array_info(part).dtype.startswith(
+        ("float", "bfloat")
+    )
 
 
 def _weights(shape: tuple[int, ...]) -> HostArray:
@@ -224,10 +235,18 @@ def _derive_torch(run: Any, recipes: Any, floating: Any, ways: Any) -> float | N
     found = [part for part in run(arrays) if part.numel()]
     if not any(part.requires_grad for part in found):
         return None if found else 0.0
-    whole = sum((part * torch.as_tensor(_weights(tuple(part.shape)), dtype=part.dtype)).sum() for part in found)
+    whole = sum(
+        (part * torch.as_tensor(_weights(tuple(part.shape)), dtype=part.dtype)).sum() for part in found
+    )
     made = torch.autograd.grad(whole, leaves, allow_unused=True)
     given = [way for way in ways if way is not None]
-    return float(sum((g.detach() * torch.as_tensor(way)).sum() for g, way in zip(made, given, strict=True) if g is not None))
+    return float(
+        sum(
+            (g.detach() * torch.as_tensor(way)).sum()
+            for g, way in zip(made, given, strict=True)
+            if g is not None
+        )
+    )
 
 
 def _derive_jax(run: Any, recipes: Any, floating: Any, ways: Any) -> float | None:
@@ -241,8 +260,9 @@ def _derive_jax(run: Any, recipes: Any, floating: Any, ways: Any) -> float | Non
         return sum((part * jax.numpy.asarray(_weights(part.shape), part.dtype)).sum() for part in found)
 
     made = jax.grad(whole, argnums=tuple(numbers))(*arrays)
-    found = float(sum((g * jax.numpy.asarray(ways[n], g.dtype)).sum() for g, n in zip(made, numbers, strict=True)))
-    return found
+    return float(
+        sum((g * jax.numpy.asarray(ways[n], g.dtype)).sum() for g, n in zip(made, numbers, strict=True))
+    )
 
 
 _DERIVE: dict[str, Callable[..., float | None]] = {"torch": _derive_torch, "jax": _derive_jax}

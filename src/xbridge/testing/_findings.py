@@ -82,9 +82,10 @@ def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
     causes: dict[tuple[object, ...], _Group] = {}
     for group in by_function.values():
         one = group.finding
-        is_shared = one.problem.partition(" ")[0] in ("raises", "cuts", "computes")
-        key = (one.problem, _NUMBER.sub("", one.message), one.group) if is_shared else (one.function, one.problem, id(group))
-        causes.setdefault(key, group).merge(group)
+        cause: tuple[object, ...] = (one.function, one.problem, id(group))
+        if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
+            cause = (one.problem, _NUMBER.sub("", one.message), one.group)
+        causes.setdefault(cause, group).merge(group)
     return [group.result() for group in causes.values()]
 
 
@@ -99,7 +100,9 @@ class _Group:
 
     def add(self, one: Finding) -> None:
         """Add a finding."""
-        self._functions[one.function] = self._backends[one.backend] = self._words[one.property] = None
+        self._functions[one.function] = None
+        self._backends[one.backend] = None
+        self._words[one.property] = None
 
     def merge(self, other: _Group) -> None:
         """Add all findings of another group."""
@@ -136,7 +139,14 @@ def as_markdown(findings: Iterable[Finding]) -> str:
     head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in _rows(found)]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     for one, names in grouped(found):
-        lines += ["", f"### {one.function}: {one.property} ({', '.join(names)})", "", "```python", one.program, "```"]
+        lines += [
+            "",
+            f"### {one.function}: {one.property} ({', '.join(names)})",
+            "",
+            "```python",
+            one.program,
+            "```",
+        ]
     return "\n".join([*lines, ""])
 
 

@@ -1,28 +1,31 @@
 """Rules that a function of arrays keeps with any library, and so with NumPy too.
 
-They find faults that all libraries share, for which a comparison with NumPy is blind: integers that wrap around,
-NaNs that comparisons drop, and differences from NumPy's function of the same name.
+They find faults that all libraries share, which a comparison with NumPy cannot find: integers that wrap
+around, NaNs that comparisons drop, and differences from NumPy's function of the same name.
 """
 
 from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from xbridge.testing._compare_values import Near, same_numbers
-from xbridge.testing._outcome import Difference, Outcome, Promise, compare, outcome, parts
+from xbridge.testing._outcome import Difference, Promise, compare, outcome, parts
 from xbridge.testing._stages import Stage, with_values
 
 if TYPE_CHECKING:
+    from xbridge.testing._outcome import Outcome
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import HostArray
     from xbridge.testing._call import Call
 
-_DROPS_BY_NAME = re.compile(r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank")
+_DROPS_BY_NAME = re.compile(
+    r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"
+)
 _BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type")
 _LARGE = (100, 50, 90, 120, 7, 60)
 
@@ -60,11 +63,19 @@ def _wraps(call: Call, run: Callable[[], Any]) -> Difference | None:
         return None
     for (_, one), (_, other) in zip(parts(narrow.result), parts(wide.result), strict=False):
         a, b = _number(one), _number(other)
-        if a is None or b is None or a.shape != b.shape or a.dtype.kind not in "iuf" or b.dtype.kind not in "iuf":
+        if (
+            a is None
+            or b is None
+            or a.shape != b.shape
+            or a.dtype.kind not in "iuf"
+            or b.dtype.kind not in "iuf"
+        ):
             continue
         with np.errstate(all="ignore"):
             held = same_numbers(b.astype(a.dtype), b) if a.dtype.kind in "iu" else np.isfinite(b)
-        near = Near.of(a.dtype.name, b.dtype.name, rtol=None if a.dtype.kind != "f" else 1e-2, atol=None, equal_nan=True)
+        near = Near.of(
+            a.dtype.name, b.dtype.name, rtol=None if a.dtype.kind != "f" else 1e-2, atol=None, equal_nan=True
+        )
         wrong = held & ~near.agree(a, b)
         if held.all() and wrong.any():
             short = f"gives {one!r}, and with int64 {other!r}".replace("\n", " ")
@@ -81,7 +92,7 @@ def _number(x: Any) -> HostArray | None:
     return np.asarray(x) if isinstance(x, np.ndarray | np.generic | int | float) else None
 
 
-def _drops(call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
+def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
     """Find floating results without a NaN of an argument that has nothing else, if they depend on it."""
     found, usual = outcome(run), plain.expected()
     other = with_values(plain, partial(_shifted, which=which)).expected()
@@ -90,7 +101,14 @@ def _drops(call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Di
     triples = zip(parts(found.result), parts(usual.result), parts(other.result), strict=False)
     for (_, one), (_, before), (_, moved) in triples:
         a, b, c = _number(one), _number(before), _number(moved)
-        if a is None or b is None or c is None or a.dtype.kind != "f" or not a.size or a.shape != b.shape != c.shape:
+        if (
+            a is None
+            or b is None
+            or c is None
+            or a.dtype.kind != "f"
+            or not a.size
+            or a.shape != b.shape != c.shape
+        ):
             continue
         depends = b.shape == c.shape and not np.isclose(b, c, equal_nan=True).any()
         if depends and not np.isnan(a).any() and not np.isnan(b).any():
@@ -115,7 +133,7 @@ def namesake(call: Call, name: str) -> Callable[..., Any] | None:
         plain = with_values(call, lambda _, v, number=number: v * number if v.dtype.kind == "f" else v)  # type: ignore[misc]
         if _differs(plain.expected(), plain._replace(reference=found).expected()):
             return None
-    return found
+    return cast("Callable[..., Any]", found)
 
 
 def _differs(one: Outcome, other: Outcome) -> bool:

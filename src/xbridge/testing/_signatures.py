@@ -1,7 +1,7 @@
 """How to call a function with arrays: its signature, its type hints and its docstring, or the caller's words.
 
-What is inferred is tried with NumPy. The first arguments with which the function does not raise are the base of
-its check; further ones give another optional argument each.
+What is inferred is tried with NumPy. The first arguments with which the function does not raise are the base
+of its check. Further bases give another optional argument each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
 _ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
-_ARRAY_NAMES = set("x y z a b c m v w X Y A B arr array values data samples obs x1 x2 y_true y_pred y_score".split())
+_ARRAY_NAMES = {
+    *("x", "y", "z", "a", "b", "c", "m", "v", "w", "X", "Y", "A", "B", "x1", "x2", "arr", "array", "values"),
+    *("data", "samples", "obs", "y_true", "y_pred", "y_score"),
+}
 _OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature", "sig"}
 """Options of NumPy's ufuncs, which other libraries do not have."""
 
@@ -83,7 +86,9 @@ def read_words(text: str) -> dict[str, str]:
     for part in filter(None, map(str.strip, re.split(r",(?![^(\[]*[)\]])", text))):
         name, colon, word = map(str.strip, part.partition(":"))
         if not colon or not name.isidentifier() or not word:
-            raise OptionError.build(f"read --args {text!r}", f"{part!r} is not a name and a kind", "'x: float, axis: axis'")
+            raise OptionError.build(
+                f"read --args {text!r}", f"{part!r} is not a name and a kind", "'x: float, axis: axis'"
+            )
         words[name] = word
     return words
 
@@ -114,7 +119,7 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
 
 def _documented(f: Callable[..., Any]) -> dict[str, str]:
     """Return the types that a docstring gives, by the name of the parameter."""
-    found = {}
+    found: dict[str, str] = {}
     for names, text in re.findall(r"^\s*([\w*][\w*, ]*?)\s*:\s(.+)$", inspect.getdoc(f) or "", re.MULTILINE):
         for name in names.split(","):
             found.setdefault(name.strip().lstrip("*"), text)
@@ -130,7 +135,7 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     hint = "" if hint in ("Any", "typing.Any", "object") else hint
     if name in _AXES:
         return "other", (0, -1)
-    if name in ("xp", "dtype", "device", "out", "copy"):
+    if name in ("xp", "dtype", "device", "out", "copy") or name.startswith(("overwrite", "inplace")):
         return "other", ()
     if isinstance(default, bool):
         return "other", (not default,)
@@ -175,6 +180,7 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     numbers = np.resize(np.roll(_NUMBERS, -turn) if turn else np.array(_SORTED), size)
     if size > len(_NUMBERS):
         numbers = numbers + np.arange(size) // len(_NUMBERS)
+    made: HostArray = numbers
     if kind == "int":
         made = np.roll(np.arange(size) % 7, 2 * turn)
     elif kind == "label":
@@ -183,8 +189,6 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
         made = (np.arange(size) + turn) % 3 == 0
     elif kind == "complex":
         made = numbers + 1j * np.roll(numbers, 1)
-    else:
-        made = numbers
     values: HostArray = np.ascontiguousarray(made.reshape(shape))
     return values
 
@@ -195,7 +199,8 @@ def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[Base]:
     if slots is None:
         return
     first: tuple[str, tuple[tuple[int, ...], ...], Base] | None = None
-    for kind, shapes in _FORMS:
+    labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
+    for kind, shapes in sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool")):
         for base in _required(slots, kind, shapes):
             if _works(f, base):
                 first = (kind, shapes, base)

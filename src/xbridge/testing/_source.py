@@ -1,8 +1,9 @@
 """Arrays as source code: plain values, and the properties that are put around them one by one.
 
-A failure is worth a report if another person can run it. So the kit describes an array by an expression of its
-own library, builds the array by evaluating that expression, and prints what it evaluated. A property, such as
-negative strides or a pending conjugate, encodes the values and wraps the expression. So one can be removed.
+A failure is worth a report if another person can run it. So the kit describes an array by an expression of
+its own library, builds the array by evaluating that expression, and prints what it evaluated. A property,
+such as negative strides or a pending conjugate, encodes the values and wraps the expression. So one can be
+removed.
 """
 
 from __future__ import annotations
@@ -62,8 +63,12 @@ _WRAPS: dict[str, dict[str, Wrap]] = {
         "strided": _STRIDED,
         "broadcast": Wrap("np.broadcast_to({}, {shape})", lambda v: v[:1], _is_folded),
         "read-only": Wrap("np.lib.stride_tricks.as_strided({}, writeable=False)"),
-        "byte-swapped": Wrap("{}.astype('>{code}')", takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc"),
-        "unaligned": Wrap(_UNALIGNED, takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc" and v.size > 0),
+        "byte-swapped": Wrap(
+            "{}.astype('>{code}')", takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc"
+        ),
+        "unaligned": Wrap(
+            _UNALIGNED, takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc" and v.size > 0
+        ),
     },
     "torch": {
         "transposed": _TRANSPOSED,

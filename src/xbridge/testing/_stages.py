@@ -1,25 +1,25 @@
 """The stages of a check: plain arrays first, and then one property at a time.
 
-A stage changes the values of a base, or how an array stores them. If a function fails with one property, and not
-with plain arrays, then that property is the cause.
+A stage changes the values of a base, or how an array stores them. If a function fails with one property, and
+not with plain arrays, then that property is the cause.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xbridge._core.devices import CPU
 from xbridge._core.dtypes import nearest
 from xbridge._host.memory import native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.testing._call import Call, describe
-from xbridge.testing._source import ON_REQUEST, Recipe, properties_of
+from xbridge.testing._source import ON_REQUEST, properties_of
 
 if TYPE_CHECKING:
+    from xbridge.testing._source import Recipe
     from collections.abc import Callable, Iterator
 
     from xbridge._core.devices import Device
@@ -43,9 +43,13 @@ class Stage(NamedTuple):
 
 def plain(target: Target, base: Base, backend: str) -> Call:
     """Return the call of a base with plain arrays of a backend."""
-    call = Call(target.function, tuple(map(describe, base.args)), {k: describe(v) for k, v in base.kwargs.items()})
+    call = Call(
+        target.function, tuple(map(describe, base.args)), {k: describe(v) for k, v in base.kwargs.items()}
+    )
     module, _, name = target.name.rpartition(".")
-    call = call._replace(options=_OPTIONS, setup=target.setup, path=(module, name))
+    is_float = all(one.values.dtype.kind in "fc" for one in call.recipes())
+    options = _OPTIONS if is_float else _KIND_OF_DTYPE
+    call = call._replace(options=options, setup=target.setup, path=(module, name))
     return call.map(lambda one: _fit(one._replace(backend=backend)))
 
 
@@ -88,7 +92,9 @@ def stages(call: Call, devices: tuple[Device, ...], *, is_first: bool) -> Iterat
         if not is_same(changed, call) and (is_first or label == "NaN"):
             yield Stage("values", label, changed)
     for label, change in _DTYPES.items():
-        changed = with_values(call, change)._replace(options=_OPTIONS if label == "float32" else _KIND_OF_DTYPE)
+        changed = with_values(call, change)._replace(
+            options=call.options if label == "float32" else _KIND_OF_DTYPE
+        )
         if not is_same(changed, call) and (is_first or label == "float32"):
             yield Stage("dtype", label, changed)
     if is_first:
@@ -119,7 +125,9 @@ def is_same(one: Call, other: Call) -> bool:
     """Return True if two calls have the same values."""
     pairs = zip(one.recipes(), other.recipes(), strict=True)
     return all(
-        a.values.dtype == b.values.dtype and a.values.shape == b.values.shape and a.values.tobytes() == b.values.tobytes()
+        a.values.dtype == b.values.dtype
+        and a.values.shape == b.values.shape
+        and a.values.tobytes() == b.values.tobytes()
         for a, b in pairs
     )
 
@@ -153,7 +161,12 @@ def _equal(_index: int, values: HostArray) -> HostArray:
 
 
 def _times(number: float) -> Callable[[int, HostArray], HostArray]:
-    return lambda _, values: values * values.dtype.type(number) if _is_float(values) else values
+
+    def change(_index: int, values: HostArray) -> HostArray:
+        product: HostArray = np.multiply(values, number, dtype=values.dtype) if _is_float(values) else values
+        return product
+
+    return change
 
 
 _FIRST = slice(1, 2)
@@ -198,18 +211,14 @@ _DTYPES: dict[str, Callable[[int, HostArray], HostArray]] = {
 
 
 def _with_axes(count: int) -> Callable[[int, HostArray], HostArray]:
-    """Return a change that gives an array of one axis more of them."""
+    """Return a change that gives arrays of six elements, or of fewer axes, that many axes."""
 
     def change(_index: int, values: HostArray) -> HostArray:
-        return values.reshape((2, 3)) if count == 2 and values.shape == (6,) else _third(values, count)
+        if values.shape == (6,):
+            return values.reshape((2, 3) if count == 2 else (1, 2, 3))
+        return np.stack([values, values[::-1]]) if (count, values.ndim) == (3, 2) else values
 
     return change
-
-
-def _third(values: HostArray, count: int) -> HostArray:
-    if count == 3 and values.ndim == 2:
-        return np.stack([values, values[::-1]])
-    return values.reshape((1, 2, 3)) if count == 3 and values.shape == (6,) else values
 
 
 _SHAPES: dict[str, Callable[[int, HostArray], HostArray]] = {
@@ -225,14 +234,12 @@ _SHAPES: dict[str, Callable[[int, HostArray], HostArray]] = {
 def exists(stage: Stage) -> bool:
     """Return True if the library has the dtypes of a stage, and NumPy's call does not raise."""
     recipes = stage.call.recipes()
-    return not any(unsupported(one, one.values.dtype.name) for one in recipes) and stage.call.expected().error is None
+    return (
+        not any(unsupported(one, one.values.dtype.name) for one in recipes)
+        and stage.call.expected().error is None
+    )
 
 
 def devices_of(backend: str) -> tuple[Device, ...]:
     """Return the first device of a backend that is not its default; the emulated one, if it is installed."""
     return get(backend).devices()[1:2] if backend != HOST else ()
-
-
-def is_on_host(call: Call) -> bool:
-    """Return True if all arrays are on the default device."""
-    return all(one.device == CPU for one in call.recipes())

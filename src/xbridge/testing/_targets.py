@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _RANDOM = {"rng", "random_state", "seed", "random", "generator", "key", "resamples", "n_resamples"}
 _UNSAFE_NAME = re.compile(
-    r"^_|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|rand|random|seed|set|register"
-    r"|delete|remove|test|main|run|exec|import|install)(_|$)"
+    r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
+    r"|register|delete|remove|main|run|exec|import|install)(_|$)"
 )
 _UNSAFE_CODE = re.compile(
     r"\bopen\(|random\.|\.(tofile|write|unlink|savefig|system|remove|mkdir)\(|subprocess|shutil|urlopen|socket"
@@ -92,7 +92,11 @@ def _public(module: ModuleType) -> Iterator[str]:
         if not is_function or name.startswith("_"):
             continue
         place = getattr(found, "__module__", None) or root
-        if names is not None or place == module.__name__ or (module.__package__ == module.__name__ and place.startswith(f"{root}.")):
+        if (
+            names is not None
+            or place == module.__name__
+            or (module.__package__ == module.__name__ and place.startswith(f"{root}."))
+        ):
             yield name
 
 
@@ -147,7 +151,9 @@ def _of_scipy(table: dict[str, Any]) -> Declared:
     """Read an entry of SciPy's table."""
     if table["np_only"] or table["out_of_scope"]:
         kept = {_OF_SCIPY.get(name, name) for name in table["exceptions"]}
-        return Declared(tuple(name for name in _ALL if name not in kept), host_only=True, lazy=False, jit=False)
+        return Declared(
+            tuple(name for name in _ALL if name not in kept), host_only=True, lazy=False, jit=False
+        )
     listed = [*table["skip_backends"], *table["xfail_backends"]]
     names = [one[0] if isinstance(one, tuple) else one for one in listed]
     return Declared(
@@ -156,5 +162,3 @@ def _of_scipy(table: dict[str, Any]) -> Declared:
         lazy=not table["allow_dask_compute"],
         jit=bool(table["jax_jit"]),
     )
-
-

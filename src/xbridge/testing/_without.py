@@ -1,8 +1,8 @@
 """Properties of arrays that are drawn only on request.
 
-A numeric test that fails because torch refuses an operation on a tensor of an inference mode, or a tensor that
-requires grad, says nothing about the tested code. So both are drawn only if the test asks for them. A mark
-and the configuration file add more.
+A numeric test that fails because torch restricts a tensor of inference mode, or one that requires grad, says
+nothing about the tested code. So both are drawn only if the test asks for them. A mark and the configuration
+file add more.
 """
 
 from __future__ import annotations
@@ -21,11 +21,33 @@ REQUIRES_GRAD = "requires_grad"
 """The word for all arrays that autograd tracks. Every other word is the name of a layout."""
 
 LAYOUTS = frozenset(
-    """C Fortran transposed strided reversed offset broadcast overlapping unaligned byte-swapped read-only memmap wild
-    longlong contiguous channels-last expanded unfolded conj neg inference leaf Parameter non-leaf backwards repeated
-    computed committed stored picked reduced""".split()
+    (
+        *(
+            "C",
+            "Fortran",
+            "transposed",
+            "strided",
+            "reversed",
+            "offset",
+            "broadcast",
+            "overlapping",
+            "unaligned",
+        ),
+        *(
+            "byte-swapped",
+            "read-only",
+            "memmap",
+            "wild",
+            "longlong",
+            "contiguous",
+            "channels-last",
+            "expanded",
+        ),
+        *("unfolded", "conj", "neg", "inference", "leaf", "Parameter", "non-leaf", "backwards", "repeated"),
+        *("computed", "committed", "stored", "picked", "reduced"),
+    )
 )
-"""Layouts of one word of the libraries that xbridge knows: a mark may name them if the library is missing."""
+"""Layouts of one word of the libraries with a backend here. A mark may name them without the library."""
 
 _excluded: ContextVar[frozenset[str]] = ContextVar(
     "excluded", default=frozenset({REQUIRES_GRAD, "inference"})
@@ -38,7 +60,7 @@ def excluded() -> frozenset[str]:
 
 
 def check(words: Iterable[str], known: Iterable[str]) -> None:
-    """Raise if a word is neither a property nor a layout, of the libraries that xbridge knows or a known one."""
+    """Raise if a word is not a property or a layout of xbridge's own backends or of the given ones."""
     names = [REQUIRES_GRAD, *LAYOUTS, *known]
     for word in words:
         if word not in names:

@@ -1,7 +1,7 @@
 """Processes in which a check calls functions, so that one that crashes or hangs ends its worker alone.
 
-A worker prints a line of JSON before and after each function, and stores the program of the call that it runs.
-If it ends early, that program is the finding, and another worker continues with the next function.
+A worker prints a line of JSON after each function, and stores the program of the call that it runs. If it
+ends early, that program is the finding, and another worker continues with the next function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -44,7 +43,9 @@ def check_apart(job: Job, workers: int = 2) -> Iterator[Checked]:
     """Check the functions of a job in worker processes, and yield each result as it comes."""
     results: SimpleQueue[Checked | None] = SimpleQueue()
     parts = [job._replace(names=job.names[n::workers]) for n in range(workers)]
-    threads = [threading.Thread(target=_supervise, args=(part, results), daemon=True) for part in parts if part.names]
+    threads = [
+        threading.Thread(target=_supervise, args=(part, results), daemon=True) for part in parts if part.names
+    ]
     for thread in threads:
         thread.start()
     running = len(threads)
@@ -74,7 +75,7 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
 def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) -> tuple[int, str]:
     """Run one worker. Return the number of its results, and how it ended."""
     stored.write_text("", encoding="utf-8")
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603 -- this interpreter with our own module
         [sys.executable, "-m", "xbridge.testing._workers", json.dumps(job), str(stored)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -82,10 +83,10 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         text=True,
     )
     share = max(job.seconds / len(job.names), 1.0)
-    limit, done, timer = 3 * share + _PATIENCE, 0, None
-    with process, suppress(BrokenPipeError):
+    limit, done = 3 * share + _PATIENCE, 0
+    timer = _Watch(process, 60.0 + limit)
+    with process:
         assert process.stdout  # noqa: S101 -- for the type checker
-        timer = _Watch(process, 60.0 + limit)
         for line in process.stdout:
             timer.restart(limit)
             stated = json.loads(line)
@@ -101,12 +102,12 @@ class _Watch:
     def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
         self.is_over = False
         self._process = process
+        self._timer = threading.Timer(0, self._end)
         self.restart(seconds)
 
     def restart(self, seconds: float) -> None:
         """Begin anew."""
-        if hasattr(self, "_timer"):
-            self._timer.cancel()
+        self._timer.cancel()
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
         self._timer.start()
@@ -126,7 +127,9 @@ def _ended(name: str, reason: str, stored: Path) -> Checked:
     backend, _, code = program.partition("\n")
     if not code:
         return Checked(name, [], f"the call {reason}")
-    return Checked(name, [Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")], "")
+    return Checked(
+        name, [Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")], ""
+    )
 
 
 def main(text: str, path: str) -> None:
@@ -148,7 +151,10 @@ def main(text: str, path: str) -> None:
             stored.flush()
 
         for found in check(targets, backends, words, seconds, before=store):
-            stated: dict[str, Any] = {**found._asdict(), "findings": [one._asdict() for one in found.findings]}
+            stated: dict[str, Any] = {
+                **found._asdict(),
+                "findings": [one._asdict() for one in found.findings],
+            }
             print(json.dumps(stated), file=output, flush=True)
 
 

@@ -13,14 +13,14 @@ except ImportError as _error:
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
 
-# The explanation of a failure lists the lines of the tested code, and none of the kit.
-_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "*/xbridge/*")
-
 from xbridge.testing.strategies._array_likes import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
 from xbridge.testing.strategies._together import arrays_together, axes, indices, xp_dtypes
+
+# The explanation of a failure lists the lines of the tested code, and none of the kit.
+_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "*/xbridge/*")
 
 __all__ = [
     "Conversion",

@@ -17,19 +17,22 @@ from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
-from xbridge.testing.strategies._values import draw_contents, numbers, quieten
+from xbridge.testing.strategies._values import arrange, draw_contents, numbers, quieten
 
 if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._bounds import Elements
-    from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
+    from xbridge.testing.strategies._spec import Asked, Contents, Devices, Dtypes, Layouts, Shapes
 
 T = TypeVar("T")
 
+_TURNS = 16
+"""The number of orders of distinct elements."""
 
-def arrays(
+
+def arrays(  # noqa: PLR0913 -- independent options
     backend: str,
     *,
     dtypes: Dtypes = None,
@@ -40,12 +43,13 @@ def arrays(
     requires_grad: Literal["any"] | bool | None = None,
     elements: Elements = None,
     nan: Literal["quiet", "any"] = "quiet",
+    contents: Contents | None = None,
 ) -> st.SearchStrategy[Array]:
     """Strategy of arrays of a backend, in every memory layout that they can have.
 
     Each option is a value or a strategy of values. An option that is left open is chosen to fit the others.
-    A value is checked when the strategy is made. Tensors of torch's inference mode are drawn only if `layouts`
-    names them, because torch refuses them beside tensors that require grad.
+    A value is checked when the strategy is made. Tensors of torch's inference mode are drawn only if
+    `layouts` names them: torch refuses them beside tensors that require grad.
 
     Parameters
     ----------
@@ -71,6 +75,9 @@ def arrays(
     nan : {"quiet", "any"}
         By default every NaN is the quiet one without a payload, whose comparison does not warn. ``"any"``
         draws NaNs of all bit patterns, for tests of bits.
+    contents : {"constant", "distinct", "sorted", "nondegenerate"}, optional
+        A condition on all elements: they are equal; no two are equal; they ascend along the last axis; or
+        they are finite, above zero and not evenly spaced. By default any.
 
     Returns
     -------
@@ -107,6 +114,7 @@ def arrays(
             requires_grad=requires_grad,
             elements=elements,
             nan=nan,
+            contents=contents,
         )
     )
 
@@ -192,6 +200,8 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
         values = draw_elements(draw, word, shape, spec.elements)
     else:
         values = draw_contents(draw, word, shape, spec.elements)
+        if spec.contents is not None:
+            values = arrange(values, word, spec.contents, draw(numbers(_TURNS)))
         if spec.quiet_nan and is_inexact(word):
             quieten(values)
     case = spec.cases[name]

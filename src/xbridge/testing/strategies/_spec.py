@@ -14,14 +14,16 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import is_inexact
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.testing._without import REQUIRES_GRAD, excluded
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
 from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
-from xbridge.testing._without import REQUIRES_GRAD, excluded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Literal, TypedDict, Unpack
+
+    Contents: TypeAlias = Literal["constant", "distinct", "sorted", "nondegenerate"]
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
         requires_grad: Literal["any"] | bool | None
         nan: Literal["quiet", "any"] | None
         elements: Elements
+        contents: Contents | None
 
 
 _SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
@@ -86,6 +89,7 @@ class ArraySpec:
         self._refuse_flags()
         self._refuse_elements()
         self.quiet_nan = self._is_quiet(asked.get("nan")) and not everything
+        self.contents = self._read_contents()
         self._fitting: dict[object, Fitting] = {}
         self._here: dict[Device, list[str]] = {}
         self._usual: dict[object, list[Shape]] = {}
@@ -109,6 +113,17 @@ class ArraySpec:
         if asked not in (None, "quiet", "any"):
             raise OptionError.build(f"take nan={asked!r}", "it is 'quiet' or 'any'", "nan='quiet'")
         return asked != "any"
+
+    def _read_contents(self) -> Any:
+        """Return the condition on all elements."""
+        asked = self._asked.get("contents")
+        if asked is not None and asked not in ("constant", "distinct", "sorted", "nondegenerate"):
+            reason = "it is 'constant', 'distinct', 'sorted' or 'nondegenerate'"
+            raise OptionError.build(f"take contents={asked!r}", reason, "contents='distinct'")
+        if asked in ("distinct", "nondegenerate") and self.elements is not None:
+            reason = "these elements are chosen by the kit"
+            raise OptionError.build(f"take contents={asked!r} and elements", reason, "elements=None")
+        return asked
 
     def _refuse_flags(self) -> None:
         name = self.backend.name

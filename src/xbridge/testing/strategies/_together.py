@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     Shape = tuple[int, ...]
 
-_STANDARD = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_STANDARD: tuple[str, ...] = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
 _STANDARD += ("float32", "float64", "complex64", "complex128")
 
 
@@ -63,9 +73,9 @@ def arrays_together(
     n: int | None = None,
     *,
     shapes: Literal["same", "broadcastable"] | Sequence[Shape] = "same",
-    dtypes: Literal["same", "promotable"] | st.SearchStrategy[str] | str = "same",
+    dtypes: st.SearchStrategy[str] | str = "same",
     kinds: Iterable[str] | None = None,
-    devices: object = None,
+    devices: Any = None,
     **options: Any,
 ) -> st.SearchStrategy[tuple[Array, ...]]:
     """Strategy of several arrays of one library and one device, for one call.
@@ -102,7 +112,8 @@ def arrays_together(
     Examples
     --------
     >>> from hypothesis import find
-    >>> x, y = find(arrays_together("numpy", 2, shapes="broadcastable"), lambda pair: pair[0].ndim > pair[1].ndim)
+    >>> pairs = arrays_together("numpy", 2, shapes="broadcastable")
+    >>> x, y = find(pairs, lambda pair: pair[0].ndim > pair[1].ndim)
     >>> (x + y).shape == x.shape
     True
     """
@@ -112,21 +123,35 @@ def arrays_together(
         raise OptionError.build(f"draw arrays with shapes={shapes!r}", reason, "shapes='same'")
     count = n if n is not None else len(explicit) if explicit is not None else 2
     if explicit is not None and len(explicit) != count:
-        raise OptionError.build(f"draw {count} arrays", f"{len(explicit)} shapes are given", f"n={len(explicit)}")
+        raise OptionError.build(
+            f"draw {count} arrays", f"{len(explicit)} shapes are given", f"n={len(explicit)}"
+        )
     known = xp_dtypes(backend, kinds)
     places = get(backend).devices()
-    device = devices if isinstance(devices, st.SearchStrategy) else st.sampled_from(places if devices is None else (devices,))
+    device = (
+        devices
+        if isinstance(devices, st.SearchStrategy)
+        else st.sampled_from(places if devices is None else (devices,))
+    )
     made: dict[object, st.SearchStrategy[Array]] = {}
 
     @st.composite
     def together(draw: st.DrawFn) -> tuple[Array, ...]:
         there = draw(device)
         drawn = explicit or _shapes(draw, shapes == "broadcastable", count)
-        word = draw(known if dtypes in ("same", "promotable") else dtypes if not isinstance(dtypes, str) else st.just(dtypes))
+        word = draw(
+            known
+            if dtypes in ("same", "promotable")
+            else dtypes
+            if not isinstance(dtypes, str)
+            else st.just(dtypes)
+        )
         words = [word] * count
         if dtypes == "promotable":
             kind = category(word)
-            near = known.filter(lambda other: category(other) == kind and (other == "uint64") == (word == "uint64"))
+            near = known.filter(
+                lambda other: category(other) == kind and (other == "uint64") == (word == "uint64")
+            )
             words = [word, *(draw(near) for _ in range(count - 1))]
         result = []
         for shape, dtype in zip(drawn, words, strict=True):
@@ -215,6 +240,10 @@ def indices(x: Array, axis: int = 0) -> st.SearchStrategy[Array]:
     if not -len(shape) <= axis < len(shape) or not shape[axis]:
         raise OptionError.build(f"draw indices along axis {axis}", f"the shape is {shape}", "axis=0 of (3,)")
     backend = backend_for(type(x))
-    dtype = "int64" if backend and backend.unsupported_dtype("int64", backend.array_info(x).device) is None else "int32"
+    dtype = (
+        "int64"
+        if backend and backend.unsupported_dtype("int64", backend.array_info(x).device) is None
+        else "int32"
+    )
     chosen = st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=4)
     return chosen.map(lambda numbers: asarray(numbers, like=x, dtype=dtype))
