@@ -38,8 +38,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--args",
         default="",
         metavar="KINDS",
-        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, complex or "
-        "label, and others are axis, number, or a literal",
+        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, complex "
+        "or label, and other arguments are axis, number, or a literal",
     )
     parser.add_argument(
         "--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given"

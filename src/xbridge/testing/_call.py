@@ -24,10 +24,10 @@ from xbridge.testing._source import Recipe, find_function, host_copy, is_describ
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
-    from xbridge.testing._outcome import Outcome
     from collections.abc import Callable, Iterable, Iterator
 
     from xbridge._core.protocol import Array, HostArray
+    from xbridge.testing._outcome import Outcome
 
     Removal = tuple[str, Callable[["Call"], "Call"]]
 

@@ -24,10 +24,11 @@ from xbridge.testing._stages import Stage, devices_of, exists, plain, stages
 from xbridge.testing._targets import declared, unsafe
 
 if TYPE_CHECKING:
-    from xbridge.testing._call import Call
-    from xbridge.testing._targets import Declared, Target
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
+
+    from xbridge.testing._call import Call
+    from xbridge.testing._targets import Declared, Target
 
 _UNSUPPORTED = re.compile(
     r"not implemented for|not (currently )?support|unsupported|dtypes? (is|are) allowed|cannot be promoted"
@@ -199,12 +200,12 @@ def _judge(stage: Stage, target: Target, backend: str, label: str) -> Finding | 
         return None
     simplest, needed = (stage.call, []) if stage.call.by is not None else minimal(stage.call, difference.kind)
     found = simplest.judge() or difference
-    words = (
-        [stage.label]
-        if stage.label and (not needed or stage.group in ("dtype", "values", "device"))
-        else needed
-    )
-    words += [f"{label}="] if label else []
+    group, words = stage.group, needed
+    if group == "layout" and not needed:  # the layout does not matter, but the form that it needs does
+        group, words = _FORMED.get(stage.label, ("shape", ["more axes"]))
+    elif stage.label and (not needed or group in ("dtype", "values", "device")):
+        words = [stage.label]
+    words = [*words, f"{label}="] if label else words
     code = reproduction(simplest, found)
     return Finding(target.name, backend, found.kind, tuple(words), found.message, code, group)
 

@@ -14,8 +14,9 @@ from xbridge.testing._call import Call, minimal, reproduction
 from xbridge.testing._findings import Finding, name_of
 
 if TYPE_CHECKING:
-    from xbridge.testing._outcome import Difference
     from collections.abc import Callable
+
+    from xbridge.testing._outcome import Difference
 
 
 class MismatchError(AssertionError):

@@ -22,11 +22,11 @@ from xbridge.testing._compare_values import Near
 from xbridge.testing._diff import differences, look_in, resolve
 
 if TYPE_CHECKING:
-    from xbridge.testing._diff import Look
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from xbridge._core.devices import Device
+    from xbridge.testing._diff import Look
 
 _CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
 """Errors that are not a refusal by the function, even if NumPy's call raises too."""

@@ -17,11 +17,11 @@ from xbridge.testing._outcome import Difference, Promise, compare, outcome, part
 from xbridge.testing._stages import Stage, with_values
 
 if TYPE_CHECKING:
-    from xbridge.testing._outcome import Outcome
     from collections.abc import Callable, Iterator
 
     from xbridge._core.protocol import HostArray
     from xbridge.testing._call import Call
+    from xbridge.testing._outcome import Outcome
 
 _DROPS_BY_NAME = re.compile(
     r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"

@@ -19,12 +19,12 @@ from xbridge.testing._call import Call, describe
 from xbridge.testing._source import ON_REQUEST, properties_of
 
 if TYPE_CHECKING:
-    from xbridge.testing._source import Recipe
     from collections.abc import Callable, Iterator
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
     from xbridge.testing._signatures import Base
+    from xbridge.testing._source import Recipe
     from xbridge.testing._targets import Target
 
 _OPTIONS = {"dtype": "same", "rtol": None, "ulp": None, "errors": True, "warnings": False}
@@ -216,7 +216,10 @@ def _with_axes(count: int) -> Callable[[int, HostArray], HostArray]:
     def change(_index: int, values: HostArray) -> HostArray:
         if values.shape == (6,):
             return values.reshape((2, 3) if count == 2 else (1, 2, 3))
-        return np.stack([values, values[::-1]]) if (count, values.ndim) == (3, 2) else values
+        if (count, values.ndim) != (3, 2):
+            return values
+        stacked: HostArray = np.stack([values, values[::-1]])
+        return stacked
 
     return change
 

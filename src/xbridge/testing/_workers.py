@@ -75,17 +75,18 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
 def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) -> tuple[int, str]:
     """Run one worker. Return the number of its results, and how it ended."""
     stored.write_text("", encoding="utf-8")
+    errors = stored.with_suffix(".txt").open("w+", encoding="utf-8", errors="replace")
     process = subprocess.Popen(  # noqa: S603 -- this interpreter with our own module
         [sys.executable, "-m", "xbridge.testing._workers", json.dumps(job), str(stored)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         stdin=subprocess.DEVNULL,
         text=True,
     )
     share = max(job.seconds / len(job.names), 1.0)
     limit, done = 3 * share + _PATIENCE, 0
     timer = _Watch(process, 60.0 + limit)
-    with process:
+    with errors, process:
         assert process.stdout  # noqa: S101 -- for the type checker
         for line in process.stdout:
             timer.restart(limit)
@@ -93,7 +94,12 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
             results.put(Checked(stated["function"], read(stated["findings"]), stated["skipped"]))
             done += 1
         timer.cancel()
-    return done, "does not end" if timer.is_over else "ends the process"
+        status = process.wait()
+        errors.seek(0)
+        last = (errors.read().strip().splitlines() or [""])[-1]
+    if timer.is_over:
+        return done, "does not end"
+    return done, "ends the process" if status < 0 else f"cannot be checked: {last}"
 
 
 class _Watch:
@@ -125,8 +131,8 @@ def _ended(name: str, reason: str, stored: Path) -> Checked:
     """Return the result for a function during which a worker ended."""
     program = stored.read_text(encoding="utf-8")
     backend, _, code = program.partition("\n")
-    if not code:
-        return Checked(name, [], f"the call {reason}")
+    if not code or reason.startswith("cannot"):
+        return Checked(name, [], f"it {reason}")
     return Checked(
         name, [Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")], ""
     )
