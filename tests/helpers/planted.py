@@ -87,3 +87,40 @@ def save_to(x: Any, path: str) -> None:
 def jitter(x: Any, rng: Any = None) -> Any:
     """Draw random numbers."""
     return x + np.random.default_rng(rng).normal(size=x.shape)
+
+
+def writes(x: Any) -> Any:
+    """Write beside what it computes."""
+    with open("somewhere", "w") as file:  # noqa: PTH123
+        file.write("x")
+    return x
+
+
+def of_a_callable(x: Any, transform: object) -> Any:
+    """Call what is given."""
+    return transform(x)  # type: ignore[operator]
+
+
+_COUNT = iter(range(10**9))
+
+
+def unstable(x: Any) -> Any:
+    """Return something else each time."""
+    return x + next(_COUNT)
+
+
+def by_option(x: Any, mode: str = "right") -> Any:
+    """Double the numbers, in place if the mode is wrong."""
+    if mode == "wrong":
+        x *= 2
+    return x * 2
+
+
+def dies(x: Any) -> Any:
+    """End the process for a NaN."""
+    if np.isnan(np.asarray(x)).any():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x * 2

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import RefusedError, one_line
 from xbridge._cli.output import print_json
-from xbridge.backends._registry import get, is_available, known_backends
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -38,8 +37,8 @@ def arguments(parser: ArgumentParser) -> None:
         "--args",
         default="",
         metavar="KINDS",
-        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, complex "
-        "or label, and other arguments are axis, number, or a literal",
+        help="kinds of arguments by name, such as 'x: float, axis: axis'; an array is float, int, bool, "
+        "complex or label, and other arguments are axis, number, or a literal",
     )
     parser.add_argument(
         "--backends", metavar="NAMES", help="separated by commas; all that are installed, if not given"
@@ -58,16 +57,16 @@ def run(asked: Namespace) -> int:
     from xbridge.testing._findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
     from xbridge.testing._signatures import read_words  # noqa: PLC0415 -- likewise
     from xbridge.testing._targets import find_targets  # noqa: PLC0415 -- likewise
-    from xbridge.testing._workers import Job, check_apart  # noqa: PLC0415 -- likewise
+    from xbridge.testing._workers import Job, check_in_workers, chosen  # noqa: PLC0415 -- likewise
 
     sys.path.insert(0, "")  # as `python -m` does, so that a module of the current folder is found
     if asked.seconds <= 0 or asked.workers < 1:
         raise RefusedError.build("check for no time", "both are above zero", "--seconds 120 --workers 2")
-    backends, emulated = _backends(asked.backends)
+    backends, emulated = chosen(asked.backends)
     names = [target.spec for spec in asked.target for target in find_targets(spec)]
     job = Job(tuple(names), backends, read_words(asked.args), asked.seconds, emulated)
     checked = []
-    for found in check_apart(job, asked.workers):
+    for found in check_in_workers(job, asked.workers):
         checked.append(found)
         _progress(found, len(checked), len(names))
     findings = [one for found in checked for one in found.findings]
@@ -81,17 +80,6 @@ def run(asked: Namespace) -> int:
     else:
         _print(checked, findings, as_text(findings) if findings else "nothing was found")
     return 1 if findings else 0
-
-
-def _backends(asked: str | None) -> tuple[tuple[str, ...], bool]:
-    """Return the names of backends, and True if the emulated accelerator is one of their devices."""
-    words = asked.split(",") if asked else [*filter(is_available, known_backends()), "torch:emu"]
-    names = dict.fromkeys(
-        word.partition(":")[0] for word in words if word != "torch:emu" or asked or "torch" in words
-    )
-    for name in names:
-        get(name)
-    return tuple(names), "torch:emu" in words and "torch" in names
 
 
 def _progress(found: Checked, number: int, total: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from xbridge._core.dtypes import DTYPES, category, is_inexact
+from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError
@@ -163,7 +163,9 @@ def _compare_part(one: Any, other: Any, promise: Promise) -> Difference | None:
             )
         if a.device != promise.device:
             return Difference("device", f"the result is on {a.device}, and the arguments on {promise.device}")
-        if not _is_promised(a.dtype, b.dtype, promise.dtype) and not isinstance(other, int | float | complex):
+        if not _is_promised(a.dtype, _had(b.dtype, promise), promise.dtype) and not isinstance(
+            other, int | float | complex
+        ):
             return Difference("dtype", f"the result is {a.dtype}, and with NumPy {b.dtype}")
     if a.shape != b.shape:
         return Difference("shape", f"the shape is {a.shape}, and with NumPy {b.shape}")
@@ -189,6 +191,12 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
         return promise.rtol
     digits = min(DTYPES[dtype].digits for dtype in dtypes if is_inexact(dtype))
     return float(promise.ulp * 2.0 ** (1 - digits))
+
+
+def _had(dtype: str, promise: Promise) -> str:
+    """Return a dtype of NumPy's, or the nearest one that the library has, such as int32 in JAX without 64 bits."""
+    backend = get(promise.backend)
+    return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
 
 
 def _is_promised(actual: str, expected: str, asked: str) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DROPS_BY_NAME = re.compile(
     r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"
 )
-_BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type")
+_BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type|partition")
 _LARGE = (100, 50, 90, 120, 7, 60)
 
 

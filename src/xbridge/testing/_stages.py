@@ -194,7 +194,7 @@ def _cast(dtype: str) -> Callable[[int, HostArray], HostArray]:
         if values.dtype.kind == "b" or (values.dtype.kind in "iu" and dtype.startswith(("float", "complex"))):
             return values
         if values.dtype.kind == "f" and not dtype.startswith(("float", "complex")):
-            return np.ceil(values * 8).astype(dtype)
+            return np.asarray(np.ceil(values * 8).astype(dtype))
         return values.astype(dtype) if values.dtype.kind != "c" else values
 
     return change

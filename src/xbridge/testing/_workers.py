@@ -17,8 +17,10 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.testing._check import Checked, check
 from xbridge.testing._findings import Finding, read
+from xbridge.testing._source import READONLY
 from xbridge.testing._targets import find_targets
 
 if TYPE_CHECKING:
@@ -39,7 +41,34 @@ class Job(NamedTuple):
     emulated: bool
 
 
-def check_apart(job: Job, workers: int = 2) -> Iterator[Checked]:
+def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
+    """Return the backends that words name, and True if the emulated accelerator is one of their devices.
+
+    By default every backend that is installed is used, except for the read-only one: a check finds writes by
+    comparing the arguments. The emulated accelerator is used if torch has it.
+
+    Raises
+    ------
+    UnknownBackendError, MissingLibraryError
+        A name is unknown, or its library is missing.
+    """
+    listed = words.split(",") if words else [name for name in known_backends() if is_available(name)]
+    if not words:
+        listed = [name for name in listed if name != READONLY] + ["torch:emu"] * _has_emulated()
+    names = dict.fromkeys(word.strip().partition(":")[0] for word in listed)
+    return tuple(get(name).name for name in names), "torch:emu" in listed
+
+
+def _has_emulated() -> bool:
+    """Return True if torch is installed and has backends in Python."""
+    if not is_available("torch"):
+        return False
+    from torch.utils import backend_registration  # noqa: PLC0415 -- only if torch is installed
+
+    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+
+
+def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
     """Check the functions of a job in worker processes, and yield each result as it comes."""
     results: SimpleQueue[Checked | None] = SimpleQueue()
     parts = [job._replace(names=job.names[n::workers]) for n in range(workers)]
