@@ -178,8 +178,12 @@ def removals(call: Call) -> Iterator[Removal]:
             yield name, partial(Call.map, change=partial(_with_values, find=find, instead=instead))
     for dtype in dict.fromkeys(one.values.dtype.name for one in recipes):
         wide = _INEXACT_WIDE.get(category(dtype))
-        if wide and wide != dtype:
+        if wide and wide != dtype and all(_has(one, wide) for one in recipes):
             yield dtype, partial(Call.map, change=partial(_with_dtype, dtype=dtype, wide=wide))
+
+
+def _has(recipe: Recipe, dtype: str) -> bool:
+    return get(recipe.backend).unsupported_dtype(dtype, recipe.device) is None
 
 
 def _without(recipe: Recipe, *, name: str) -> Recipe:

@@ -111,7 +111,7 @@ def as_lazy(call: Call) -> Call:
         "import dask",
         "def refuse(*args, **kwargs): raise RuntimeError('a lazy array is computed')",
     )
-    return call._replace(by=_unscheduled, written=((*lines, "dask.config.set(scheduler=refuse)"), "{}"))
+    return call._replace(by=_unscheduled, written=(lines, "with dask.config.set(scheduler=refuse): {}"))
 
 
 class _ComputedError(RuntimeError):
