@@ -15,7 +15,7 @@ from xbridge._core.dtypes import category
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import OptionError
 from xbridge.testing.strategies._arrays import arrays
-from xbridge.testing.strategies._names import dtypes
+from xbridge.testing.strategies._names import dtypes, read_device
 from xbridge.testing.strategies._spec import SHAPES
 
 if TYPE_CHECKING:
@@ -126,32 +126,24 @@ def arrays_together(
         raise OptionError.build(
             f"draw {count} arrays", f"{len(explicit)} shapes are given", f"n={len(explicit)}"
         )
-    known = xp_dtypes(backend, kinds)
-    places = get(backend).devices()
-    device = (
-        devices
-        if isinstance(devices, st.SearchStrategy)
-        else st.sampled_from(places if devices is None else (devices,))
-    )
+    module, known = get(backend), xp_dtypes(backend, kinds)
+    asked = st.sampled_from(module.devices()) if devices is None else devices
+    device = asked if isinstance(asked, st.SearchStrategy) else st.just(asked)
+    given = st.just(dtypes) if isinstance(dtypes, str) else dtypes
     made: dict[object, st.SearchStrategy[Array]] = {}
 
     @st.composite
     def together(draw: st.DrawFn) -> tuple[Array, ...]:
-        there = draw(device)
+        there = read_device(module, draw(device))
+
+        def is_there(word: str) -> bool:
+            return module.unsupported_dtype(word, there) is None
+
         drawn = explicit or _shapes(draw, shapes == "broadcastable", count)
-        word = draw(
-            known
-            if dtypes in ("same", "promotable")
-            else dtypes
-            if not isinstance(dtypes, str)
-            else st.just(dtypes)
-        )
+        word = draw((known if dtypes in ("same", "promotable") else given).filter(is_there))
         words = [word] * count
         if dtypes == "promotable":
-            kind = category(word)
-            near = known.filter(
-                lambda other: category(other) == kind and (other == "uint64") == (word == "uint64")
-            )
+            near = known.filter(is_there).filter(lambda other: _are_promoted(word, other))
             words = [word, *(draw(near) for _ in range(count - 1))]
         result = []
         for shape, dtype in zip(drawn, words, strict=True):
@@ -162,6 +154,11 @@ def arrays_together(
         return tuple(result)
 
     return together()
+
+
+def _are_promoted(one: str, other: str) -> bool:
+    """Return True if the standard promotes two dtypes: of one kind, and uint64 with itself alone."""
+    return category(one) == category(other) and (one == "uint64") == (other == "uint64")
 
 
 def _shapes(draw: st.DrawFn, broadcast: bool, count: int) -> list[Shape]:  # noqa: FBT001 -- private
