@@ -212,6 +212,33 @@ def test_the_value_that_makes_a_call_fail_is_named(value: float, word: str) -> N
     assert f"np.{'nan' if word == 'NaN' else 'inf'}" in found.program
 
 
+def test_a_nan_with_a_pending_negation_is_unchanged_by_a_call() -> None:
+    torch = pytest.importorskip("torch")
+    assert_matches_numpy(lambda x: x + 1, torch._neg_view(torch.tensor([float("nan"), -0.0])))
+
+
+EXPLAINED = """
+    from hypothesis import given, strategies as st
+    from xbridge.testing import assert_matches_numpy
+    from xbridge.testing.strategies import arrays
+
+    def double(x):
+        if x.size > 1:
+            x = x[:1]
+        return x
+
+    @given(arrays("numpy", dtypes="float64", layouts="C"))
+    def test_double(x):
+        assert_matches_numpy(double, x, reference=lambda x: x)
+"""
+
+
+def test_the_explanation_of_a_failure_lists_no_line_of_the_kit(run: Run) -> None:
+    shown = run(EXPLAINED).stdout.str()
+    assert "Failing test case" in shown
+    assert "xbridge/testing/_" not in shown.partition("Explanation:")[2].partition("reproduce_failure")[0]
+
+
 def test_large_integers_and_their_dtype_are_named() -> None:
     x = np.array([100, 1], np.int8)
     found = failure(lambda x: x + x, x, reference=lambda x: x.astype("int64") * 2, dtype="kind").finding

@@ -69,6 +69,7 @@ def run(asked: Namespace) -> int:
     for found in check_in_workers(job, asked.workers):
         checked.append(found)
         _progress(found, len(checked), len(names))
+    checked.sort(key=lambda found: found.function)
     findings = [one for found in checked for one in found.findings]
     if asked.report:
         write(findings, str(asked.report))

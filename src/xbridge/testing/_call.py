@@ -17,7 +17,7 @@ from xbridge._core.dtypes import category, is_inexact
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError
-from xbridge.testing._compare_values import same_bits
+from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
 from xbridge.testing._outcome import Difference, Promise, compare, outcome
 from xbridge.testing._source import Recipe, find_function, host_copy, is_described, recipe_of
@@ -121,7 +121,7 @@ class Call(NamedTuple):
         """Return a sentence if an array was changed by the call."""
         for number, (recipe, array) in enumerate(zip(self.recipes(), arrays, strict=True)):
             now = samples_of(recipe.backend).read(array)
-            if now.shape != recipe.values.shape or not same_bits(now, recipe.values).all():
+            if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
                 return f"array {number} was {recipe.values.tolist()} and became {now.tolist()}"
         return ""
 

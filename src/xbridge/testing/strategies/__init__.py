@@ -20,7 +20,7 @@ from xbridge.testing.strategies._names import devices, dtypes, layouts
 from xbridge.testing.strategies._together import arrays_together, axes, indices, xp_dtypes
 
 # The explanation of a failure lists the lines of the tested code, and none of the kit.
-_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "*/xbridge/*")
+_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "/xbridge/**")
 
 __all__ = [
     "Conversion",
