@@ -1,6 +1,6 @@
 """Check pinned modules of other libraries, and write what was found to found-bugs.md.
 
-The versions are pinned in requirements/find-bugs.txt. A finding that is known upstream has a link in `UPSTREAM`.
+The versions are pinned in requirements/find-bugs.txt. `UPSTREAM` has links for findings that are known.
 """
 
 import argparse

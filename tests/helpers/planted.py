@@ -124,3 +124,84 @@ def dies(x: Any) -> Any:
 
         os.kill(os.getpid(), signal.SIGKILL)
     return x * 2
+
+
+def hangs(x: Any) -> Any:
+    """Loop forever for a NaN."""
+    while np.isnan(np.asarray(x)).any():
+        pass
+    return x * 2
+
+
+def is_torch(x: Any) -> bool:
+    return hasattr(x, "is_neg")
+
+
+def one_axis(x: Any) -> Any:
+    """Refuse torch's arrays of two axes."""
+    if is_torch(x) and len(x.shape) > 1:
+        raise ValueError("no")
+    return x + 1
+
+
+def not_equal(x: Any) -> Any:
+    """Be wrong for torch's arrays of equal values."""
+    return x + (1 if is_torch(x) and len(x.shape) and (x == x[:1]).all() else 0)
+
+
+def partition_all(x: Any) -> Any:
+    """Return the elements in no specified order."""
+    return x.flip(0) if is_torch(x) and len(x.shape) else x
+
+
+def flip(x: Any) -> Any:
+    """Reverse, and refuse what is empty."""
+    if 0 in x.shape:
+        raise ValueError("it is empty")
+    return xp_of(x).flip(x)
+
+
+def last(x: Any) -> Any:
+    """Need an axis of torch's arrays."""
+    if is_torch(x) and not len(x.shape):
+        raise IndexError("there is no axis")
+    return x
+
+
+def unique_total(x: Any) -> Any:
+    """Sum distinct values."""
+    return xp_of(x).sum(xp_of(x).unique_values(x)) if not is_torch(x) else x.unique().sum()
+
+
+def only_bool(x: Any) -> Any:
+    """Take truth values alone."""
+    if "bool" not in str(x.dtype):
+        raise TypeError("no")
+    return x
+
+
+def shift_left(x: Any) -> Any:
+    """Shift bits."""
+    return x * 2
+
+
+def words(x: Any) -> Any:
+    """Return words, and the shape of the values."""
+    return ("word", x[:1] if "int8" in str(x.dtype) else x, str(x.dtype))
+
+
+def refuses_nan(x: Any) -> Any:
+    """Raise for NaN and for small integers."""
+    if x.dtype == "int8" or x.dtype == "uint8" or np.isnan(np.asarray(x)).any():
+        raise ValueError("no")
+    return x * 2
+
+
+def median(x: Any) -> Any:
+    """Do what NumPy's function of that name does not."""
+    return x + 1
+
+
+def dot(x: Any) -> Any:
+    """Take fewer arguments than NumPy's function of that name."""
+    return x * x

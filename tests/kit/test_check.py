@@ -1,11 +1,17 @@
-"""The search for faults finds each planted one, with its cause, and a program that shows it without the kit."""
+"""The search finds each planted fault, with its cause, and a program that shows it without the kit."""
 
 from __future__ import annotations
 
 import json
+import os
+import runpy
 import subprocess
 import sys
+import warnings
+from io import StringIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +20,7 @@ import pytest
 
 import xbridge
 from xbridge._cli import main
-from xbridge.testing import _signatures, _targets
+from xbridge.testing import _check, _signatures, _targets, _workers
 from xbridge.testing._check import check
 from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, grouped
 from xbridge.testing._workers import Job, check_in_workers, chosen
@@ -121,7 +127,7 @@ def test_kinds_that_cannot_be_read_are_refused(words: str) -> None:
 
 
 def test_a_kind_that_is_not_one_is_refused() -> None:
-    with pytest.raises(xbridge.OptionError, match="'many'.*; try "):
+    with pytest.raises(xbridge.OptionError, match=r"'many'.*; try "):
         findings_of("planted:by_option", ["numpy"], "x: many")
 
 
@@ -131,7 +137,9 @@ def test_a_module_or_function_that_is_missing_is_refused(spec: str) -> None:
         _targets.find_targets(spec)
 
 
-def documented(x, count, mode, y=None, *, where=None, flag=False, scale=1.0):
+def documented(
+    x: Any, count: Any, mode: Any, y: Any = None, *, where: Any = None, flag: Any = False, scale: Any = 1.0
+) -> Any:
     """Do something.
 
     Parameters
@@ -275,3 +283,171 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
     assert chosen("numpy, numpy_readonly") == (("numpy", "numpy_readonly"), False)
     with pytest.raises(xbridge.UnknownBackendError):
         chosen("nunpy")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "partition_all",
+        "flip",
+        "last",
+        "unique_total",
+        "only_bool",
+        "shift_left",
+        "words",
+        "refuses_nan",
+        "median",
+        "dot",
+    ],
+)
+def test_what_the_standard_leaves_open_is_not_found(name: str) -> None:
+    assert findings_of(f"planted:{name}", ["numpy", "torch"]) == []
+
+
+@pytest.mark.parametrize(("name", "word"), [("one_axis", "axes"), ("not_equal", "equal values")])
+def test_a_layout_is_not_blamed_for_the_form_that_it_needs(name: str, word: str) -> None:
+    pytest.importorskip("torch")
+    found = findings_of(f"planted:{name}", ["torch"])
+    assert found
+    assert all(word in one.property for one, _ in found)
+
+
+def test_an_argument_that_is_no_floating_array_is_not_set_to_nan() -> None:
+    assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
+
+
+def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_check, "declared", lambda target: _targets.Declared(("numpy",), host_only=True))
+    assert findings_of("planted:middle", ["numpy"]) == []
+
+
+def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_check, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
+    assert findings_of("planted:middle", ["numpy"]) == []
+
+
+def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {
+        "np_only": False,
+        "out_of_scope": False,
+        "exceptions": ["cupy"],
+        "cpu_only": True,
+        "jax_jit": False,
+        "skip_backends": [("dask.array", "no")],
+        "xfail_backends": ["jax.numpy"],
+        "allow_dask_compute": False,
+    }
+    table = {planted.middle: entry, planted.cut: {**entry, "np_only": True}}
+    monkeypatch.setitem(sys.modules, "scipy._lib._array_api", SimpleNamespace(xp_capabilities_table=table))
+
+    def read(f: Any) -> _targets.Declared:
+        return _targets.declared(_targets.Target("scipy.stats.f", f))
+
+    assert read(planted.middle) == _targets.Declared(("dask", "jax"), host_only=True, lazy=True, jit=False)
+    assert set(read(planted.cut).backends) == set(_targets._ALL) - {"cupy"}
+    assert read(planted.maximum).backends == _targets._ALL
+
+
+def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {target.name for target in _targets.find_targets("planted")}
+    assert "planted.middle" in found
+    assert not {"planted.np", "planted.array_api_compat", "planted.Any", "planted._COUNT"} & found
+    monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
+    assert [target.name for target in _targets.find_targets("planted")] == ["planted.cut"]
+
+
+def unusual(x: Any, *rest: int, shape: Any, num_bins: int, xp: Any = None, **options: Any) -> Any:
+    """Take keywords, more numbers, and a shape."""
+    return x if shape == (6,) else None
+
+
+def several(*arrays: Any) -> Any:
+    """Take any number of arrays."""
+    return arrays[0] + arrays[1]
+
+
+def of_a_mapping(x: Any, table: dict[str, int]) -> Any:
+    """Take what cannot be guessed."""
+    return x
+
+
+def picky(x: Any, weights: Any = None) -> Any:
+    """Refuse every weight.
+
+    Parameters
+    ----------
+    weights : array_like
+        Weights.
+    """
+    if weights is not None:
+        raise ValueError("no")
+    return x
+
+
+def test_unusual_parameters_are_filled_or_left_out() -> None:
+    slots = _signatures.slots_of(unusual, {})
+    assert slots is not None
+    assert [(slot.name, slot.kind, slot.values) for slot in slots] == [
+        ("x", "array", ()),
+        ("shape", "other", ((2, 3), (6,))),
+        ("num_bins", "other", (8, 2)),
+        ("xp", "other", ()),
+    ]
+    (base,) = _signatures.bases(unusual, {})
+    assert base.kwargs == {"shape": (6,), "num_bins": 2}
+    assert len(next(_signatures.bases(several, {})).args) == 2
+    assert _signatures.slots_of(of_a_mapping, {}) is None
+    assert [base.label for base in _signatures.bases(picky, {})] == [""]
+    kinds = _signatures.read_words("x: array, table: axis")
+    assert next(_signatures.bases(of_a_mapping, kinds)).args[1] == 0
+    assert next(_signatures.bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
+    assert list(_signatures.bases(lambda x: None, {})) == []
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_workers, "_PATIENCE", 0.5)
+    checked = {
+        one.function: one for one in check_in_workers(job("planted:middle", "planted:hangs"), workers=1)
+    }
+    assert checked["planted.hangs"].findings[0].problem == "does not end"
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_worker_that_cannot_begin_says_why() -> None:
+    (one,) = check_in_workers(job("no_such_module:f"), workers=1)
+    assert one.skipped.startswith("it cannot be checked: xbridge.errors.OptionError: cannot check")
+
+
+def test_a_worker_prints_a_line_for_each_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    output = StringIO()
+    monkeypatch.setattr(os, "dup", lambda number: number)
+    monkeypatch.setattr(os, "dup2", lambda *numbers: None)
+    monkeypatch.setattr(os, "fdopen", lambda *_, **__: output)
+    stored = tmp_path / "program.py"
+    asked = [["planted:middle"], ["numpy"], {}, 20.0, False]
+    if xbridge.is_available("torch"):
+        from xbridge.testing import emulated
+
+        monkeypatch.setattr(emulated, "install", lambda: None)
+        asked[-1] = True
+    monkeypatch.setattr(sys, "argv", ["worker", json.dumps(asked), str(stored)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
+        runpy.run_module("xbridge.testing._workers", run_name="__main__")
+    (line,) = output.getvalue().splitlines()
+    assert json.loads(line)["function"] == "planted.middle"
+    assert "middle(a, b)" in stored.read_text(encoding="utf-8")
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("_here")
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
+    assert screen.getvalue() == "[1/1] planted.save_to: its name suggests an effect\n"

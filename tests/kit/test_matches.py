@@ -207,7 +207,7 @@ def test_pending_bits_of_torch_are_named() -> None:
 @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
 def test_the_value_that_makes_a_call_fail_is_named(value: float, word: str) -> None:
     x = np.array([1.0, value])
-    found = failure(lambda x: np.nan_to_num(x), x, reference=lambda x: x).finding
+    found = failure(np.nan_to_num, x, reference=lambda x: x).finding
     assert found.needed == (word,)
     assert f"np.{'nan' if word == 'NaN' else 'inf'}" in found.program
 
@@ -260,6 +260,42 @@ def test_an_argument_that_is_refused_or_is_not_an_array_is_passed_on() -> None:
     assert "middle(a, float('inf'))" in found.program
 
 
+def test_arrays_in_containers_have_names_in_the_program() -> None:
+    def double(pair: Any, one: Any, more: Any) -> Any:
+        return pair[0] * 2
+
+    found = failure(double, [X, 1], (X,), more={"k": X}, reference=lambda pair, one, more: pair[0]).finding
+    assert "f([a, 1], (b,), more={'k': c})" in found.program
+
+
+def test_a_program_that_does_not_fail_says_so() -> None:
+    def refuse_maps(x: Any) -> Any:
+        if isinstance(x, np.memmap):
+            raise ValueError("no")
+        return x
+
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        x = np.memmap(file, "float64", "w+", shape=(2,))
+    assert "this program does not fail" in failure(refuse_maps, x).finding.program
+
+
+def test_a_dtype_of_ml_dtypes_is_imported_in_the_program() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.ones(2, ml_dtypes.bfloat16)
+    found = failure(lambda x: x + x, x, reference=lambda x: x if x.dtype == x.dtype else x).finding
+    assert found.needed in ((), ("bfloat16",))
+    recipe = Recipe("numpy", x)
+    assert "import ml_dtypes" in recipe.imports()
+    assert recipe.make().dtype == x.dtype
+
+
+def test_warnings_of_one_class_agree() -> None:
+    torch = pytest.importorskip("torch")
+    assert_matches_numpy(warned, torch.ones(2))
+
+
 # -- what a library derives ----------------------------------------------------------------------
 
 
@@ -270,7 +306,7 @@ def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
     assert_gradients(lambda x, n: (x**n, n), x.requires_grad_(), 3)
     assert_gradients(lambda x: x, torch.ones(0))
 
-    class Wrong(torch.autograd.Function):
+    class Wrong(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             return x * 2

@@ -1,4 +1,4 @@
-"""Arrays that are drawn for one call: of one device, of shapes and dtypes that go together, with their axes."""
+"""Arrays that are drawn for one call: of one device, with shapes and dtypes that go together."""
 
 from __future__ import annotations
 

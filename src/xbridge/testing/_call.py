@@ -294,12 +294,15 @@ def reproduction(call: Call, found: Difference) -> str:
     text = "\n".join([*made.lines, f"{made.expression}  # {found.message.splitlines()[0]}"])
     if call.promise.device.kind == "emu":
         return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
-    names: dict[str, Any] = {"f": call.f}
-    ran = outcome(lambda: exec("\n".join(made.lines), names))  # noqa: S102 -- the program that is printed
-    again = None
-    if ran.error is None:
-        code = compile(made.call, "<reproduction>", "eval")
-        again = call.judge([names[name] for name in made.arrays], lambda: eval(code, names))  # noqa: S307 -- likewise
+    again = outcome(partial(_run_again, call, made)).result
     if again is None or again.kind != found.kind:
         return text + "\n# this program does not fail: the failure needs the arrays of the kit"
     return text if call.path else text + "\n# f is the function of the test"
+
+
+def _run_again(call: Call, made: Program) -> Difference | None:
+    """Run a program as it is printed, and judge its call."""
+    names: dict[str, Any] = {"f": call.f}
+    exec("\n".join(made.lines), names)  # noqa: S102 -- the program that is printed
+    code = compile(made.call, "<reproduction>", "eval")
+    return call.judge([names[name] for name in made.arrays], partial(eval, code, names))

@@ -194,7 +194,7 @@ def _rtol(promise: Promise, *dtypes: str) -> float | None:
 
 
 def _had(dtype: str, promise: Promise) -> str:
-    """Return a dtype of NumPy's, or the nearest one that the library has, such as int32 in JAX without 64 bits."""
+    """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
     backend = get(promise.backend)
     return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
 
