@@ -28,8 +28,8 @@ UPSTREAM = {"scipy.special.mathieu_": "https://github.com/scipy/scipy/issues/258
 HEAD = """\
 # Bugs found by `check`
 
-`make find-bugs` writes this page. It runs `xbridge-array check MODULE --backends {backends}` with the versions
-below, {seconds} seconds for each module. Each finding has a program without xbridge, which was run. Not every
+`make find-bugs` writes this page. It runs `xbridge-array check MODULE --backends {backends}` with the
+versions below, {seconds} seconds for each module. Each finding has a program without xbridge, which was run. Not every
 difference is a bug: the maintainers of a function decide what it promises. {known}
 
 {versions}

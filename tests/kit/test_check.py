@@ -89,7 +89,11 @@ def test_nothing_is_found_in_a_function_without_a_fault() -> None:
 
 
 def test_what_may_do_harm_is_not_called_and_the_reason_is_given() -> None:
-    targets = [target for target in _targets.find_targets("planted") if target.name != "planted.dies"]
+    targets = [
+        target
+        for target in _targets.find_targets("planted")
+        if target.name not in ("planted.dies", "planted.hangs")
+    ]
     checked = {one.function: one.skipped for one in check(targets, ["numpy"], {}, 60.0)}
     assert checked["planted.save_to"] == "its name suggests an effect"
     assert checked["planted.jitter"] == "it draws random numbers"

@@ -271,7 +271,7 @@ def test_arrays_in_containers_have_names_in_the_program() -> None:
 def test_a_program_that_does_not_fail_says_so() -> None:
     def refuse_maps(x: Any) -> Any:
         if isinstance(x, np.memmap):
-            raise ValueError("no")
+            raise TypeError("no")
         return x
 
     import tempfile
@@ -284,7 +284,7 @@ def test_a_program_that_does_not_fail_says_so() -> None:
 def test_a_dtype_of_ml_dtypes_is_imported_in_the_program() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = np.ones(2, ml_dtypes.bfloat16)
-    found = failure(lambda x: x + x, x, reference=lambda x: x if x.dtype == x.dtype else x).finding
+    found = failure(lambda x: x + x, x, reference=lambda x: x).finding
     assert found.needed in ((), ("bfloat16",))
     recipe = Recipe("numpy", x)
     assert "import ml_dtypes" in recipe.imports()
