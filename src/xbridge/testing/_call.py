@@ -63,12 +63,12 @@ class Call(NamedTuple):
         kwargs: dict[str, Any],
         reference: Callable[..., Any] | None,
         options: dict[str, Any],
+        given: list[Array] | None = None,
     ) -> Call:
         """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
-        made = cls(
-            f, tuple(map(describe, args)), {k: describe(v) for k, v in kwargs.items()}, reference, options
-        )
-        return made._replace(path=find_function(f))
+        described = tuple(describe(arg, given) for arg in args)
+        named = {key: describe(value, given) for key, value in kwargs.items()}
+        return cls(f, described, named, reference, options, path=find_function(f))
 
     def recipes(self) -> list[Recipe]:
         """Return the recipes of all arrays, in order."""
@@ -126,20 +126,23 @@ class Call(NamedTuple):
         return ""
 
 
-def describe(x: Any) -> Any:
-    """Replace arrays by recipes, at any depth."""
+def describe(x: Any, given: list[Array] | None = None) -> Any:
+    """Replace arrays by recipes, at any depth, and append the arrays to `given`."""
     if isinstance(x, list | tuple):
-        made = [describe(part) for part in x]
+        made = [describe(part, given) for part in x]
         return type(x)._make(made) if hasattr(x, "_make") else type(x)(made)
     if isinstance(x, dict):
-        return {key: describe(part) for key, part in x.items()}
+        return {key: describe(part, given) for key, part in x.items()}
     backend = backend_for(type(x))
     if backend is None or isinstance(x, backend.scalar_types):
         return x
     try:
-        return recipe_of(resolve(x, "call a function with")[1], backend)
+        recipe = recipe_of(resolve(x, "call a function with")[1], backend)
     except XBridgeError:
         return x
+    if given is not None:
+        given.append(x)
+    return recipe
 
 
 def _recipes(x: Any) -> Iterator[Recipe]:

@@ -6,7 +6,7 @@ repeats the call without one property after the other. It prints a program of th
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
@@ -16,6 +16,7 @@ from xbridge.testing._findings import Finding, name_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xbridge._core.protocol import Array
     from xbridge.testing._outcome import Difference
 
 
@@ -126,6 +127,7 @@ def assert_matches_numpy(
     if rtol is not None and ulp is not None:
         raise OptionError.build("compare with rtol and ulp", "one of them decides", "ulp=4")
     options = {"dtype": dtype, "rtol": rtol, "ulp": ulp, "errors": errors, "warnings": warnings}
-    call = Call.of(f, args, kwargs, reference, options)
-    if found := call.judge():
+    given: list[Array] = []
+    call = Call.of(f, args, kwargs, reference, options, given)
+    if found := call.judge(given, partial(f, *args, **kwargs)):
         raise MismatchError(call, found)
