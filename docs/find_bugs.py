@@ -29,7 +29,7 @@ HEAD = """\
 # Bugs found by `check`
 
 `make find-bugs` writes this page. It runs `xbridge-array check MODULE --backends {backends}` with the
-versions below, {seconds} seconds for each module. Each finding has a program without xbridge, which was run. Not every
+versions below, {seconds} seconds for each module. Each finding has a program without xbridge. Not every
 difference is a bug: the maintainers of a function decide what it promises. {known}
 
 {versions}
@@ -39,7 +39,7 @@ difference is a bug: the maintainers of a function decide what it promises. {kno
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=int, default=150, help="the time for each module")
+    parser.add_argument("--seconds", type=int, default=110, help="the time for each module")
     asked = parser.parse_args()
     parts = [found(module, asked.seconds) for module in MODULES]
     names = dict.fromkeys([*MODULES.values(), "torch", "array-api-strict", "numpy"])

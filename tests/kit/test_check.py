@@ -316,7 +316,7 @@ def test_a_layout_is_not_blamed_for_the_form_that_it_needs(name: str, word: str)
     assert any(word in one.property for one, _ in found)
 
 
-def test_an_argument_that_is_no_floating_array_is_not_set_to_nan() -> None:
+def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
     assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
 
 
