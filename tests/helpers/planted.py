@@ -169,8 +169,8 @@ def last(x: Any) -> Any:
 
 
 def unique_total(x: Any) -> Any:
-    """Sum distinct values."""
-    return xp_of(x).sum(xp_of(x).unique_values(x)) if not is_torch(x) else x.unique().sum()
+    """Count distinct values."""
+    return x.unique().numel() if is_torch(x) else xp_of(x).unique_values(x).shape[0]
 
 
 def only_bool(x: Any) -> Any:
@@ -190,7 +190,7 @@ def words(x: Any) -> Any:
     return ("word", x[:1] if "int8" in str(x.dtype) else x)
 
 
-def refuses_nan(x: Any) -> Any:
+def refuses_missing(x: Any) -> Any:
     """Raise for NaN and for small integers."""
     if str(x.dtype).endswith("int8") or xp_of(x).any(xp_of(x).isnan(x)):
         raise ValueError("no")
@@ -205,3 +205,10 @@ def median(x: Any) -> Any:
 def dot(x: Any) -> Any:
     """Take fewer arguments than NumPy's function of that name."""
     return x * x
+
+
+def columns(x: Any) -> Any:
+    """Double a matrix, or several."""
+    if len(x.shape) < 2:
+        raise ValueError("it has no columns")
+    return x * 2

@@ -150,7 +150,7 @@ def documented(
     ----------
     x, y : array_like
         Arrays.
-    count : int
+    count : positive int
         A number.
     mode : {'full', 'same'}
         A word.
@@ -299,7 +299,7 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
         "only_bool",
         "shift_left",
         "words",
-        "refuses_nan",
+        "refuses_missing",
         "median",
         "dot",
     ],
@@ -402,6 +402,7 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
     assert base.kwargs == {"shape": (6,), "num_bins": 2}
     assert len(next(_signatures.bases(several, {})).args) == 2
     assert _signatures.slots_of(of_a_mapping, {}) is None
+    assert list(_signatures.bases(of_a_mapping, {})) == []
     assert [base.label for base in _signatures.bases(picky, {})] == [""]
     kinds = _signatures.read_words("x: array, table: axis")
     assert next(_signatures.bases(of_a_mapping, kinds)).args[1] == 0
