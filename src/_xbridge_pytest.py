@@ -134,6 +134,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "_xbridge_place" in metafunc.fixturenames:
         from xbridge.testing import _parametrize
 
+        if hasattr(metafunc.function, "hypothesis"):
+            from xbridge.testing._deadline import lift_deadline
+
+            lift_deadline(metafunc.function)
         params = _parametrize.params(metafunc.definition)
         metafunc.parametrize("_xbridge_place", params, indirect=True)
     elif any(mark.name == "xbridge" and mark.kwargs for mark in metafunc.definition.own_markers):

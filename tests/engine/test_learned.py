@@ -1113,6 +1113,14 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 2
 
 
+def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    for _ in range(2):
+        for kind in ("f8", "f4", "i2", "i4"):
+            assert xbridge.to_backend(np.ones(2, kind), "torch", dtype="float16").tolist() == [1.0, 1.0]
+    assert [len(kinds) for kinds in _registry._kinds.values()] == [2]
+
+
 def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:
     fits, lost = np.array([1.0, 3.4028234e38]), np.array([1.0, 3.5e38])
     for _ in range(2):

@@ -43,7 +43,7 @@ calls: dict[tuple[object, ...], Callable[..., Array | None]] = {}
 """What whole calls of `asarray` and `align` do: by the function, all options and the types of the arrays."""
 
 MOST_LEARNED = 512
-"""Calls to learn in each table. A program with more of them makes up its options as it goes."""
+"""Calls to learn in each table, and kinds of arrays for each call. More are made up as a program goes."""
 
 _kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
 """For each learned call, what to do with an array of a kind."""
@@ -321,7 +321,8 @@ def store(
         if begun != _generation or observers or (call not in learned and len(learned) >= MOST_LEARNED):
             return
         kinds = _kinds.setdefault(call, {})
-        kinds[kind] = convert
+        if len(kinds) < MOST_LEARNED:
+            kinds[kind] = convert
         if call not in learned:
             learned[call] = choose(kinds)
 

@@ -1,0 +1,92 @@
+"""A test with a backend has no deadline, unless the user gives one."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import DeadlineExceeded
+
+from xbridge.testing._deadline import lift_deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kit_projects import Run
+
+pytest_plugins = ["kit_projects"]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hypothesis' own profile, and a clock by which every example takes a second or more."""
+    before, seconds = settings(), count()
+    settings.load_profile("default")
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+    yield
+    settings.register_profile("before", before)
+    settings.load_profile("before")
+
+
+def example() -> Callable[[], None]:
+    @given(st.just(1))
+    def test(n: int) -> None:
+        pass
+
+    return test
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_example_may_take_any_time() -> None:
+    with pytest.raises(DeadlineExceeded):
+        example()()
+    test = example()
+    lift_deadline(test)
+    test()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_deadline_of_a_test_stays() -> None:
+    test = settings(deadline=100)(example())
+    lift_deadline(test)
+    with pytest.raises(DeadlineExceeded):
+        test()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_deadline_of_a_profile_stays() -> None:
+    settings.register_profile("quick", deadline=100)
+    settings.load_profile("quick")
+    test = example()
+    lift_deadline(test)
+    with pytest.raises(DeadlineExceeded):
+        test()
+
+
+def test_the_plugin_lifts_the_deadline_of_a_test_with_a_backend(run: Run) -> None:
+    test = """
+        import time
+        from itertools import count
+
+        import pytest
+        from hypothesis import given, settings, strategies as st
+
+        settings.load_profile("default")
+
+        @pytest.fixture(autouse=True)
+        def slow(monkeypatch):
+            seconds = count()
+            monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+
+        @given(n=st.just(1))
+        def test_x(backend, n): pass
+
+        @given(n=st.just(1))
+        def test_y(n): pass
+    """
+    run(test, "--xbridge=numpy", "-k", "test_x").assert_outcomes(passed=1, deselected=1)
+    run(test, "--xbridge=numpy", "-k", "test_y").assert_outcomes(failed=1, deselected=1)
