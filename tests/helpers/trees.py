@@ -176,10 +176,10 @@ def form(x: Any) -> Any:
 
 
 def trees(arrays: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Trees of arrays and of what is none."""
-    others = st.sampled_from(["text", b"bytes", None, 3, 2.5, True, 1j, np.str_("text"), {1, 2}])
-    return st.recursive(
-        arrays | others,
+    """Trees of arrays and of what is none. A tree that is not an array is a container."""
+    others = ["text", b"bytes", None, 3, 2.5, True, 1j, np.str_("text"), {1, 2}]
+    drawn = st.recursive(
+        arrays | st.sampled_from(others),
         lambda inner: st.one_of(
             st.lists(inner, max_size=10),
             st.dictionaries(st.integers() | st.text(max_size=2), inner, max_size=10),
@@ -187,3 +187,4 @@ def trees(arrays: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         ),
         max_leaves=20,
     )
+    return drawn.filter(lambda tree: type(tree) not in set(map(type, others)))

@@ -239,6 +239,17 @@ def test_align_does_not_name_an_array_for_an_error_of_ours_in_a_task(x: Array) -
     assert "xs[" not in str(caught.value)
 
 
+def test_a_cast_that_numpy_lacks_is_refused_before_a_chunk_is_computed() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    seen: list[Any] = []
+    x = da.ones(3, chunks=2).map_blocks(
+        lambda chunk: seen.append(chunk) or chunk, dtype="f8", meta=np.empty(0)
+    )
+    with pytest.raises(xbridge.DTypeError, match="the step astype float8_e8m0fnu failed with TypeError"):
+        xbridge.to_numpy(x.astype(ml_dtypes.float8_e4m3fn), dtype="float8_e8m0fnu")
+    assert not seen
+
+
 def test_align_within_dask_computes_nothing(x: Array) -> None:
     xbridge.align(x, x + 1, np.ones(7), dtype="float32")
     assert runs == []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import dask  # noqa: F401 -- every backend imports the root of its library
 import dask.array as da
+import numpy as np
 from dask.array.core import normalize_chunks
 
 from xbridge import _host
@@ -85,6 +86,8 @@ def stack(arrays: list[Array], shape: tuple[int, ...], /) -> Array:
 
 def astype(x: Array, dtype: str, /) -> Array:
     if isinstance(x, InParts):
+        # A cast that NumPy lacks fails before a chunk is computed.
+        _host.astype(np.empty(0, x.array.dtype), dtype)
         return x._replace(dtype=dtype)
     return x.astype(native_dtype(dtype))
 
