@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from runpy import run_path
 from typing import TYPE_CHECKING
 
+import fresh
 import numpy as np
 import pytest
 from drawing import drawn, least
@@ -264,3 +265,31 @@ def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
         run_path(found.origin, run_name=found.name)
     extra = "torch" if library == "torch" else "testing"
     assert str(refused.value) == f"{message}; try pip install 'xbridge-array[{extra}]'"
+
+
+def test_the_assertions_need_neither_pytest_nor_hypothesis() -> None:
+    code = """
+        import sys
+        for name in ("pytest", "_pytest", "hypothesis"):
+            sys.modules[name] = None
+        import numpy as np
+        from xbridge.testing import *
+        a = np.arange(3.0)
+        assert_same(a, a.copy())
+        assert_close(a, a + 1e-12)
+        assert_independent(a, a.copy())
+        assert_shares_memory(a, a[1:])
+        assert_roundtrip(a, "numpy")
+        with assert_unchanged(a):
+            pass
+        for module in ("strategies", "conformance"):
+            try:
+                __import__(f"xbridge.testing.{module}")
+            except ImportError as error:
+                print(type(error).__name__, error)
+    """
+    status, lines = fresh.run(code)
+    assert status == 0
+    assert [line.partition(" is not installed")[2] for line in lines] == [
+        "; try pip install 'xbridge-array[testing]'"
+    ] * 2

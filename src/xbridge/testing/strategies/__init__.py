@@ -17,6 +17,7 @@ from xbridge.testing.strategies._array_likes import Conversion, array_likes, con
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
+from xbridge.testing.strategies._trees import trees
 
 __all__ = [
     "Conversion",
@@ -28,4 +29,5 @@ __all__ = [
     "host_arrays",
     "layouts",
     "refusals",
+    "trees",
 ]

@@ -16,10 +16,10 @@ from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
-from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
+from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtypes, read_layout, read_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypedDict, Unpack
 
     from xbridge._core.devices import Device
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
     Fitting: TypeAlias = dict[str, list[str]]
-    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | Sequence[Any] | str | type | None
     Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
     Layouts: TypeAlias = st.SearchStrategy[str] | str | None
     Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
@@ -76,7 +76,7 @@ class ArraySpec:
         self.cases = samples_of(backend).cases
         self._asked = {word: value for word, value in asked.items() if value is not None}
         self.elements = read_elements(asked.get("elements"))
-        self.dtypes = self._option("dtypes", read_dtype)
+        self.dtypes = self._option("dtypes", read_dtypes)
         self.layouts = self._option("layouts", read_layout)
         self.shapes = self._option("shapes", read_shape)
         self.devices = self._option("devices", read_device)
