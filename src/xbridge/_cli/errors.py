@@ -5,6 +5,7 @@ The names in a file are untrusted, because a file may have been made to harm its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from xbridge.errors import Chained, XBridgeError
@@ -40,6 +41,13 @@ def check_source(path: Path) -> None:
             path.open("rb").close()
     if reason:
         raise unreadable(path, reason, hint)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Format the first of several names of arrays or of other values."""
+    every = list(names)
+    shown = ", ".join(map(repr, every[:5]))
+    return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"
 
 
 def one_line(error: BaseException | str) -> str:
