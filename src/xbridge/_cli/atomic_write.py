@@ -4,7 +4,7 @@ The system renames in one step, and until then the target is unchanged. A run th
 file. A run that is killed leaves a hidden `.xbridge-*.part` beside the target, and never a partial target.
 
 Several files are renamed one after the other, the last of them, which names the others, at the end. The old
-ones are set aside before, and renamed back if a step fails. So a run that is killed leaves no last file that
+ones are renamed before, and renamed back if a step fails. So a run that is killed leaves no last file that
 names a file that is not there.
 """
 
@@ -15,6 +15,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import EACCES, ENOENT, EPERM, EROFS
 from functools import partial
 from io import BufferedWriter
 from pathlib import Path
@@ -72,7 +73,10 @@ def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterato
         _rename(parts, targets, [path for path in gone if path.exists()])
     except OSError as error:
         reason = f"{error.strerror or error}, and {as_it_was}"
-        raise RefusedError.build(f"write {shown}", reason, "a disk with space for it") from error
+        hint = (
+            "another folder" if error.errno in (EACCES, EPERM, EROFS, ENOENT) else "a disk with space for it"
+        )
+        raise RefusedError.build(f"write {shown}", reason, hint) from error
     except KeyboardInterrupt as error:
         raise RefusedError.build(f"write {shown}", f"interrupted, and {as_it_was}", "again") from error
     finally:
@@ -112,9 +116,9 @@ def _rename(parts: Sequence[Path], targets: Sequence[Path], gone: Sequence[Path]
 
 
 def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
-    """Set old files aside, rename the new ones, and remove the old ones. Undo all if a step fails."""
-    aside = [(path, path.with_name(f".xbridge-{secrets.token_hex(4)}.old")) for path in old]
-    steps = [*aside, *new]
+    """Rename old files, then the new ones, and remove the old ones. Undo all if a step fails."""
+    kept = [(path, path.with_name(f".xbridge-{secrets.token_hex(4)}.old")) for path in old]
+    steps = [*kept, *new]
     try:
         for before, after in steps:
             before.replace(after)
@@ -123,5 +127,5 @@ def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
             if after.exists() and not before.exists():
                 after.replace(before)
         raise
-    for _, path in aside:
+    for _, path in kept:
         path.unlink()

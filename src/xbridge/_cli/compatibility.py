@@ -7,6 +7,7 @@ elements, and the loss of a name or of metadata.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -51,19 +52,29 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
 def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
     """Return the arrays to write: only one if the format has no names."""
     arrays = list(content.arrays)
-    names = [UNNAMED if x.name is None else x.name for x in arrays]
+    names = [_name(x) for x in arrays]
     if allowed.array is not None:
-        if allowed.array not in names:
+        arrays = [x for x in arrays if _name(x) == allowed.array]
+        if not arrays:
             action, reason = f"find the array {allowed.array!r}", f"the file has {listed(names)}"
             near = get_close_matches(allowed.array, names, 1, 0)
             hint = f"--array {shlex.quote(near[0])}" if near else "another file"
             raise RefusedError.build(action, reason, hint)
-        return [arrays[names.index(allowed.array)]]
+    for name, times in Counter(map(_name, arrays)).items():
+        if times > 1:
+            reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
+            raise _cannot(target, reason, "--at KEY, which takes some of the arrays")
+    if allowed.array is not None:
+        return arrays
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
         reason = f"it holds one array without a name, and there are {listed(names)}"
         raise _cannot(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
     return arrays
+
+
+def _name(x: Stored) -> str:
+    return UNNAMED if x.name is None else x.name
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:

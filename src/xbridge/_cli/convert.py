@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli.errors import RefusedError, check_source
+from xbridge._cli.errors import RefusedError, check_source, printable
 from xbridge._cli.formats import (
     ALL,
     FORMATS,
@@ -71,6 +71,8 @@ def run(asked: Namespace) -> int:
     content, files = convert(asked)
     source, target = str(asked.source), str(asked.target)
     print_arrays(content, as_json=asked.json, source=source, target=target, **files)
+    if files and not asked.json:
+        print(f"\nthe index of the shards is {printable(files['index'])}")
     return 0
 
 
@@ -123,7 +125,7 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
                         writer.write(sink, shard, target.parent)
                     opened.flush()
                     _read_back(part, writer, shard, target)
-    left_out = {} if asked.array is not None else read.others
+    left_out = () if asked.array is not None else read.others
     return content._replace(others=left_out), {"index": str([*files][-1])} if several else {}
 
 

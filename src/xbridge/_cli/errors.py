@@ -33,6 +33,7 @@ def check_source(path: Path) -> None:
     with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
+            reason = "a pipe cannot be read several times" if str(path) == "-" else reason
         elif not path.is_file():
             reason = "it is a directory" if path.is_dir() else "it is not a regular file"
         elif not path.stat().st_size:

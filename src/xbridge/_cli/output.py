@@ -45,7 +45,7 @@ def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
         entries = [
             {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in arrays
         ]
-        left_out = [{"name": name, "value": value} for name, value in others.items()]
+        left_out = [{"name": name, "value": value} for name, value in others]
         print_json({**about, "arrays": entries, "others": left_out})
         return
     rows = [
@@ -54,7 +54,7 @@ def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
     print_table(["array", "dtype", "shape", "size"], rows)
     if others:
         print()
-        rows = [[printable(name), printable(value)] for name, value in others.items()]
+        rows = [[printable(name), printable(value)] for name, value in others]
         print_table(["not an array", "value"], rows)
 
 

@@ -92,8 +92,8 @@ class Content(NamedTuple):
     arrays: Sequence[Stored]
     metadata: Mapping[str, str] = {}
     """Text beside the arrays."""
-    others: Mapping[str, str] = {}
-    """Descriptions of the values that were left out, by name."""
+    others: Sequence[tuple[str, str]] = ()
+    """The names and descriptions of values that are not arrays."""
     compression: Mapping[str | None, int] = {}
     """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
     files: Sequence[Path] = ()
@@ -138,7 +138,9 @@ def format_of(path: Path) -> Format:
     if suffix not in SUFFIXES:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
         hint = f"a name that ends in {', '.join(SUFFIXES)}"
-        if suffix in OUT_OF_SCOPE:
+        if str(path) == "-":
+            reason = "a pipe is not written, because the new file is read back"
+        elif suffix in OUT_OF_SCOPE:
             reason = f"{reason}, and {OUT_OF_SCOPE[suffix]} files are out of scope"
         elif path.name.endswith(".safetensors.index.json"):
             reason, hint = "an index is written with its shards", f"{path.name[:-11]} --shard 5GB"

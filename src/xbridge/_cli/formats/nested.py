@@ -7,11 +7,11 @@ bounded.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from xbridge._cli.errors import RefusedError, listed, unreadable
 
@@ -35,9 +35,9 @@ def picked(content: object, keys: Sequence[str], path: Path) -> object:
             continue
         action = f"find {key!r} in {path}{''.join(f'[{one!r}]' for one in keys[:number])}"
         if not inside:
-            raise RefusedError.build(action, f"it is {_described(content)}", "a shorter --at, or none")
+            raise RefusedError.build(action, f"it is {described(content)}", "a shorter --at, or none")
         if found:
-            raise RefusedError.build(action, "a string and a number are written so", "--flatten")
+            raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
         names = [name for name, _ in inside]
         first, *rest = key.split(".")
         near = [first, *rest] if first in names and rest else get_close_matches(key, names, 1, 0)
@@ -46,44 +46,20 @@ def picked(content: object, keys: Sequence[str], path: Path) -> object:
 
 
 def flattened(
-    content: object, is_array: Callable[[object], bool], path: Path, at: Sequence[str], *, flatten: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arrays of a container by name, and a description of each other value, such as a number.
-
-    With `flatten`, the arrays of containers inside are included, under their keys joined by dots. Without it,
-    such a container raises.
-    """
-    arrays: dict[str, Any] = {}
-    others: dict[str, str] = {}
-    for keys, value in _walked(content, path, at, flatten=flatten):
-        name = ".".join(map(str, keys))
-        if name in arrays or name in others:
-            reason = f"two of its values have the name {name!r}, which is their keys joined by dots"
-            hint = f"{_option((*at, str(keys[0])))}, or another part of it"
-            raise unreadable(path, reason, hint)
-        if is_array(value):
-            arrays[name] = value
-        else:
-            others[name] = _described(value)
-    return arrays, others
-
-
-def is_container(value: object) -> bool:
-    """Return True for a dict, a list or a tuple."""
-    return isinstance(value, dict | list | tuple)
-
-
-def _walked(
     content: object, path: Path, at: Sequence[str], *, flatten: bool
-) -> Iterator[tuple[Keys, object]]:
-    """Yield the values that are not containers, in order, with their keys. An empty container is a value."""
+) -> Iterator[tuple[str, object]]:
+    """Yield the values of a container that are not containers, in order, with their names.
+
+    With `flatten`, the values of containers inside are included, under their keys joined by dots. Without it,
+    such a container raises. An empty container is a value.
+    """
     waiting: list[tuple[Keys, object]] = [((), content)]
     count = 0
     while waiting:
         keys, value = waiting.pop()
         children = _children(value)
         if keys and not children:
-            yield keys, value
+            yield ".".join(map(str, keys)), value
             continue
         if keys and not flatten:
             reason = f"{keys[0]!r} is of type {type(value).__name__}, which is not a tensor"
@@ -95,6 +71,11 @@ def _walked(
             reason = f"it has more than {_MOST} values, or values more than {_DEEPEST} levels deep"
             raise unreadable(path, reason, "--at KEY, which takes a part of it")
         waiting += reversed(named)
+
+
+def is_container(value: object) -> bool:
+    """Return True for a dict, a list or a tuple."""
+    return isinstance(value, dict | list | tuple)
 
 
 def _key(key: object, path: Path, *, flatten: bool) -> str | int:
@@ -113,11 +94,11 @@ def _children(value: object) -> list[tuple[object, object]] | None:
     return list(enumerate(value)) if isinstance(value, list | tuple) else None
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """Describe a value that is not an array."""
     kind = type(value).__name__
     if type(value) in _SIMPLE:
-        return f"{kind} {_SHORT.repr(value)}"
+        return "None" if value is None else f"{kind} {_SHORT.repr(value)}"
     return f"an empty {kind}" if is_container(value) and not value else f"a {kind}"
 
 

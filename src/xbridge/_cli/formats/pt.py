@@ -31,7 +31,7 @@ from xbridge._api import to_backend, to_numpy
 from xbridge._cli.errors import RefusedError, listed, reading, unreadable
 from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.archive import compare_checksum, open_archive
-from xbridge._cli.formats.nested import flattened, is_container, picked
+from xbridge._cli.formats.nested import described, flattened, is_container, picked
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
 from xbridge._core.devices import CPU
@@ -118,13 +118,16 @@ def read(path: Path, stack: ExitStack, how: Reading) -> Content:
         return Content([_stored(path, None, found, sums)])
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
-        raise unreadable(path, f"it holds a {type(found).__name__}", hint)
-    tensors, others = flattened(found, _is_tensor, path, how.at, flatten=how.flatten)
+        raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {described(found)}", hint)
+    values = list(flattened(found, path, how.at, flatten=how.flatten))
+    others = [(name, described(value)) for name, value in values if not isinstance(value, torch.Tensor)]
     if others and not how.skip_other:
-        name, *more = others
-        reason = f"{listed(others)} are not tensors" if more else f"{name!r} is {others[name]}, not a tensor"
-        raise unreadable(path, reason, f"--skip-other, which leaves {'them' if more else 'it'} out")
-    arrays = [_stored(path, name, tensor, sums) for name, tensor in tensors.items()]
+        (name, what), *more = others
+        reason = f"{listed(name for name, _ in others)} are not tensors"
+        hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
+        raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
+    tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
+    arrays = [_stored(path, name, tensor, sums) for name, tensor in tensors]
     if not how.untie:
         _refuse_overlaps(path, arrays)
     return Content(arrays, others=others)
@@ -144,10 +147,6 @@ def reread(path: Path) -> Iterator[ArrayInfo]:
 def numbers(content: bytes) -> dict[str, Any]:
     found: dict[str, Any] = torch.load(BytesIO(content), weights_only=True)
     return found
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _load(path: Path, *, mapped: bool) -> Any:

@@ -82,7 +82,7 @@ def split(arrays: Sequence[Stored], most: int) -> Iterator[list[Stored]]:
     size = 0
     for x in arrays:
         size += x.nbytes
-        if shard and size > most:
+        if shard and x.nbytes and size > most:
             yield shard
             shard, size = [], x.nbytes
         shard.append(x)
