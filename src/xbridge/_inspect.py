@@ -219,6 +219,7 @@ if TYPE_CHECKING:
         copy: bool | None = None,
         grad: Grad = None,
         requires_grad: bool | None = None,
+        writable: bool = False,
     ) -> Plan: ...
     @overload
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
@@ -235,6 +236,7 @@ def explain(
     copy: Any = None,
     grad: Any = None,
     requires_grad: Any = None,
+    writable: Any = False,
     **kwargs: object,
 ) -> Any:
     """Plan a conversion, or a call of an aligned function, without running it.
@@ -249,6 +251,8 @@ def explain(
         The other arguments of a function.
     device, dtype, copy, grad, requires_grad
         As for `to_backend` and `asarray`.
+    writable : bool
+        As for `to_numpy`, which alone has it.
 
     Returns
     -------
@@ -279,10 +283,10 @@ def explain(
     """
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
     function = vars(x).get("__xbridge__") if type(x) is type(explain) else None  # a proxy may raise
     if function is not None and x.__wrapped__ is function.fn:
-        named = {**asked, "requires_grad": requires_grad}
+        named = {**asked, "writable": writable or None}
         given = {word: value for word, value in named.items() if value is not None}
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
@@ -291,7 +295,7 @@ def explain(
             "it is not a function that aligned made, and a conversion has one target",
             "explain(x, 'torch')",
         )
-    return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
+    return verbs.explain(x, backend, writable=writable, **asked)
 
 
 def _plain_owner(x: Array) -> Backend:

@@ -14,6 +14,7 @@ from xbridge._cli.atomic_write import _exchange
 from xbridge._cli.formats import safetensors as own
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
+safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest
     write_index(index, metadata={"total_size": 44, "total_parameters": 9, "title": "t", "step": 3})
     there = index.with_name("x.safetensors")
     shell(capsys, "convert", index, there)
-    with own.safe_open(str(there), "numpy") as file:
+    with safetensors.safe_open(str(there), "numpy") as file:
         assert file.metadata() == {"title": "t", "step": "3", "format": "pt"}
     write_index(index, metadata={"format": "np"})
     said = refused(capsys, "convert", index, there, "--force")
