@@ -170,8 +170,8 @@ def array_namespace(*xs: Array) -> ModuleType:
     arrays = [x for x in xs if x is not None and not is_number(x)]
     names = dict.fromkeys(_plain_owner(x).name for x in arrays)
     if len(names) != 1:
-        reason = f"the arrays come from {' and '.join(names) or 'nowhere'}"
-        hint = "align(*xs) first" if names else "an array"
+        reason = f"the arrays come from {' and '.join(names)}" if names else "no argument is an array"
+        hint = "align(*xs) first" if names else "array_namespace(asarray(x)), which is NumPy's"
         raise UnsupportedArrayError.build("find one namespace", reason, hint)
     return get(*names).namespace(arrays[0])
 

@@ -67,7 +67,7 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     try:
         host = np.array(x)
     except ValueError as error:
-        raise _ragged(str(error)) from error
+        raise _ragged("its rows differ in length") from error
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
