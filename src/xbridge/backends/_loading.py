@@ -183,6 +183,6 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
         return UnknownBackendError.build(asked, known, "one of these")
     cls = name if isinstance(name, type) else type(name)
     root = str(cls.__module__).partition(".")[0]
-    hint = f"{root!r}, after the array" if root in names else "one of these, after the array"
+    hint = f"{root!r}, after the array" if root in names else "one of these"
     reason = f"a backend is a name or a module, and {known}"
     return UnknownBackendError.build(f"find a backend by {shown(name)}", reason, hint)
