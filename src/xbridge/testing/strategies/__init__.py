@@ -7,7 +7,7 @@ strategy. An option that is left open is chosen to fit the others.
 from xbridge.errors import MissingLibraryError
 
 try:
-    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
+    from hypothesis.internal import scrutineer as _scrutineer
 except ImportError as _error:
     raise MissingLibraryError.build(
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
@@ -17,15 +17,23 @@ from xbridge.testing.strategies._array_likes import Conversion, array_likes, con
 from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
+from xbridge.testing.strategies._together import arrays_together, axes, indices, xp_dtypes
+
+# The explanation of a failure lists the lines of the tested code, and none of the kit.
+_scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "/xbridge/**")
 
 __all__ = [
     "Conversion",
     "array_likes",
     "arrays",
+    "arrays_together",
+    "axes",
     "conversions",
     "devices",
     "dtypes",
     "host_arrays",
+    "indices",
     "layouts",
     "refusals",
+    "xp_dtypes",
 ]
