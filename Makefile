@@ -30,7 +30,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs find-bugs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ bench: $(VENV)/bench.stamp ## Measure, and write the pages of benchmarks (ARGS="
 docs: $(VENV)/dev.stamp ## Check the documents: examples, links, and what is generated
 	$(VENV)/bin/python -W error docs/generate.py --check
 	$(VENV)/bin/python -W error docs/check.py
+
+find-bugs: $(VENV)/dev.stamp ## Check pinned modules of other libraries, and write docs/found-bugs.md
+	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/find-bugs.txt
+	$(VENV)/bin/python docs/find_bugs.py $(ARGS)
 
 dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 	@rm -rf dist build
