@@ -100,5 +100,8 @@ def _print(checked: list[Checked], findings: list[Finding], table: str) -> None:
         if each.skipped:
             skipped.setdefault(each.skipped, []).append(each.function.rpartition(".")[2])
     print(f"\n{len(checked) - sum(map(len, skipped.values()))} functions were checked")
+    cut = [each.function.rpartition(".")[2] for each in checked if not each.is_complete]
+    if cut:
+        print(f"in part, because the time was over: {', '.join(cut)}")
     for reason, names in skipped.items():
         print(f"not checked, because {reason}: {', '.join(sorted(names))}")

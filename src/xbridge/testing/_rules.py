@@ -27,6 +27,7 @@ _DROPS_BY_NAME = re.compile(
     r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"
 )
 _BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type|partition")
+_NUMBERS = (np.ndarray, np.generic, int, float)
 _LARGE = (100, 50, 90, 120, 7, 60)
 
 
@@ -61,35 +62,37 @@ def _wraps(call: Call, run: Callable[[], Any]) -> Difference | None:
     wide = outcome(partial(_run, call, "int64"))
     if narrow.error is not None or wide.error is not None:
         return None
-    for (_, one), (_, other) in zip(parts(narrow.result), parts(wide.result), strict=False):
-        a, b = _number(one), _number(other)
-        if (
-            a is None
-            or b is None
-            or a.shape != b.shape
-            or a.dtype.kind not in "iuf"
-            or b.dtype.kind not in "iuf"
-        ):
+    for path, one, other in _pairs(narrow, wide):
+        a, b = np.asarray(one), np.asarray(other)
+        if a.shape != b.shape or not _is_wrong(a, b):
             continue
-        with np.errstate(all="ignore"):
-            held = same_numbers(b.astype(a.dtype), b) if a.dtype.kind in "iu" else np.isfinite(b)
-        near = Near.of(
-            a.dtype.name, b.dtype.name, rtol=None if a.dtype.kind != "f" else 1e-2, atol=None, equal_nan=True
-        )
-        wrong = held & ~near.agree(a, b)
-        if held.all() and wrong.any():
+        floating = outcome(partial(_run, call, a.dtype.name))
+        alike = [each for at, _, each in _pairs(narrow, floating) if at == path]
+        if a.dtype.kind != "f" or not alike or _is_wrong(a, np.asarray(alike[0])):
             short = f"gives {one!r}, and with int64 {other!r}".replace("\n", " ")
             return Difference("values", short[:300])
     return None
 
 
+def _pairs(one: Outcome, other: Outcome) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the real numbers at the same places of two results."""
+    for (path, a), (_, b) in zip(parts(one.result), parts(other.result), strict=False):
+        if all(isinstance(x, _NUMBERS) and np.asarray(x).dtype.kind in "iuf" for x in (a, b)):
+            yield path, a, b
+
+
+def _is_wrong(a: HostArray, b: HostArray) -> bool:
+    """Return True if numbers differ from finite ones that their dtype holds."""
+    with np.errstate(all="ignore"):
+        held = same_numbers(b.astype(a.dtype), b) if a.dtype.kind in "iu" else np.isfinite(b)
+    rtol = None if a.dtype.kind != "f" else 1e-2
+    near = Near.of(a.dtype.name, b.dtype.name, rtol=rtol, atol=None, equal_nan=True)
+    return bool(held.all() and not near.agree(a, b).all())
+
+
 def _run(call: Call, dtype: str) -> Any:
     filled = call.fill([one.values.astype(dtype) for one in call.recipes()])
     return call.f(*filled.args, **filled.kwargs)
-
-
-def _number(x: Any) -> HostArray | None:
-    return np.asarray(x) if isinstance(x, np.ndarray | np.generic | int | float) else None
 
 
 def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
@@ -98,20 +101,11 @@ def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> D
     other = with_values(plain, partial(_shifted, which=which)).expected()
     if found.error is not None or usual.error is not None or other.error is not None:
         return None
-    triples = zip(parts(found.result), parts(usual.result), parts(other.result), strict=False)
-    for (_, one), (_, before), (_, moved) in triples:
-        a, b, c = _number(one), _number(before), _number(moved)
-        if (
-            a is None
-            or b is None
-            or c is None
-            or a.dtype.kind != "f"
-            or not a.size
-            or a.shape != b.shape != c.shape
-        ):
+    for (_, one, before), (_, _, moved) in zip(_pairs(found, usual), _pairs(found, other), strict=False):
+        a, b, c = np.asarray(one), np.asarray(before), np.asarray(moved)
+        if a.dtype.kind != "f" or not a.size or not a.shape == b.shape == c.shape:
             continue
-        depends = b.shape == c.shape and not np.isclose(b, c, equal_nan=True).any()
-        if depends and not np.isnan(a).any() and not np.isnan(b).any():
+        if not (np.isclose(b, c, equal_nan=True).any() or np.isnan(a).any() or np.isnan(b).any()):
             short = " ".join(f"gives {one!r} for an argument of NaNs".split())
             return Difference("drops NaN", short[:300])
     return None

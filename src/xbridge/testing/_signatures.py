@@ -1,5 +1,6 @@
 """How to call a function with arrays: its signature, its type hints and its docstring, or the caller's words.
 
+A docstring gives types, shapes such as ``(n_samples, n_features)``, and examples with literals.
 What is inferred is tried with NumPy. The first arguments with which the function does not raise are the base
 of its check. Further bases give another optional argument each.
 """
@@ -9,8 +10,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from doctest import DocTestParser
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,7 @@ _OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature",
 
 _AXES = ("axis", "axes", "dim")
 _MOST_VARIANTS = 12
+_MOST_EXAMPLES = 4
 
 _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("float", ((6,),)),
@@ -47,6 +50,7 @@ _FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
     ("float", ((4, 3), (6,))),
     ("complex", ((6,),)),
     ("float", ((2, 3, 4),)),
+    ("float", ((2, 4, 6, 2),)),
 )
 """What is tried for the required arrays: the kind, and the shape of the first and of the others."""
 
@@ -63,6 +67,8 @@ class Slot(NamedTuple):
     required: bool
     keyword: bool
     values: tuple[Any, ...] = ()
+    shape: tuple[str, ...] | None = None
+    """The documented sides of an array, as names and numbers."""
 
 
 class Base(NamedTuple):
@@ -113,7 +119,8 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         if required and kind == "unknown":
             return None
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
-        slots += [Slot(parameter.name, kind, required, keyword, values)] * (2 if variadic else 1)
+        shape = _shape(documented.get(parameter.name, "")) if kind == "array" else None
+        slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
     return slots if any(slot.kind.startswith("array") and slot.required for slot in slots) else None
 
 
@@ -126,6 +133,12 @@ def _documented(f: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
+def _shape(text: str) -> tuple[str, ...] | None:
+    """Return the sides of a documented shape, such as `(n, 3)`."""
+    found = re.search(r"\(\s*(\w+(?:\s*,\s*\w+)*)\s*,?\s*\)", text)
+    return tuple(re.split(r"\s*,\s*", found[1])) if found and "," in found[0] else None
+
+
 def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tuple[Any, ...]]:
     """Return the kind of a parameter, and values if it is not an array."""
     name, default = parameter.name, parameter.default
@@ -135,7 +148,9 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     hint = "" if hint in ("Any", "typing.Any", "object") else hint
     if name in _AXES:
         return "other", (0, -1)
-    if name in ("xp", "dtype", "device", "out", "copy") or name.startswith(("overwrite", "inplace")):
+    if name in ("xp", "dtype", "device", "out", "copy") or name.startswith(
+        ("overwrite", "inplace", "verbose", "print")
+    ):
         return "other", ()
     if isinstance(default, bool):
         return "other", (not default,)
@@ -181,7 +196,9 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     if size > len(_NUMBERS):
         numbers = numbers + np.arange(size) // len(_NUMBERS)
     made: HostArray = numbers
-    if kind == "int":
+    if kind == "shares":
+        made = numbers / numbers.sum()
+    elif kind == "int":
         made = np.roll(np.arange(size) % 7, 2 * turn)
     elif kind == "label":
         made = (np.arange(size) * 5 + turn + np.arange(size) // 3) % 2
@@ -193,25 +210,78 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     return values
 
 
-def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[Base]:
-    """Yield arguments that work with NumPy: the plainest first, then one optional argument more each."""
-    slots = slots_of(f, words)
-    if slots is None:
-        return
-    first: tuple[str, tuple[tuple[int, ...], ...], Base] | None = None
-    labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
-    for kind, shapes in sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool")):
+def bases(
+    f: Callable[..., Any], words: dict[str, str], reference: Callable[..., Any] | None = None
+) -> Iterator[Base]:
+    """Yield arguments that work with NumPy: the plainest first, then one optional argument more each.
+
+    Parameters
+    ----------
+    f : callable
+        The function whose signature and docstring are read.
+    words : dict
+        Kinds of arguments by name.
+    reference : callable, optional
+        The function that is tried; `f` by default.
+    """
+    run = reference or f
+    slots = slots_of(f, words) or slots_of(run, words) or []
+    for kind, shapes in _forms(slots):
         for base in _required(slots, kind, shapes):
-            if _works(f, base):
-                first = (kind, shapes, base)
-                break
-        if first:
-            break
-    if first is None:
+            if _works(run, base):
+                yield base
+                yield from islice(_more(run, slots, base, kind, shapes), _MOST_VARIANTS)
+                return
+    tried = (next(filter(partial(_works, run), _filled(*example)), None) for example in _examples(f))
+    yield from islice(filter(None, tried), _MOST_EXAMPLES)
+
+
+def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Yield the kinds and shapes to try: the documented ones first, if they differ from array to array."""
+    required = [slot for slot in slots if slot.required and slot.kind.startswith("array")]
+    if not required:
         return
-    kind, shapes, base = first
-    yield base
-    yield from islice(_more(f, slots, base, kind, shapes), _MOST_VARIANTS)
+    sides: dict[str, int] = {}
+    shapes = [tuple(_side(word, sides) for word in slot.shape or ()) for slot in required]
+    if all(shapes) and len({*shapes}) > 1:
+        yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
+    labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
+    yield from sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool"))
+
+
+def _side(word: str, sides: dict[str, int]) -> int:
+    return int(word) if word.isdigit() else sides.setdefault(word, (4, 3, 5, 2)[len(sides) % 4])
+
+
+def _examples(f: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Yield the arguments of the calls in a docstring, with None for what is not a literal."""
+    name = getattr(f, "__name__", "")
+    parsed = outcome(
+        lambda: [ast.parse(one.source) for one in DocTestParser().get_examples(inspect.getdoc(f) or "")]
+    )
+    for node in (node for tree in parsed.result or () for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            named = {word.arg: _literal(word.value) for word in node.keywords if word.arg}
+            yield [_literal(arg) for arg in node.args], named
+
+
+def _literal(node: ast.expr) -> Any:
+    return outcome(partial(ast.literal_eval, node)).result
+
+
+def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
+    """Yield the arguments of an example, with arrays of each form for what is not a literal."""
+    label = next((repr(arg) for arg in [*args, *kwargs.values()] if arg is not None), "")
+    for kind, shapes in _FORMS:
+        turns = count()
+        made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]
+        if any(arg is None for arg in args):
+            yield Base(tuple(made), kwargs, label)
+
+
+def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArray:
+    """Return the array of a form for one of the arguments."""
+    return fill(kind, shapes[min(turn, len(shapes) - 1)], turn)
 
 
 def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Base]:
@@ -222,8 +292,7 @@ def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...])
             if not slot.required:
                 continue
             if slot.kind.startswith("array"):
-                shape = shapes[min(turn, len(shapes) - 1)]
-                value: Any = fill(slot.kind.partition(" ")[2] or kind, shape, turn)
+                value: Any = _array(slot.kind.partition(" ")[2] or kind, shapes, turn)
                 turn += 1
             else:
                 value = slot.values[min(choice, len(slot.values) - 1)]

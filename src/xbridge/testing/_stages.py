@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from xbridge.testing._source import Recipe
     from xbridge.testing._targets import Target
 
+    Change = Callable[[int, HostArray], HostArray]
+    """New values of an array, by its number among the arguments."""
+
 _OPTIONS = {"dtype": "same", "rtol": None, "ulp": None, "errors": True, "warnings": False}
 _KIND_OF_DTYPE = {**_OPTIONS, "dtype": "kind"}
 _ANY_DTYPE = {**_OPTIONS, "dtype": "any"}
@@ -44,7 +47,10 @@ class Stage(NamedTuple):
 def plain(target: Target, base: Base, backend: str) -> Call:
     """Return the call of a base with plain arrays of a backend."""
     call = Call(
-        target.function, tuple(map(describe, base.args)), {k: describe(v) for k, v in base.kwargs.items()}
+        target.function,
+        tuple(map(describe, base.args)),
+        {k: describe(v) for k, v in base.kwargs.items()},
+        target.reference,
     )
     module, _, name = target.name.rpartition(".")
     is_float = all(one.values.dtype.kind in "fc" for one in call.recipes())
@@ -64,7 +70,7 @@ def unsupported(recipe: Recipe, dtype: str) -> bool:
     return get(recipe.backend).unsupported_dtype(dtype, recipe.device) is not None
 
 
-def with_values(call: Call, change: Callable[[int, HostArray], HostArray]) -> Call:
+def with_values(call: Call, change: Change) -> Call:
     """Return the call with other values; the change is also given the number of the array."""
     return call.fill(
         one._replace(values=np.ascontiguousarray(change(n, one.values)).reshape(change(n, one.values).shape))
@@ -106,15 +112,20 @@ def stages(call: Call, devices: tuple[Device, ...], *, is_first: bool) -> Iterat
 
 
 def _laid_out(call: Call, name: str) -> Iterator[Stage]:
-    """Yield the first of the call and its forms with more axes whose arrays can have a layout."""
-    forms: list[Callable[[int, HostArray], HostArray]] = [lambda _, v: v, _with_axes(2), _with_axes(3)]
+    """Yield the first of the call and its forms with more axes whose arrays can have a layout.
+
+    Of a call with several arrays, the forms in which one alone has more axes follow.
+    """
+    whole: list[Change] = [lambda _, v: v, _with_axes(2), _with_axes(3)]
     if name in ("broadcast", "expanded"):
-        forms = [_folded]
-    for form in forms:
-        formed = with_values(call, form)
-        if any(one.takes(name) for one in formed.recipes()) and formed.expected().error is None:
-            yield Stage("layout", name, formed.map(partial(_with, name=name)))
-            return
+        whole = [_folded]
+    single = [_only(_with_axes(2), number) for number in range(len(call.recipes()))]
+    for forms in (whole, *([form] for form in single if len(single) > 1)):
+        for form in forms:
+            formed = with_values(call, form)
+            if any(one.takes(name) for one in formed.recipes()) and formed.expected().error is None:
+                yield Stage("layout", name, formed.map(partial(_with, name=name)))
+                break
 
 
 def _with(recipe: Recipe, *, name: str) -> Recipe:
@@ -139,7 +150,7 @@ def _is_float(values: HostArray) -> bool:
     return values.dtype.kind in "fc"
 
 
-def _set(number: float, which: int, place: slice) -> Callable[[int, HostArray], HostArray]:
+def _set(number: float, which: int, place: slice) -> Change:
     """Return a change that sets elements of one array."""
 
     def change(index: int, values: HostArray) -> HostArray:
@@ -160,7 +171,7 @@ def _equal(_index: int, values: HostArray) -> HostArray:
     return np.full(values.shape, values.reshape(-1)[0]) if values.size else values
 
 
-def _times(number: float) -> Callable[[int, HostArray], HostArray]:
+def _times(number: float) -> Change:
 
     def change(_index: int, values: HostArray) -> HostArray:
         product: HostArray = np.multiply(values, number, dtype=values.dtype) if _is_float(values) else values
@@ -169,14 +180,16 @@ def _times(number: float) -> Callable[[int, HostArray], HostArray]:
     return change
 
 
-_FIRST = slice(1, 2)
-_VALUES: dict[str, Callable[[int, HostArray], HostArray]] = {
-    "NaN": _set(np.nan, 0, _FIRST),
-    "NaN in the second array": _set(np.nan, 1, _FIRST),
+_LOWEST, _HIGHEST = slice(0, 1), slice(-1, None)
+"""Where a number is put so that sorted values stay sorted."""
+
+_VALUES: dict[str, Change] = {
+    "NaN": _set(np.nan, 0, _HIGHEST),
+    "NaN in the second array": _set(np.nan, 1, _HIGHEST),
     "only NaN": _set(np.nan, 0, slice(None)),
-    "infinity": _set(np.inf, 0, _FIRST),
-    "infinity in the second array": _set(np.inf, 1, _FIRST),
-    "negative infinity": _set(-np.inf, 0, _FIRST),
+    "infinity": _set(np.inf, 0, _HIGHEST),
+    "infinity in the second array": _set(np.inf, 1, _HIGHEST),
+    "negative infinity": _set(-np.inf, 0, _LOWEST),
     "equal values": _equal,
     "zeros": _times(0.0),
     "negative numbers": _times(-3.0),
@@ -187,7 +200,7 @@ _VALUES: dict[str, Callable[[int, HostArray], HostArray]] = {
 # -- dtypes and shapes ---------------------------------------------------------------------------
 
 
-def _cast(dtype: str) -> Callable[[int, HostArray], HostArray]:
+def _cast(dtype: str) -> Change:
     """Return a change to a dtype; numbers become small integers for an integer dtype."""
 
     def change(_index: int, values: HostArray) -> HostArray:
@@ -204,13 +217,18 @@ def _mixed(index: int, values: HostArray) -> HostArray:
     return values.astype("float32") if index == 0 and values.dtype == np.float64 else values
 
 
-_DTYPES: dict[str, Callable[[int, HostArray], HostArray]] = {
+_DTYPES: dict[str, Change] = {
     **{dtype: _cast(dtype) for dtype in ("float32", "int64", "int8", "uint8", "complex128")},
     "float32 and float64": _mixed,
 }
 
 
-def _with_axes(count: int) -> Callable[[int, HostArray], HostArray]:
+def _only(change: Change, which: int) -> Change:
+    """Return a change of one array."""
+    return lambda index, values: change(index, values) if index == which else values
+
+
+def _with_axes(count: int) -> Change:
     """Return a change that gives arrays of six elements, or of fewer axes, that many axes."""
 
     def change(_index: int, values: HostArray) -> HostArray:
@@ -224,7 +242,7 @@ def _with_axes(count: int) -> Callable[[int, HostArray], HostArray]:
     return change
 
 
-_SHAPES: dict[str, Callable[[int, HostArray], HostArray]] = {
+_SHAPES: dict[str, Change] = {
     "no elements": lambda _, values: values[:0],
     "one element": lambda _, values: values[:1],
     "0-d": lambda _, values: values.reshape(-1)[:1].reshape(()),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for
 from xbridge.errors import OptionError
 from xbridge.testing._outcome import first_line, outcome
 
@@ -40,6 +42,10 @@ class Target(NamedTuple):
     function: Callable[..., Any]
     setup: tuple[str, ...] = ()
     """Statements that enable arrays of other libraries in its package."""
+    backend: str = ""
+    """The only library whose arrays it takes; "" for any."""
+    reference: Callable[..., Any] | None = None
+    """NumPy's function, if it is one of a single library."""
 
     @property
     def spec(self) -> str:
@@ -75,18 +81,34 @@ def find_targets(spec: str) -> list[Target]:
     if loaded.error is not None:
         raise OptionError.build(f"check {spec!r}", first_line(loaded.error), "MODULE or MODULE:FUNCTION")
     module: ModuleType = loaded.result
-    if colon:
-        if not callable(getattr(module, name, None)):
-            raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
-        return [Target(f"{path}.{name}", getattr(module, name), setup)]
-    return [Target(f"{path}.{word}", getattr(module, word), setup) for word in _public(module)]
+    if colon and not callable(getattr(module, name, None)):
+        raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
+    backend, beside = _namespace_of(path)
+    return [
+        Target(f"{path}.{word}", getattr(module, word), setup, backend, getattr(beside, word, None))
+        for word in ([name] if colon else _public(module))
+    ]
+
+
+def _namespace_of(path: str) -> tuple[str, ModuleType | None]:
+    """Return the library of an array namespace that a module is a part of, and that part of NumPy's."""
+    words = path.split(".")
+    for count in range(len(words), 0, -1):
+        place = sys.modules[".".join(words[:count])]
+        if hasattr(place, "__array_namespace_info__"):
+            backend = backend_for(type(place.asarray([0.0])))
+            if backend is None or backend.name == HOST:
+                return "", None
+            beside = outcome(partial(import_module, ".".join(["array_api_compat.numpy", *words[count:]])))
+            return backend.name, beside.result
+    return "", None
 
 
 def _public(module: ModuleType) -> Iterator[str]:
     """Yield the names of the functions that belong to the package of a module."""
     root = module.__name__.partition(".")[0]
     names = getattr(module, "__all__", None)
-    for name in sorted(names if names is not None else vars(module)):
+    for name in sorted({*(names if names is not None else vars(module))}):
         found = getattr(module, name, None)
         is_function = inspect.isroutine(found) or isinstance(found, np.ufunc) or hasattr(found, "__wrapped__")
         if not is_function or name.startswith("_"):

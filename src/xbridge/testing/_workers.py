@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge.backends._registry import get, is_available, known_backends
-from xbridge.testing._check import Checked, check
+from xbridge.testing._check import TIME_IS_OVER, Checked, check
 from xbridge.testing._findings import Finding, read
 from xbridge.testing._source import READONLY
 from xbridge.testing._targets import find_targets
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PATIENCE = 15.0
-"""The least number of seconds that a function may take longer than its share, imports included."""
+"""The number of seconds that a function may take longer than its share, and all longer than asked."""
+
+_START = 60.0
+"""The number of seconds in which a worker imports the libraries. It prints a first line then."""
 
 
 class Job(NamedTuple):
@@ -92,12 +95,16 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
         while job.names:
-            left = max(end - time.monotonic(), 0.0)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
             done, reason = _run_worker(job._replace(seconds=left), stored, results)
             job = job._replace(names=job.names[done:])
             if job.names:
                 results.put(_ended(job.names[0].replace(":", "."), reason, stored))
                 job = job._replace(names=job.names[1:])
+    for name in job.names:
+        results.put(Checked(name.replace(":", "."), [], TIME_IS_OVER))
     results.put(None)
 
 
@@ -112,16 +119,17 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         stdin=subprocess.DEVNULL,
         text=True,
     )
+    end = time.monotonic() + job.seconds + _PATIENCE
     share = max(job.seconds / len(job.names), 1.0)
     limit, done = 3 * share + _PATIENCE, 0
-    timer = _Watch(process, 60.0 + limit)
+    timer = _Watch(process, _START + limit)
     with errors, process:
         assert process.stdout  # noqa: S101 -- for the type checker
         for line in process.stdout:
-            timer.restart(limit)
-            stated = json.loads(line)
-            results.put(Checked(stated["function"], read(stated["findings"]), stated["skipped"]))
-            done += 1
+            timer.restart(min(limit, end - time.monotonic()))
+            if stated := json.loads(line):
+                results.put(Checked(**{**stated, "findings": read(stated["findings"])}))
+                done += 1
         timer.cancel()
         status = process.wait()
         errors.seek(0)
@@ -177,6 +185,9 @@ def main(text: str, path: str) -> None:
 
         accelerator.install()
     targets = [target for name in names for target in find_targets(name)]
+    for name in backends:
+        get(name).devices()
+    print(json.dumps({}), file=output, flush=True)
     with Path(path).open("w", encoding="utf-8") as stored:
 
         def store(program: str) -> None:

@@ -7,11 +7,13 @@ strategy. An option that is left open is chosen to fit the others.
 from xbridge.errors import MissingLibraryError
 
 try:
-    from hypothesis.internal import scrutineer as _scrutineer
+    import hypothesis as _hypothesis  # noqa: F401 -- reports a missing library here
 except ImportError as _error:
     raise MissingLibraryError.build(
         "draw arrays", "Hypothesis is not installed", "pip install 'xbridge-array[testing]'"
     ) from _error
+
+from hypothesis.internal import scrutineer as _scrutineer
 
 from xbridge.testing.strategies._array_likes import Conversion, array_likes, conversions, refusals
 from xbridge.testing.strategies._arrays import arrays, host_arrays
