@@ -21,6 +21,7 @@ NEEDING = {
         "src/xbridge/_api.py",
         "src/xbridge/_calls/aligned.py",
         "src/xbridge/_observe/policy.py",
+        "src/xbridge/tree/restore.py",
         "src/xbridge/tree/verbs.py",
         "src/xbridge/testing/assertions.py",
     ],
