@@ -81,7 +81,9 @@ def expanded(entries: list[object], api: list[object]) -> Iterator[object]:
             yield from api
         elif isinstance(entry, str) and entry.endswith("/"):
             home = ROOT if entry == "benchmarks/" else ROOT / "docs"
-            pages = sorted((home / entry).glob("*.md"), key=lambda page: (page.name != "README.md", page.name))
+            pages = sorted(
+                (home / entry).glob("*.md"), key=lambda page: (page.name != "README.md", page.name)
+            )
             yield from (page.relative_to(home).as_posix() for page in pages)
         else:
             yield entry
