@@ -55,7 +55,10 @@ def main() -> None:
         sys.exit(f"cannot open the site: {asked.site} has none; try make site")
     with served(asked.site) as root, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        pages, faults = checked(chromium, root, asked.site)
+        pages, faults = visited(chromium, root, asked.site)
+        tab = chromium.new_page(viewport={"width": DESK, "height": 900}, color_scheme="light")
+        faults += [*searched(tab, f"{root}dev/"), *switched(tab, f"{root}dev/")]
+        pictures(chromium, f"{root}dev/", asked.site.parent / "site-pictures")
         chromium.close()
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -63,28 +66,20 @@ def main() -> None:
     sys.exit(bool(faults))
 
 
-def checked(chromium: Browser, root: str, site: Path) -> tuple[int, list[str]]:
+def visited(chromium: Browser, root: str, site: Path) -> tuple[int, list[str]]:
     """Return the number of pages of a site, and the faults of all."""
     faults: list[str] = []
-    context = chromium.new_context(viewport={"width": PHONE, "height": 844}, color_scheme="light")
+    context = chromium.new_context(viewport={"width": PHONE, "height": 844})
     watch(context, root, faults)
     tab = context.new_page()
     links: dict[str, set[str]] = {}
     anchors: dict[str, set[str]] = {}
-    for path in sorted(site.rglob("*.html")):
+    for path in sorted(site.glob("*/**/index.html")):
         url = root + path.relative_to(site).as_posix().removesuffix("index.html")
-        if "http-equiv" in path.read_text(encoding="utf-8")[:1000] and path.parent == site:
-            continue  # the redirection to a version
-        if path.name == "404.html":
-            continue  # shown in place of a page that is not there
         faults += opened(tab, url)
-        links[url] = set(tab.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"))
+        links[url] = set(tab.eval_on_selector_all("a[href]", "all => all.map(one => one.href)"))
         anchors[url] = {"", *tab.eval_on_selector_all("[id]", "all => all.map(one => one.id)")}
     faults += dead(links, anchors, root, site)
-    home = f"{root}dev/"
-    tab.set_viewport_size({"width": DESK, "height": 900})
-    faults += [*searched(tab, home), *switched(tab, home)]
-    pictures(chromium, home, site.parent / "site-pictures")
     return len(links), faults
 
 
@@ -105,9 +100,10 @@ def watch(context: BrowserContext, root: str, faults: list[str]) -> None:
 
 
 def opened(tab: Page, url: str) -> Iterator[str]:
-    """Open a page, and yield what is wrong with how it looks."""
+    """Open a page, and yield the faults of its form."""
     tab.goto(url, wait_until="domcontentloaded")
-    if not tab.locator("article h1").first.inner_text().strip("¶ \n"):
+    headings = tab.locator("article h1").all_inner_texts()
+    if not "".join(headings).strip("¶ \n"):
         yield f"{url}: has no heading"
     wide = tab.evaluate("document.documentElement.scrollWidth")
     if wide > PHONE:
@@ -156,7 +152,7 @@ def pictures(chromium: Browser, home: str, folder: Path) -> None:
     for width, scheme in shown:
         tab = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         tab.goto(home)
-        tab.screenshot(path=folder / f"landing-{width}-{scheme}.png", full_page=True)
+        tab.screenshot(path=folder / f"landing-{width}-{scheme}.png", full_page=True, animations="disabled")
         tab.close()
 
 

@@ -23,8 +23,8 @@ from mkdocs.utils import get_relative_url
 
 OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/*.md")
 """The pages of the site that are not in `docs`."""
-GROUP = re.compile(r"^## (.+)$|^\| `([\w.]+)(?<!Error)(?<!Warning)` \|", re.MULTILINE)
-"""A heading of `reference.md`, or the name in a row of its tables, which is not an error."""
+ROW = re.compile(r"^\| `([\w.]+)(?<!Error)(?<!Warning)` \|", re.MULTILINE)
+"""A row of the tables of `reference.md`; errors are described in `errors.md`."""
 FENCE = re.compile(r"^( *`{3,}\w+) +(?:file=(\S+)|no-run|run)$", re.MULTILINE)
 """The opening of a block that `check.py` runs in its own way, or not."""
 TABLE = re.compile(r"^\| `(\w+)` \| promise \|\n(?:\|.*\n)+", re.MULTILINE)
@@ -47,26 +47,19 @@ KIT_PAGES = ("test-your-library.md", "reference.md")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Read the reference, put the pages of folders into the navigation, and rewrite links."""
-    groups = [*reference()]
-    NAMES.update((name, f"reference/{name}.md") for _, names in groups for name in names)
-    api = [{heading: [NAMES[name] for name in names]} for heading, names in groups]
-    assert config.nav
-    config.nav = [*expanded(config.nav, ["reference.md", *api])]
-    config.markdown_extensions.append(LINKS)  # type: ignore[arg-type] -- Markdown takes instances too
+    groups = reference()
+    NAMES.update((name, f"reference/{name}.md") for names in groups.values() for name in names)
+    api = [{heading: [NAMES[name] for name in names]} for heading, names in groups.items()]
+    config.nav = [*expanded(config.nav or [], ["reference.md", *api])]
+    config.markdown_extensions.append(LINKS)  # type: ignore[arg-type] # Markdown takes instances too
     return config
 
 
-def reference() -> Iterator[tuple[str, list[str]]]:
-    """Yield the headings of the reference with the names below each."""
+def reference() -> dict[str, list[str]]:
+    """Return the public names below each heading of the reference."""
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    heading, names = "", list[str]()
-    for title, name in [*GROUP.findall(text), ("", "")]:
-        if name:
-            names.append(name)
-        elif names:
-            yield heading, names
-            names = []
-        heading = title or heading
+    parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
+    return {heading: names for heading, _, rows in parts if (names := ROW.findall(rows))}
 
 
 def expanded(entries: list[object], api: list[object]) -> Iterator[object]:
@@ -144,7 +137,7 @@ def added(files: Files, config: MkDocsConfig, path: Path, level: InclusionLevel)
 def described(name: str, tables: dict[str, str]) -> str:
     """Return the page of a public name: its docstring, and the tables of the options that it takes."""
     thing = API[name]
-    parts = [f"---\ntitle: {name}\n---", f"::: {thing.path}"]
+    parts = [f"---\ntitle: {name}\n---", f"::: xbridge.{name}"]
     taken = [option for option in tables if thing.is_function and option in thing.parameters]
     if taken:
         parts += ["## Options", "Each means the same in every call; see [the contract](../contract.md)."]
@@ -189,6 +182,8 @@ LINKS = RepositoryLinks()
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Note the page that is rendered next, and write the words behind the language of a block for MkDocs."""
     LINKS.uri = page.file.src_uri
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)
 
 

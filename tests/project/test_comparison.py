@@ -4,6 +4,7 @@ import array
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ TARGETS: dict[str, dict[str, Convert]] = {
 }
 for _target, _like in (("numpy", np.ones(1)), ("torch", torch.ones(1)), ("jax", jnp.ones(1))):
     TARGETS[_target]["array-api-compat"] = xbridge.array_namespace(_like).asarray
-    TARGETS[_target]["xbridge"] = lambda x, target=_target: xbridge.to_backend(x, target)
+    TARGETS[_target]["xbridge"] = partial(xbridge.to_backend, backend=_target)
 
 
 def pending() -> Any:
