@@ -30,7 +30,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs site site-check dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs site site-check find-bugs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ site: $(VENV)/dev.stamp ## Build the documents as a site, into build/site; a war
 
 site-check: site ## Open every page of the site in Chromium; pictures go to build/site-pictures
 	$(VENV)/bin/python docs/site_check.py $(ARGS)
+
+find-bugs: $(VENV)/dev.stamp ## Check pinned modules of other libraries, and write docs/found-bugs.md
+	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/find-bugs.txt
+	$(VENV)/bin/python docs/find_bugs.py $(ARGS)
 
 dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
 	@rm -rf dist build/wheel

@@ -42,13 +42,13 @@ NAMES = {
 
 
 def main() -> None:
-    """Fill in every page of a folder. With --check, fail at the first stale page."""
+    """Fill in every page of a folder and of the folders in it. With --check, fail at the first stale page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
     asked = parser.parse_args()
     written = parts()
-    for page in sorted(asked.folder.glob("*.md")):
+    for page in sorted(asked.folder.rglob("*.md")):
         old = page.read_text(encoding="utf-8")
         new = PART.sub(lambda part: written[part[1]], old)
         if new != old and asked.check:

@@ -26,7 +26,7 @@ class Restore:
 
     __slots__ = ("_first", "_homes")
 
-    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int | None) -> None:
+    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int) -> None:
         self._homes = homes
         self._first = first
 
@@ -82,9 +82,9 @@ class Restore:
         if home is None:
             arrays = [i for i, found in enumerate(self._homes) if found]
             raise OptionError.build(
-                "restore a result" if to is None else f"restore a result to argument {shown(to)}",
-                f"the arguments that were arrays are {arrays}" if arrays else "no argument was an array",
-                f"to={arrays[0]}" if arrays else "align_back with an array",
+                f"restore a result to argument {shown(to)}",
+                f"the arguments that were arrays are {arrays}",
+                f"to={arrays[0]}",
             )
         return home
 
@@ -117,6 +117,8 @@ def align_back(
 
     Raises
     ------
+    OptionError
+        No argument is an array, so there is no library to go back to.
     XBridgeError
         As for `align`.
 
@@ -133,10 +135,15 @@ def align_back(
 
     begun = generation()
     sources = [resolve_source(x) for x in xs]
+    first = leading_index(sources)
+    if first is None:
+        raise OptionError.build(
+            "align arrays and back", "no argument is an array", "align, or align_back with an array"
+        )
     aligned = repeat_align(xs, like, backend, **keywords)
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, like, backend, begun=begun, **keywords)
-    return aligned, Restore(tuple(map(verbs.home, sources)), leading_index(sources))
+    return aligned, Restore(tuple(map(verbs.home, sources)), first)
 
 
 def _taken(result: Any, name: str, **keywords: object) -> Any:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from runpy import run_path
 from typing import TYPE_CHECKING
 
+import fresh
 import numpy as np
 import pytest
 from drawing import drawn, least
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def patterns(word: str) -> set[int]:
     """Every bit pattern that is drawn of a dtype, part by part."""
     part = host_dtype(word).itemsize // (2 if category(word) == "complex" else 1)
-    some = drawn(host_arrays(dtypes=word, shapes=(200,), layouts="C", writable=True), 400)
+    some = drawn(host_arrays(dtypes=word, shapes=(200,), layouts="C", writable=True, nan="any"), 400)
     return {code for x in some for code in x.reshape(-1).view(f"u{part}").tolist()}
 
 
@@ -53,6 +54,19 @@ def test_floating_contents_have_zeros_infinities_nans_and_subnormals(word: str) 
     assert infinity + 1 in found, "a signalling NaN"
     numbers = np.array(sorted(found), code).view(part)
     assert np.isnan(numbers).sum() > 3, "payloads"
+
+
+@pytest.mark.parametrize("word", ["float16", "float32", "complex128", "bfloat16"])
+def test_nans_are_quiet_if_no_other_is_asked_for(word: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    some = drawn(host_arrays(dtypes=word, shapes=(50,), layouts="C", writable=True), 50)
+    with np.errstate(invalid="raise"):
+        nans = [
+            part[np.isnan(part)] for x in some for part in ((x.real, x.imag) if x.dtype.kind == "c" else (x,))
+        ]
+    found = np.concatenate(nans)
+    assert found.size
+    assert len({code.tobytes() for code in found}) == 1
 
 
 @pytest.mark.parametrize("word", [word for word in DTYPES if category(word) == "int"])
@@ -264,3 +278,31 @@ def test_a_part_of_the_kit_whose_library_is_missing_says_which_extra_has_it(
         run_path(found.origin, run_name=found.name)
     extra = "torch" if library == "torch" else "testing"
     assert str(refused.value) == f"{message}; try pip install 'xbridge-array[{extra}]'"
+
+
+def test_the_assertions_need_neither_pytest_nor_hypothesis() -> None:
+    code = """
+        import sys
+        for name in ("pytest", "_pytest", "hypothesis"):
+            sys.modules[name] = None
+        import numpy as np
+        from xbridge.testing import *
+        a = np.arange(3.0)
+        assert_same(a, a.copy())
+        assert_close(a, a + 1e-12)
+        assert_independent(a, a.copy())
+        assert_shares_memory(a, a[1:])
+        assert_roundtrip(a, "numpy")
+        with assert_unchanged(a):
+            pass
+        for module in ("strategies", "conformance"):
+            try:
+                __import__(f"xbridge.testing.{module}")
+            except ImportError as error:
+                print(type(error).__name__, error)
+    """
+    status, lines = fresh.run(code)
+    assert status == 0
+    assert [line.partition(" is not installed")[2] for line in lines] == [
+        "; try pip install 'xbridge-array[testing]'"
+    ] * 2
