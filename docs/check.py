@@ -61,8 +61,8 @@ def main() -> int:
     found = [path.rglob("*.md") if path.is_dir() else [path] for path in asked]
     pages = sorted({*chain(*(found or map(ROOT.glob, PAGES)))})
     os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)  # torch's own
+    with warnings.catch_warnings():  # torch calls what it deprecates
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
         return checked(pages)
 
 

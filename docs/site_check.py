@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
 
 BUILT = Path(__file__).resolve().parents[1] / "build" / "site"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSERS = ("chromium", "google-chrome")
 PHONE, DESK = 390, 1280
 WANTED = "CopyError"
 """What the search must find."""

@@ -29,8 +29,9 @@ FENCE = re.compile(r"^( *`{3,}\w+) +(?:file=(\S+)|no-run|run)$", re.MULTILINE)
 """The opening of a block that `check.py` runs in its own way, or not."""
 TABLE = re.compile(r"^\| `(\w+)` \| promise \|\n(?:\|.*\n)+", re.MULTILINE)
 """The table of an option in `contract.md`."""
-LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash"}
-CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>([\w.]+)</code>", re.DOTALL)
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".txt": "text"}
+"""The files that a page of a folder lists, and the language of each for the highlighter."""
+CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>@?([\w.]+)</code>", re.DOTALL)
 """Parts of a page without links to the reference, or a name in code that can become one."""
 
 
@@ -113,10 +114,11 @@ def added(files: Files, config: MkDocsConfig, path: Path, level: InclusionLevel)
     if name in URIS:
         return []
     if path.is_dir() and (path / "README.md").exists():
-        URIS[name] = f"{name}/README.md"
-        return added(files, config, path / "README.md", level)
+        pages = added(files, config, path / "README.md", level)
+        URIS[name] = URIS[f"{name}/README.md"]
+        return pages
     if path.is_dir():
-        inside = [one for one in sorted(path.rglob("*")) if one.is_file() and one.suffix != ".pyc"]
+        inside = [one for one in sorted(path.rglob("*")) if one.suffix in LANGUAGES]
         for one in inside:
             added(files, config, one, level)
         URIS[name] = f"source/{name}/index.md"

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,7 @@ check = pytest.importorskip("site_check", reason="needs Playwright", exc_type=Im
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, check.BROWSERS)), None)
 needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -95,6 +96,22 @@ def test_a_public_name_in_code_has_a_link(
     names = [name for group in hooks.reference().values() for name in group]
     monkeypatch.setattr(hooks, "NAMES", {name: f"reference/{name}.md" for name in names})
     assert hooks.link_of(code, uri) == found
+
+
+def test_a_folder_is_shown_by_its_readme_or_by_a_list_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "URIS", {})
+    files: list[Any] = []
+    config = SimpleNamespace(
+        site_dir="x", use_directory_urls=True, plugins=SimpleNamespace(_current_plugin="x")
+    )
+    level = hooks.InclusionLevel.NOT_IN_NAV
+    downstream = ROOT / "examples" / "downstream"
+    assert hooks.added(files, config, downstream, level) == [downstream / "README.md"]
+    assert hooks.URIS["examples/downstream"] == "examples/downstream/README.md"
+    assert hooks.added(files, config, ROOT / "examples" / "functions", level) == []
+    page = next(file for file in files if file.src_uri == "source/examples/functions/index.md")
+    assert "- [forest.py](forest.py.md)" in page.content_string
+    assert hooks.URIS["examples/functions/forest.py"] == "source/examples/functions/forest.py.md"
 
 
 def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
