@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import array_api_compat.numpy
 import numpy as np
 import planted
 import pytest
@@ -180,6 +181,39 @@ def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_ar
     assert _signatures.slots_of(iter, {}) is None
 
 
+def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
+    base = next(_signatures.bases(planted.combine, {}))
+    assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
+    assert base.args[0].sum() == pytest.approx(1)
+    assert _signatures._shape("array of shape (3, n)") == ("3", "n")
+    assert _signatures._shape("array (optional)") is None
+
+
+def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
+    found = {base.label: base.args[0].shape for base in _signatures.bases(planted.swapped, {})}
+    assert found == {"'a b -> b a'": (4, 3), "'a -> a'": (6,)}
+
+
+def test_an_array_namespace_is_compared_with_numpys() -> None:
+    pytest.importorskip("torch")
+    (add,) = _targets.find_targets("array_api_compat.torch:add")
+    assert (add.backend, add.reference) == ("torch", np.add)
+    (solve,) = _targets.find_targets("array_api_compat.torch.linalg:solve")
+    assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
+    assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
+    (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
+    assert checked.findings == []
+    wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
+    (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0)
+    assert {one.backend for one in checked.findings} == {"torch"}
+
+
+def test_a_layout_is_tried_with_one_array_alone_that_has_more_axes() -> None:
+    pytest.importorskip("torch")
+    ((found, _),) = findings_of("planted:outer_product", ["torch"])
+    assert (found.property, found.problem) == ("transposed", "raises RuntimeError")
+
+
 def test_causes_are_one_line_each() -> None:
     def one(
         function: str, backend: str, needed: str, message: str = "no", problem: str = "raises E"
@@ -302,6 +336,8 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
         "refuses_missing",
         "median",
         "dot",
+        "to_numpy",
+        "grow",
     ],
 )
 def test_what_the_standard_leaves_open_is_not_found(name: str) -> None:
@@ -328,7 +364,20 @@ def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytes
 def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_check, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
     (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
-    assert (only.findings, only.skipped) == ([], "")
+    assert (only.findings, only.skipped, only.is_complete) == ([], "", False)
+
+
+@pytest.mark.usefixtures("_here")
+def test_functions_that_are_left_when_the_time_is_over_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_workers, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut"), workers=1)]
+    assert left == ["the time is over"] * 2
+    half = _check.Checked("planted.middle", [], "", is_complete=False)
+    monkeypatch.setattr(_workers, "check_in_workers", lambda *_: iter([half]))
+    assert main(["check", "planted:middle", "--backends", "numpy"]) == 0
+    assert "in part, because the time was over: middle" in capsys.readouterr().out
 
 
 def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +405,8 @@ def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {target.name for target in _targets.find_targets("planted")}
     assert "planted.middle" in found
-    assert not {"planted.np", "planted.array_api_compat", "planted.Any", "planted._COUNT"} & found
+    others = ("np", "array_api_compat", "Any", "deepcopy", "_COUNT")
+    assert not {f"planted.{name}" for name in others} & found
     monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
     assert [target.name for target in _targets.find_targets("planted")] == ["planted.cut"]
 
@@ -425,23 +475,27 @@ def test_a_worker_that_cannot_begin_says_why() -> None:
     assert one.skipped.startswith("it cannot be checked: xbridge.errors.OptionError: cannot check")
 
 
-def test_a_worker_prints_a_line_for_each_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_emulated", [False, True])
+def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
+    with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     output = StringIO()
     monkeypatch.setattr(os, "dup", lambda number: number)
     monkeypatch.setattr(os, "dup2", lambda *numbers: None)
     monkeypatch.setattr(os, "fdopen", lambda *_, **__: output)
     stored = tmp_path / "program.py"
-    asked = [["planted:middle"], ["numpy"], {}, 20.0, False]
-    if xbridge.is_available("torch"):
+    asked = [["planted:middle"], ["numpy"], {}, 20.0, with_emulated]
+    if with_emulated:
+        pytest.importorskip("torch")
         from xbridge.testing import emulated
 
         monkeypatch.setattr(emulated, "install", lambda: None)
-        asked[-1] = True
     monkeypatch.setattr(sys, "argv", ["worker", json.dumps(asked), str(stored)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
         runpy.run_module("xbridge.testing._workers", run_name="__main__")
-    (line,) = output.getvalue().splitlines()
+    begun, line = output.getvalue().splitlines()
+    assert json.loads(begun) == {}
     assert json.loads(line)["function"] == "planted.middle"
     assert "middle(a, b)" in stored.read_text(encoding="utf-8")
 

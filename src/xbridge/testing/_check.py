@@ -223,18 +223,17 @@ _FORMED = {"expanded": ("values", ["equal values"]), "broadcast": ("values", ["e
 
 def _is_noise(stage: Stage, difference: Difference) -> bool:
     """Return True if a library refuses what it does not have, or NumPy refuses more."""
-    name = name_of(stage.call.f)
-    if difference.kind in ("does not raise", "raises") or (
-        difference.kind == "values" and stage.call.by is None and _UNORDERED.search(name)
-    ):
-        return True
-    if stage.group == "NumPy's function" and difference.kind.startswith("raises"):
-        return True
-    if stage.label == "0-d" and _NO_AXIS.search(difference.message):
-        return True
-    if "NaN" in stage.label and _SETS.search(name):
-        return True
-    if difference.kind == "backend" and "numpy" in name:  # its purpose
-        return True
-    unsupported = difference.kind.startswith("raises") and _UNSUPPORTED.search(difference.message)
-    return bool(unsupported) or difference.kind == "raises NotImplementedError"
+    name, kind = name_of(stage.call.f), difference.kind
+    refused = kind.startswith("raises") and (
+        stage.group == "NumPy's function"
+        or kind == "raises NotImplementedError"
+        or _UNSUPPORTED.search(difference.message)
+    )
+    return bool(
+        refused
+        or kind in ("does not raise", "raises")
+        or (kind == "values" and stage.call.by is None and _UNORDERED.search(name))
+        or (kind == "backend" and "numpy" in name)  # it is the purpose
+        or (stage.label == "0-d" and _NO_AXIS.search(difference.message))
+        or ("NaN" in stage.label and _SETS.search(name))
+    )

@@ -40,11 +40,10 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
         for dtype in ("int8", "uint8"):
             large = with_values(call, partial(_large, dtype=dtype))
             yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps))
-    if any(floats) and not _DROPS_BY_NAME.search(name) and "nan_policy" not in call.kwargs:
-        for index in range(len(floats)):
-            if floats[index]:
-                missing = with_values(call, partial(_only_nan, which=index))
-                yield Stage("values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index)))
+    omits = _DROPS_BY_NAME.search(name) or "nan_policy" in call.kwargs
+    for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
+        missing = with_values(call, partial(_only_nan, which=index))
+        yield Stage("values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index)))
 
 
 def _large(index: int, values: HostArray, *, dtype: str) -> HostArray:

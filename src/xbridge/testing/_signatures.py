@@ -262,7 +262,9 @@ def _examples(f: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any]
     for node in (node for tree in parsed.result or () for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             named = {word.arg: _literal(word.value) for word in node.keywords if word.arg}
-            yield [_literal(arg) for arg in node.args], named
+            args = [_literal(arg) for arg in node.args]
+            if None in args:
+                yield args, named
 
 
 def _literal(node: ast.expr) -> Any:
@@ -275,8 +277,7 @@ def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
     for kind, shapes in _FORMS:
         turns = count()
         made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]
-        if any(arg is None for arg in args):
-            yield Base(tuple(made), kwargs, label)
+        yield Base(tuple(made), kwargs, label)
 
 
 def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArray:
@@ -286,7 +287,8 @@ def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArr
 
 def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Base]:
     """Yield the required arguments; other ones than arrays take their first values together."""
-    for choice in range(2):
+    has_choice = any(len(slot.values) > 1 for slot in slots if slot.required)
+    for choice in range(1 + has_choice):
         args, kwargs, turn = [], {}, 0
         for slot in slots:
             if not slot.required:
@@ -301,8 +303,6 @@ def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...])
             else:
                 args.append(value)
         yield Base(tuple(args), kwargs)
-        if all(len(slot.values) < 2 for slot in slots if slot.required):
-            return
 
 
 def _more(
