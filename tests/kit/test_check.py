@@ -201,6 +201,9 @@ def test_an_array_namespace_is_compared_with_numpys() -> None:
     (solve,) = _targets.find_targets("array_api_compat.torch.linalg:solve")
     assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
     assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
+    found = [target.name.rpartition(".")[2] for target in _targets.find_targets("array_api_compat.torch")]
+    assert {"add", "clip"} < {*found}
+    assert not {"add_", "ops", "relu"} & {*found}
     (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
     assert checked.findings == []
     wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)

@@ -84,9 +84,10 @@ def find_targets(spec: str) -> list[Target]:
     if colon and not callable(getattr(module, name, None)):
         raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
     backend, beside = _namespace_of(path)
+    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(beside, word)]
     return [
         Target(f"{path}.{word}", getattr(module, word), setup, backend, getattr(beside, word, None))
-        for word in ([name] if colon else _public(module))
+        for word in names
     ]
 
 
@@ -111,7 +112,7 @@ def _public(module: ModuleType) -> Iterator[str]:
     for name in sorted({*(names if names is not None else vars(module))}):
         found = getattr(module, name, None)
         is_function = inspect.isroutine(found) or isinstance(found, np.ufunc) or hasattr(found, "__wrapped__")
-        if not is_function or name.startswith("_"):
+        if not is_function or not callable(found) or name.startswith("_"):
             continue
         place = getattr(found, "__module__", None) or root
         if (
