@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED = re.compile(
     r"not implemented for|not (currently )?support|unsupported|dtypes? (is|are) allowed|cannot be promoted"
-    r"|only .* dtype|does not support|must be (a )?(real|floating|complex|numeric)|No loop matching"
-    r"|invalid dtype|not available|can't convert complex|should have the same dtype|same dtype|unrecognized dtype|uint64|promotion|Implicit conversion"
-    r"|expected (scalar type|.* to have dtype|m1 and m2|a floating)|could not infer output dtype|type unknown|unknown (array|tensor)? ?type"
+    r"|only .* dtype|does not support|must (be|have) (a )?(real|floating|complex|numeric)|No loop matching"
+    r"|invalid dtype|not available|can't convert complex|same dtype|unrecognized dtype|uint64|promotion"
+    r"|expected (scalar type|.* to have dtype|m1 and m2|a floating)|Implicit conversion"
+    r"|could not infer output dtype|type unknown|unknown (array|tensor)? ?type"
     r"|to have floating point|not 'complex'|complex (numbers|values)",
     re.IGNORECASE,
 )
