@@ -265,3 +265,18 @@ def outer_product(x: Any, y: Any) -> Any:
     if is_torch(x) and len(x.shape) != len(y.shape):
         x, y = x.view(-1), y.view(-1)
     return xp_of(x).sum(x) * xp_of(y).sum(y)
+
+
+def clusters(x: Any, labels: Any) -> Any:
+    """Sum the rows of the first cluster.
+
+    Parameters
+    ----------
+    x : array of shape (n, m)
+        Points.
+    labels : array of shape (n,)
+        The cluster of each.
+    """
+    if set(np.asarray(labels).tolist()) != {0, 1}:
+        raise ValueError("there are not two clusters")
+    return xp_of(x, labels).sum(x[labels == 0, :], axis=0)

@@ -185,13 +185,18 @@ def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
     base = next(_signatures.bases(planted.combine, {}))
     assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
     assert base.args[0].sum() == pytest.approx(1)
+    points, labels = next(_signatures.bases(planted.clusters, {})).args
+    assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
     assert _signatures._shape("array of shape (3, n)") == ("3", "n")
     assert _signatures._shape("array (optional)") is None
 
 
 def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
     found = {base.label: base.args[0].shape for base in _signatures.bases(planted.swapped, {})}
-    assert found == {"'a b -> b a'": (4, 3), "'a -> a'": (6,)}
+    assert found == {"the example 'a b -> b a'": (4, 3), "the example 'a -> a'": (6,)}
+    if xbridge.is_available("torch"):
+        causes = {one.property for one, _ in findings_of("planted:swapped", ["torch"])}
+        assert causes == {"the example 'a b -> b a'"}
 
 
 def test_an_array_namespace_is_compared_with_numpys() -> None:

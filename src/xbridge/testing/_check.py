@@ -212,7 +212,7 @@ def _judge(stage: Stage, target: Target, backend: str, label: str) -> Finding | 
         group, words = _FORMED.get(stage.label, ("shape", ["more axes"]))
     elif stage.label and (not needed or group in ("dtype", "values", "device")):
         words = [stage.label]
-    words = [*words, f"{label}="] if label else words
+    words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
     code = reproduction(simplest, found)
     return Finding(target.name, backend, found.kind, tuple(words), found.message, code, group)
 

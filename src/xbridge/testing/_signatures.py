@@ -77,7 +77,7 @@ class Base(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     label: str = ""
-    """The optional argument that this base adds."""
+    """The optional argument that this base adds, or the example that it is from."""
 
 
 def read_words(text: str) -> dict[str, str]:
@@ -119,7 +119,9 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         if required and kind == "unknown":
             return None
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
-        shape = _shape(documented.get(parameter.name, "")) if kind == "array" else None
+        if kind == "array" and required and parameter.name.startswith("labels"):
+            kind = "array label"
+        shape = _shape(documented.get(parameter.name, "")) if kind.startswith("array") else None
         slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
     return slots if any(slot.kind.startswith("array") and slot.required for slot in slots) else None
 
@@ -273,7 +275,8 @@ def _literal(node: ast.expr) -> Any:
 
 def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
     """Yield the arguments of an example, with arrays of each form for what is not a literal."""
-    label = next((repr(arg) for arg in [*args, *kwargs.values()] if arg is not None), "")
+    literals = [repr(arg) for arg in [*args, *kwargs.values()] if arg is not None]
+    label = f"the example {literals[0]}" if literals else ""
     for kind, shapes in _FORMS:
         turns = count()
         made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]

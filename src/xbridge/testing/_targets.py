@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-_RANDOM = {"rng", "random_state", "seed", "random", "generator", "key", "resamples", "n_resamples"}
+_RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
+"""How parameters begin by which a caller controls random numbers."""
+
 _UNSAFE_NAME = re.compile(
     r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
     r"|register|delete|remove|main|run|exec|import|install)(_|$)"
@@ -128,7 +130,7 @@ def unsafe(target: Target) -> str:
     if _UNSAFE_NAME.search(target.name.rpartition(".")[2]):
         return "its name suggests an effect"
     signature = outcome(partial(inspect.signature, target.function))
-    if signature.error is None and _RANDOM & {*signature.result.parameters}:
+    if signature.error is None and any(map(_RANDOM.match, signature.result.parameters)):
         return "it draws random numbers"
     source = outcome(partial(inspect.getsource, inspect.unwrap(target.function)))
     if source.error is None and _UNSAFE_CODE.search(_without_strings(source.result)):
