@@ -27,7 +27,7 @@ from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, gr
 from xbridge.testing._workers import Job, check_in_workers, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 HELPERS = Path(planted.__file__).parent
 ALL = ("numpy", "torch", "dask", "jax", "array_api_strict")
@@ -39,6 +39,10 @@ def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> li
     read = _signatures.read_words(words)
     checked = check(_targets.find_targets(spec), used, read, 60.0)
     return grouped(finding for one in checked for finding in one.findings)
+
+
+def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[_signatures.Base]:
+    return _signatures.bases(f, words, f)
 
 
 PLANTED: dict[str, dict[str, tuple[str, str]]] = {
@@ -170,7 +174,7 @@ def test_a_docstring_shows_how_to_call_a_function() -> None:
     assert shown["mode"] == ("other", ("full", "same"))
     assert shown["flag"] == ("other", (True,))
     assert shown["scale"] == ("other", (0.5, 2.0))
-    labels = [base.label for base in _signatures.bases(documented, {})]
+    labels = [base.label for base in bases(documented, {})]
     assert labels == ["", "y", "flag", "scale"]
 
 
@@ -182,17 +186,23 @@ def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_ar
 
 
 def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
-    base = next(_signatures.bases(planted.combine, {}))
+    base = next(bases(planted.combine, {}))
     assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
     assert base.args[0].sum() == pytest.approx(1)
-    points, labels = next(_signatures.bases(planted.clusters, {})).args
+    points, labels = next(bases(planted.clusters, {})).args
     assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
     assert _signatures._shape("array of shape (3, n)") == ("3", "n")
     assert _signatures._shape("array (optional)") is None
 
 
+def test_a_list_of_arrays_has_two() -> None:
+    (pair,) = next(bases(planted.stacked, {})).args
+    assert [x.shape for x in pair] == [(6,), (6,)]
+    assert findings_of("planted:stacked") == []
+
+
 def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
-    found = {base.label: base.args[0].shape for base in _signatures.bases(planted.swapped, {})}
+    found = {base.label: base.args[0].shape for base in bases(planted.swapped, {})}
     assert found == {"the example 'a b -> b a'": (4, 3), "the example 'a -> a'": (6,)}
     if xbridge.is_available("torch"):
         causes = {one.property for one, _ in findings_of("planted:swapped", ["torch"])}
@@ -208,7 +218,8 @@ def test_an_array_namespace_is_compared_with_numpys() -> None:
     assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
     found = [target.name.rpartition(".")[2] for target in _targets.find_targets("array_api_compat.torch")]
     assert {"add", "clip"} < {*found}
-    assert not {"add_", "ops", "relu"} & {*found}
+    assert not {"add_", "ops", "relu", "median"} & {*found}
+    assert [slot.name for slot in _signatures.slots_of(solve.declaration, {}) or ()] == ["x1", "x2"]
     (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
     assert checked.findings == []
     wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
@@ -456,16 +467,16 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
         ("num_bins", "other", (8, 2)),
         ("xp", "other", ()),
     ]
-    (base,) = _signatures.bases(unusual, {})
+    (base,) = bases(unusual, {})
     assert base.kwargs == {"shape": (6,), "num_bins": 2}
-    assert len(next(_signatures.bases(several, {})).args) == 2
+    assert len(next(bases(several, {})).args) == 2
     assert _signatures.slots_of(of_a_mapping, {}) is None
-    assert list(_signatures.bases(of_a_mapping, {})) == []
-    assert [base.label for base in _signatures.bases(picky, {})] == [""]
+    assert list(bases(of_a_mapping, {})) == []
+    assert [base.label for base in bases(picky, {})] == [""]
     kinds = _signatures.read_words("x: array, table: axis")
-    assert next(_signatures.bases(of_a_mapping, kinds)).args[1] == 0
-    assert next(_signatures.bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
-    assert list(_signatures.bases(lambda x: None, {})) == []
+    assert next(bases(of_a_mapping, kinds)).args[1] == 0
+    assert next(bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
+    assert list(bases(lambda x: None, {})) == []
 
 
 @pytest.mark.usefixtures("_here")

@@ -42,8 +42,11 @@ _UNSUPPORTED = re.compile(
 """Messages by which a library refuses a dtype that it does not have."""
 
 
-_UNORDERED = re.compile("partition|roots|zpk|2sos|eig|poles")
-"""Functions whose results have no specified order."""
+_UNORDERED = re.compile("partition|roots|zpk|2sos|eig|poles|^empty")
+"""Functions whose results have no specified order, or no specified values."""
+
+_CONSTANT = re.compile("like$")
+"""Functions of no gradient, because their results depend on the shape and the dtype alone."""
 
 _NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
 """Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
@@ -112,7 +115,7 @@ def _check_one(
 ) -> Checked:
     """Run all stages of all bases with each backend, until the time is over."""
     known = declared(target)
-    found = list(bases(target.function, words, target.reference))
+    found = list(bases(target.declaration or target.function, words, target.reference or target.function))
     if not found:
         return Checked(target.name, [], "no arguments were found with which it works; try --args")
     findings: list[Finding] = []
@@ -166,7 +169,7 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
                 options = {**stage.call.options, "dtype": "any"}
                 call_beside = stage.call._replace(reference=reference, options=options)
                 yield Stage("NumPy's function", stage.label, call_beside)
-    if backend == "torch" and is_first:
+    if backend == "torch" and is_first and not _CONSTANT.search(short):
         yield Stage(
             "derived",
             "requires_grad",
@@ -234,6 +237,6 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
         or kind in ("does not raise", "raises")
         or (kind == "values" and stage.call.by is None and _UNORDERED.search(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
-        or (stage.label == "0-d" and _NO_AXIS.search(difference.message))
+        or (stage.label == "0-d" and (kind == "shape" or _NO_AXIS.search(difference.message)))
         or ("NaN" in stage.label and _SETS.search(name))
     )

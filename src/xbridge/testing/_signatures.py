@@ -12,7 +12,7 @@ import inspect
 import re
 from doctest import DocTestParser
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ class Slot(NamedTuple):
 
     name: str
     kind: str
-    """`array`, with or without a dtype; or `other`."""
+    """`array`, with or without a dtype; `arrays`, a list of them; or `other`."""
     required: bool
     keyword: bool
     values: tuple[Any, ...] = ()
@@ -163,6 +163,8 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "other", ((2, 3), (6,))
     if re.match(r"int\b", hint) or re.match(r"int(eger)?\b", text):
         return "other", (8, 2) if name.startswith(("num", "n_")) else (2, 1, 3)
+    if re.search(r"(tuple|list|sequence)\[.*(array|tensor)", hint, re.IGNORECASE):
+        return "arrays", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
         return "array", ()
     if re.search(r"\bint(eger)?\b", text):
@@ -212,9 +214,7 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     return values
 
 
-def bases(
-    f: Callable[..., Any], words: dict[str, str], reference: Callable[..., Any] | None = None
-) -> Iterator[Base]:
+def bases(f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any]) -> Iterator[Base]:
     """Yield arguments that work with NumPy: the plainest first, then one optional argument more each.
 
     Parameters
@@ -223,10 +223,9 @@ def bases(
         The function whose signature and docstring are read.
     words : dict
         Kinds of arguments by name.
-    reference : callable, optional
-        The function that is tried; `f` by default.
+    run : callable
+        The function that is tried.
     """
-    run = reference or f
     slots = slots_of(f, words) or slots_of(run, words) or []
     for kind, shapes in _forms(slots):
         for base in _required(slots, kind, shapes):
@@ -278,7 +277,7 @@ def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
     literals = [repr(arg) for arg in [*args, *kwargs.values()] if arg is not None]
     label = f"the example {literals[0]}" if literals else ""
     for kind, shapes in _FORMS:
-        turns = count()
+        turns = iter(range(len(args)))
         made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]
         yield Base(tuple(made), kwargs, label)
 
@@ -297,8 +296,11 @@ def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...])
             if not slot.required:
                 continue
             if slot.kind.startswith("array"):
-                value: Any = _array(slot.kind.partition(" ")[2] or kind, shapes, turn)
-                turn += 1
+                count = 2 if slot.kind == "arrays" else 1
+                word = slot.kind.partition(" ")[2] or kind
+                made: list[Any] = [_array(word, shapes, turn + n) for n in range(count)]
+                value: Any = made if count > 1 else made[0]
+                turn += count
             else:
                 value = slot.values[min(choice, len(slot.values) - 1)]
             if slot.keyword:

@@ -48,6 +48,8 @@ class Target(NamedTuple):
     """The only library whose arrays it takes; "" for any."""
     reference: Callable[..., Any] | None = None
     """NumPy's function, if it is one of a single library."""
+    declaration: Callable[..., Any] | None = None
+    """The function of the standard, if it is one of a namespace: its signature says how to call it."""
 
     @property
     def spec(self) -> str:
@@ -85,26 +87,39 @@ def find_targets(spec: str) -> list[Target]:
     module: ModuleType = loaded.result
     if colon and not callable(getattr(module, name, None)):
         raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
-    backend, beside = _namespace_of(path)
-    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(beside, word)]
+    backend, beside, standard = _namespace_of(path)
+    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(standard, word)]
     return [
-        Target(f"{path}.{word}", getattr(module, word), setup, backend, getattr(beside, word, None))
+        Target(
+            f"{path}.{word}",
+            getattr(module, word),
+            setup,
+            backend,
+            getattr(beside, word, None),
+            getattr(standard, word, None),
+        )
         for word in names
     ]
 
 
-def _namespace_of(path: str) -> tuple[str, ModuleType | None]:
-    """Return the library of an array namespace that a module is a part of, and that part of NumPy's."""
+def _namespace_of(path: str) -> tuple[str, ModuleType | None, ModuleType | None]:
+    """Return the library of an array namespace that a module is a part of, and that part of others.
+
+    The others are NumPy's, and array_api_strict's or, without it, NumPy's again.
+    """
     words = path.split(".")
     for count in range(len(words), 0, -1):
         place = sys.modules[".".join(words[:count])]
         if hasattr(place, "__array_namespace_info__"):
             backend = backend_for(type(place.asarray([0.0])))
             if backend is None or backend.name == HOST:
-                return "", None
-            beside = outcome(partial(import_module, ".".join(["array_api_compat.numpy", *words[count:]])))
-            return backend.name, beside.result
-    return "", None
+                return "", None, None
+            beside, standard = (
+                outcome(partial(import_module, ".".join([root, *words[count:]]))).result
+                for root in ("array_api_compat.numpy", "array_api_strict")
+            )
+            return backend.name, beside, standard or beside
+    return "", None, None
 
 
 def _public(module: ModuleType) -> Iterator[str]:
