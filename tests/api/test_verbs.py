@@ -266,7 +266,7 @@ def test_a_namespace_belongs_to_one_backend() -> None:
     assert xbridge.array_namespace(1.0, np.ones(2), np.float32(2)) is array_api_compat.numpy
     with pytest.raises(xbridge.UnsupportedArrayError, match="align"):
         xbridge.array_namespace(np.ones(2), Toy(np.ones(2)))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no argument is an array"):
         xbridge.array_namespace(1, 2.0)
     with pytest.raises(xbridge.UnsupportedArrayError, match="toylib has no array API namespace"):
         xbridge.array_namespace(Toy(np.ones(2)))
@@ -274,7 +274,7 @@ def test_a_namespace_belongs_to_one_backend() -> None:
 
 def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
     assert xbridge.array_namespace(None, np.ones(2), None) is array_api_compat.numpy
-    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no argument is an array"):
         xbridge.array_namespace(None)
     with pytest.raises(xbridge.UnsupportedArrayError, match="its mask would be lost") as caught:
         xbridge.array_namespace(np.ones(2), np.ma.masked_array([1.0, 2.0], mask=[True, False]))
