@@ -165,6 +165,7 @@ def test_arrays_that_fit_in_one_file_have_no_index(whole: Path, capsys: pytest.C
         ("x.safetensors", "0", "it is not a size"),
         ("x.safetensors", "5XB", "it is not a size"),
         ("x.safetensors", "0.1", "it is not a size"),
+        ("x.safetensors", "9" * 400, "it is not a size"),
         ("x.npz", "5GB", "only .safetensors files have an index of shards; try x.safetensors"),
         ("x.safetensors.index.json", "5GB", "an index is written with its shards; try x.safetensors --"),
     ],
