@@ -287,7 +287,7 @@ class _Vjp(_Derivative):
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
         g = np.asarray(gradient)
-        if g.shape == self._wide(x, index, inputs) != x.shape:
+        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
             g = g.sum(tuple(range(g.ndim - x.ndim)))
             ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
             g = g.sum(tuple(ones), keepdims=True)
