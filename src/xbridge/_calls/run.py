@@ -70,7 +70,9 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Return what a call with these arguments would do, without running it."""
     read = _read(function, args, kwargs)
     if not read.arrays:
-        raise OptionError.build(f"explain a call of {function.name}", "no argument is an array", "an array")
+        raise OptionError.build(
+            f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
+        )
     caller, library = read.caller, read.library
     plans = {}
     for path, x in zip(paths(read.form), read.arrays, strict=True):
