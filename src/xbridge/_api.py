@@ -369,7 +369,7 @@ def asarray(
             return identity_types[type(obj)](obj)
         except KeyError:
             pass
-    elif like is None and requires_grad is None and (copy is None or copy is True or copy is False):
+    elif backend is not None and like is None and requires_grad is None and is_flag(copy):
         try:
             if device is None and dtype is None and copy is None and grad is None:
                 y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
