@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
+from xbridge._engine import verbs
+from xbridge._engine.learned import recall
+from xbridge._engine.source import leading_index, resolve_source
 from xbridge.backends._registry import are_arrays, generation, get, repeat_align
 from xbridge.errors import DeviceError, OptionError, shown
 
@@ -128,9 +131,6 @@ def align_back(
     array([2., 2.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
-
     begun = generation()
     sources = [resolve_source(x) for x in xs]
     aligned = repeat_align(xs, like, backend, **keywords)
@@ -140,8 +140,6 @@ def align_back(
 
 
 def _taken(result: Any, name: str, **keywords: object) -> Any:
-    from xbridge._engine.learned import recall  # noqa: PLC0415 -- it imports NumPy
-
     made = recall(name, result, (str(keywords["device"]), keywords["dtype"], None, None))
     if made is not None:
         return made

@@ -215,8 +215,8 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     if source.is_literal():
         return None
     source = import_source(source)
-    info = source.info()
-    return source.backend.name, info.device, info.dtype
+    backend, x = source.backend, source.array
+    return backend.name, backend.device_of(x), backend.dtype_of(x)
 
 
 def to_list(x: object) -> Any:

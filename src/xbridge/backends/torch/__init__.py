@@ -73,7 +73,7 @@ _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 _extended: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
 _EXPECTED = 500
-"""The number of tensors that are first asked, after one of these dtypes, on a device or with an operation pending.
+"""How many tensors are first asked, after one of these dtypes, on a device or with a pending operation.
 
 To ask takes a tenth of the time of a conversion. The exception takes ten times as long as a conversion.
 """
