@@ -14,15 +14,13 @@ from xbridge.errors import FOREIGN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+    from typing import Any, Literal, TypedDict, Unpack, overload
 
     import jax
     import torch
     from dask.array import Array as DaskArray
 
-    from xbridge._core.protocol import Array, HostArray
-
-    Grad: TypeAlias = Literal["keep", "detach"] | None
+    from xbridge._core.protocol import Array, Grad, HostArray
 
     class _Options(TypedDict, total=False):
         device: object
