@@ -86,7 +86,7 @@ def _begun(
             taught = taught or begun.is_done()
             follow = _follower(begun.plan, type(source.array)) if begun.plan else None
             if follow:
-                follows[kind] = follow
+                follows.setdefault(kind, follow)
         yield begun
 
 

@@ -214,9 +214,7 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     """Return the backend, device and dtype of an array; None for a number or a list."""
     if source.is_literal():
         return None
-    source = import_source(source)
-    backend, x = source.backend, source.array
-    return backend.name, backend.device_of(x), backend.dtype_of(x)
+    return import_source(source).home()
 
 
 def to_list(x: object) -> Any:
