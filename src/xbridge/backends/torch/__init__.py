@@ -345,9 +345,10 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if host.flags.num not in _DENSE:
             return None if host.flags.owndata else _strided(x, host)
         start = x.storage_offset()
-        if start:
-            start *= host.itemsize
-        return host if len(x.untyped_storage()) >= start + host.nbytes else None
+        if not start:
+            return host if len(x.untyped_storage()) >= host.nbytes else None
+        start *= host.itemsize
+        return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):
