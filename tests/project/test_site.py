@@ -162,9 +162,14 @@ FAULTS = {
 @pytest.mark.parametrize("body", FAULTS)
 def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, f"<style>body {{ margin: 0 }}</style>{HEADING}{body}")
-    with check.served(site) as root:
-        pages, faults = check.visited(chromium, root, site)
+    with (
+        check.served(site) as root,
+        chromium.new_context(viewport={"width": check.PHONE, "height": 844}) as context,
+    ):
+        faults = check.watched(context, root)
+        pages, wrong = check.visited(context.new_page(), root, site)
     assert pages == 2
+    faults += wrong
     wanted = FAULTS[body]
     assert any(wanted in fault for fault in faults) if wanted else faults == []
 
@@ -172,8 +177,8 @@ def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path)
 @needs_a_browser
 def test_the_check_finds_a_page_without_a_heading(chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, "<article>text</article>")
-    with check.served(site) as root:
-        assert check.visited(chromium, root, site) == (2, [f"{root}dev/: has no heading"])
+    with check.served(site) as root, chromium.new_page(viewport={"width": check.PHONE, "height": 844}) as tab:
+        assert check.visited(tab, root, site) == (2, [f"{root}dev/: has no heading"])
 
 
 @needs_a_browser
@@ -182,25 +187,21 @@ def test_the_check_reads_what_the_search_finds(
     href: str, is_right: bool, chromium: "Browser", tmp_path: Path
 ) -> None:
     site = write(tmp_path, f"{HEADING}<a class='md-search-result__link' href='{href}'>CopyError</a>")
-    with check.served(site) as root:
-        tab = chromium.new_page()
+    with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.searched(tab, f"{root}dev/")] == (
             [] if is_right else [f"{root}dev/: the search for CopyError finds ['why/']"]
         )
-        tab.close()
 
 
 @needs_a_browser
 def test_the_check_sees_a_dark_mode_that_does_not_stay(chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, f"{HEADING}<label title='Switch to dark mode'>dark</label>")
     (site / "dev/contract/index.html").write_text("<b class='md-version__current'>1.0</b>", "utf-8")
-    with check.served(site) as root:
-        tab = chromium.new_page()
+    with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.switched(tab, f"{root}dev/")] == [
             f"{root}dev/: the dark mode does not stay on",
             f"{root}dev/: the versions are not shown",
         ]
-        tab.close()
 
 
 def test_the_check_fails_without_a_browser_and_without_a_site(
