@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -64,11 +65,9 @@ def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
 
 def _has_emulated() -> bool:
     """Return True if torch is installed and has backends in Python."""
-    if not is_available("torch"):
-        return False
-    from torch.utils import backend_registration  # noqa: PLC0415 -- only if torch is installed
-
-    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+    return is_available("torch") and hasattr(
+        import_module("torch.utils.backend_registration"), "_setup_privateuseone_for_python_backend"
+    )
 
 
 def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
@@ -94,10 +93,7 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
     end = time.monotonic() + job.seconds
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
-        while job.names:
-            left = end - time.monotonic()
-            if left <= 0:
-                break
+        while job.names and (left := end - time.monotonic()) > 0:
             done, reason = _run_worker(job._replace(seconds=left), stored, results)
             job = job._replace(names=job.names[done:])
             if job.names:
