@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,20 @@ def test_the_page_of_a_function_has_the_tables_of_the_options_that_it_takes() ->
     assert page.count("| promise") == 2
     assert "](../libraries.md#jax)" in page
     assert "Options" not in hooks.described("backend_of", tables)
+
+
+def test_parameters_that_are_described_together_stay_together() -> None:
+    griffe = pytest.importorskip("griffe")
+    together = import_module("site_docstrings").Together()
+    text = (
+        "Do it.\n\nParameters\n----------\ncopy, grad : bool\n    As for `align`.\n*xs, a\n    More, of them."
+    )
+    function = griffe.Function("f", docstring=griffe.Docstring(text))
+    together.on_instance(obj=function)
+    _, section = function.docstring.parse("numpy", warnings=False)
+    assert [one.name.split() for one in section.value] == [["copy,", "grad"], ["*xs,", "a"]]
+    assert str(section.value[0].annotation) == "bool"
+    assert section.value[1].description == "More, of them."
 
 
 def test_a_folder_in_the_navigation_stands_for_its_pages_and_an_empty_one_for_nothing() -> None:
