@@ -150,11 +150,7 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
-<<<<<<< HEAD
-$(VENV)/dev.stamp: requirements/dev.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
-=======
-$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
->>>>>>> h-calls
+$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
 	@touch $@
