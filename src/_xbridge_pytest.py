@@ -79,12 +79,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Raise if a named backend is missing; start the policy and the record."""
+    """Raise if a named backend is missing; count the tests of each; start the policy and the record."""
     config = session.config
     if _asked(config):
-        from xbridge.testing import _parametrize
+        from xbridge.testing import _parametrize, _skipped
 
-        _parametrize.places(config)
+        chosen = [place.id for place in _parametrize.places(config)]
+        config.pluginmanager.register(_skipped.SkippedBackends(chosen))
     if config.getoption("xbridge_policy"):
         from xbridge import OptionError
         from xbridge._observe import policy as _policy

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, overload
 
-    from xbridge._api import Grad
     from xbridge._calls.explain import CallPlan
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, Grad
     from xbridge._plan.steps import Plan
 
 

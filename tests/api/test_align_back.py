@@ -18,9 +18,9 @@ from names import stable_id
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _align_back
 from xbridge._core.devices import CPU, SHARDED
 from xbridge.backends import _registry
+from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,7 +184,7 @@ def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:
 
 
 def test_nothing_goes_back_to_several_devices() -> None:
-    restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    restore = Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
     with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()
@@ -204,12 +204,12 @@ def test_a_result_goes_to_an_array_or_nowhere(to: Any) -> None:
         restore(A, to=to)
 
 
-def test_without_an_array_there_is_no_way_back() -> None:
-    arrays, restore = xbridge.align_back(2, [1, 2])
-    assert arrays[0] == 2
-    assert arrays[1].tolist() == [1, 2]
-    with pytest.raises(xbridge.OptionError, match="no argument was an array; try align_back with an array"):
-        restore(A)
+@pytest.mark.parametrize("xs", [(), (2, [1, 2]), ([A],)], ids=["nothing", "numbers", "a list of arrays"])
+def test_without_an_array_there_is_no_way_back_and_the_call_says_so(xs: tuple[object, ...]) -> None:
+    with pytest.raises(xbridge.OptionError, match="no argument is an array; try align, or align_back with"):
+        xbridge.align_back(*xs)
+    with pytest.raises(xbridge.OptionError, match="no argument is an array"):
+        xbridge.align_back(*xs, backend="numpy", like=Toy(A))
 
 
 def test_the_way_back_keeps_no_array() -> None:

@@ -64,6 +64,14 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, 
     assert examples or not is_inexact(word) or name in ("conj", "neg")
 
 
+@pytest.mark.parametrize("name", ["strided", "offset", "transposed", "channels-last", "expanded"])
+def test_the_base_of_a_view_is_an_ordinary_tensor_of_its_dtype(name: str) -> None:
+    x = known.cases[name].make(values_of("float32", (2, 3, 2, 2)))
+    assert x._base is not None
+    assert (x._base.dtype, x._base._base) == (x.dtype, None)
+    assert known.cases["contiguous"].make(values_of("float32", (2,)))._base is None
+
+
 @pytest.mark.parametrize("name", known.cases)
 def test_a_tensor_can_be_written_as_its_way_says_and_all_of_it_changes(name: str) -> None:
     case = known.cases[name]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from xbridge._calls.function import Definition, Function
+from xbridge._calls.named import read_names
 from xbridge._calls.run import name_of, wrapper
 from xbridge.backends._rules import Given
 from xbridge.backends._signature import parse
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import ModuleType
     from typing import ParamSpec, TypeVar, overload
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array
+    from xbridge._core.protocol import Array, Grad
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         dtype: object = None,
         copy: bool | None = None,
         grad: Grad = None,
+        arrays: str | Collection[str] | None = None,
         vjp: Callable[..., object] | str | None = None,
         jvp: Callable[..., object] | str | None = None,
         signature: str | None = None,
@@ -54,6 +55,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    arrays: str | Collection[str] | None = None,
     vjp: Callable[..., object] | str | None = None,
     jvp: Callable[..., object] | str | None = None,
     signature: str | None = None,
@@ -70,12 +72,17 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     fn : callable
         The function. Arrays in its arguments are converted, positional or by keyword, and in containers as
         those of `xbridge.tree`. Numbers and all other arguments are passed unchanged. In a call that is
-        followed they must have a hash, because calls with other values may be other functions.
+        followed they must have a hash, because calls with other values may be other functions. Arrays in a
+        set, an iterator or the keys of a dict are refused, in arguments and in results.
     like, backend, device, dtype, copy, grad
         As for `align`. With neither `like` nor `backend`, the function's library is that of the array that
         decides: the first that is followed, else the first. ``dtype="nearest"`` and ``"default"`` hold for
         results as well, with the library that they go back to as the target. ``grad="keep"`` raises at once
         if there is no gradient, and ``"detach"`` cuts the graph.
+    arrays : str or tuple of str, optional
+        Names of parameters that are arrays. Each argument of them becomes one, as by `asarray` with the
+        function's library: a number, a list, a Series, a DataFrame or another exporter. None stays None, and
+        so does a default. Numbers and lists do not decide. Other parameters get their lists unchanged.
     vjp : callable or {"complex-step", "central"}, optional
         For a function of NumPy: ``vjp(g, y, *args, **kwargs)`` returns one gradient for each argument. `g` is
         the cotangent in the form of the result `y`. A gradient is the adjoint, so ``vdot(g, J @ t)`` equals
@@ -96,14 +103,15 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     -------
     callable
         With the signature of `fn`. Arrays in its result go back to the library and the device of the array
-        that decides. An argument without arrays that is returned stays the same object. A call without
-        arrays is a call of `fn`.
+        that decides, and to NumPy if no argument has an array. An argument without arrays that is returned
+        stays the same object.
 
     Raises
     ------
     OptionError
-        `fn` is not a function; or it is asynchronous or a generator, or returns one. Their results come
-        after the call, so they cannot be converted back. Or a compiler needs shapes that are not declared.
+        `fn` is not a function but a class, for instance; or it is asynchronous or a generator, or returns
+        one. Their results come after the call, so they cannot be converted back. Or `fn` has no parameter
+        of a name in `arrays`. Or a compiler needs shapes that are not declared.
     GradientError
         A derivative is asked for that does not exist.
     XBridgeError
@@ -124,6 +132,11 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> sine(x).sum().backward()
     >>> x.grad
     tensor([1., 1.])
+    >>> @aligned(backend="torch", arrays=("x", "weights"))
+    ... def mean(x, weights, names):
+    ...     return dict(zip(names, (x * weights).mean(0)))
+    >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
+    {'a': tensor(1.), 'b': tensor(2.)}
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     if result is not None and not callable(result):
@@ -133,7 +146,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     given = Definition(_derivative("vjp", vjp), _derivative("jvp", jvp), shape, result)
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-        return wrapper(Function(fn, name_of(fn), (backend, like), keywords, given))
+        name = name_of(fn)
+        return wrapper(Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name)))
 
     return wrap if fn is None else wrap(fn)
 

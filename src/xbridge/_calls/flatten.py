@@ -8,16 +8,23 @@ A compiler follows `flatten` line by line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, ValuesView
+from collections.abc import Set as AbstractSet
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._forms import ARRAY
 from xbridge.backends._registry import are_arrays
+from xbridge.errors import UnsupportedArrayError
 from xbridge.tree.containers import find
 
 if TYPE_CHECKING:
     from xbridge.backends._rules import Form
+
+_STANDARD = ("builtins", "itertools")
+"""Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
 
 _LEAVES = (str, bytes, type(None), *NUMBERS)
 
@@ -36,6 +43,8 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
         return ("list", *[flatten(child, arrays, numbers) for child in x])
     if cls is dict:
         keys = tuple(x)
+        if any(type(key) is not str and are_arrays(type(key)) for key in keys):
+            raise hidden("the keys of a dict", "list(x.items())")
         children = [flatten(child, arrays, numbers) for child in x.values()]
         return ("dict", keys, tuple([type(key) for key in keys]), *children)
     if are_arrays(cls):
@@ -50,6 +59,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
     node = _open(x)
     if node is None:
+        _refuse_hidden(x)
         return ("=", type(x), None, x)
     container, children, form = node
     inside: list[Any] = []
@@ -66,6 +76,33 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
 def _open(x: Any) -> Any:
     container = find(x)
     return None if container is None else (container, *container.flatten(x))
+
+
+@constant
+def _refuse_hidden(x: Any) -> None:
+    """Raise if an object that is not a container of ours holds arrays, or may hold them."""
+    cls = type(x)
+    what = f"a {cls.__name__}"
+    if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
+        raise hidden(what, "list(x)")
+    inside: list[Any] = []
+    hint = "list(x)"
+    if issubclass(cls, Mapping):
+        hint = "dict(x)"
+        flatten(dict(x), inside, [])
+    elif issubclass(cls, SimpleNamespace):
+        hint = "vars(x)"
+        flatten(vars(x), inside, [])
+    elif issubclass(cls, (AbstractSet, ValuesView)):
+        flatten(list(x), inside, [])
+    if inside:
+        raise hidden(what, hint)
+
+
+def hidden(what: str, hint: str) -> UnsupportedArrayError:
+    """Return the error for arrays in an object that cannot be built again with other arrays."""
+    reason = "it cannot be made again with other arrays"
+    return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
 
 
 class _Node:

@@ -21,12 +21,13 @@ from xbridge.backends._forms import closed, holes, unflatten
 from xbridge.backends._numpy_rules import opaque
 from xbridge.backends._registry import fast_converters, get
 from xbridge.backends._rules import kept, latest, rules
-from xbridge.errors import DTypeError, OptionError
+from xbridge.errors import DTypeError, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
+    from xbridge._calls.named import Named
     from xbridge._calls.run import Shortcut
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
@@ -56,8 +57,9 @@ class Function:
         target: tuple[str | ModuleType | None, Array | None],
         keywords: dict[str, Any],
         given: Definition,
+        named: Named | None = None,
     ) -> None:
-        self.fn, self.name, self.keywords, self.given = fn, name, keywords, given
+        self.fn, self.name, self.keywords, self.given, self.named = fn, name, keywords, given, named
         self.backend, self.like = target
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
@@ -140,7 +142,10 @@ class Call:
 
     def returned(self, tree: Any) -> list[Array]:
         """Return the arrays in the result of the function, and keep its form for this thread."""
-        latest.form, arrays = self.flatten(tree)
+        try:
+            latest.form, arrays = self.flatten(tree)
+        except XBridgeError as error:
+            raise error.at(f"the result of {self.name}") from error
         return arrays
 
     def evaluate(

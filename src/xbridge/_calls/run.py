@@ -11,10 +11,11 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._align_back import Restore
 from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
+from xbridge._calls.named import as_made, imported
+from xbridge._core.devices import CPU
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
@@ -23,9 +24,10 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import arguments, has_arrays, paths, unflatten
-from xbridge.backends._registry import backend_for, fast_converters, generation, get
+from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get
 from xbridge.backends._rules import MOST, inexact, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
+from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,18 +50,12 @@ def wrapper(function: Function) -> Callable[..., Any]:
             result = None if shortcut is None else shortcut.run(args)
             if result is not None:
                 return result
-        arrays: list[Array] = []
-        numbers: list[Any] = []
-        form = flatten((args, function.in_order(kwargs)), arrays, numbers)
-        if not arrays:
-            return fn(*args, **kwargs)
-        sources = [resolve_source(x) for x in arrays]
-        at = _leading(sources)
-        caller = sources[at].backend
-        library = _library(function, caller)
-        if library is not caller and _is_embedded(function, caller, arrays):
-            return _embedded(function, form, arrays, numbers, caller, at, library)
-        return _direct(function, (form, arrays, numbers), sources, at, library, args, kwargs)
+        read = _read(function, args, kwargs)
+        if not read.arrays:
+            return _alone(function, read)
+        if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
+            return _embedded(function, read)
+        return _direct(function, read)
 
     vars(call)["__xbridge__"] = function
     function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
@@ -68,31 +64,90 @@ def wrapper(function: Function) -> Callable[..., Any]:
 
 def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
     """Return what a call with these arguments would do, without running it."""
-    arrays: list[Array] = []
-    numbers: list[Any] = []
-    form = flatten((args, function.in_order(kwargs)), arrays, numbers)
-    if not arrays:
+    read = _read(function, args, kwargs)
+    if not read.arrays:
         raise OptionError.build(f"explain a call of {function.name}", "no argument is an array", "an array")
-    sources = [resolve_source(x) for x in arrays]
-    at = _leading(sources)
-    caller = sources[at].backend
-    library = _library(function, caller)
+    caller, library = read.caller, read.library
     plans = {}
-    for path, x in zip(paths(form), arrays, strict=True):
+    for path, x in zip(paths(read.form), read.arrays, strict=True):
         plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
-    followed = library is not caller and _is_embedded(function, caller, arrays)
-    report = function.rule(library.name, form, tuple(numbers), None).report()
+    followed = library is not caller and _is_embedded(function, caller, read.arrays)
+    report = function.rule(library.name, read.form, tuple(read.numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
-def _leading(sources: list[Source]) -> int:
+class Read(NamedTuple):
+    """The arguments of a call, their arrays, and the libraries of the call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    form: Form
+    arrays: list[Array]
+    numbers: list[Any]
+    sources: list[Source]
+    at: int
+    """The index of the array that decides."""
+    caller: Backend
+    library: Backend
+
+
+def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read:
+    """Find the arrays in the arguments of a call, and make those that are arrays by name."""
+    named = function.named
+    if named is None:
+        return _found(function, args, kwargs, ())
+    args, kwargs = named.map(imported, args, kwargs)
+    found = _found(function, args, kwargs, ())
+    # Numbers get the default dtypes of the library that decides, unless the user names a dtype.
+    dtype = function.keywords["dtype"]
+    news: list[Array] = []
+
+    def make(x: Any) -> Array:
+        inside: list[Array] = []
+        flatten(x, inside, [])
+        if inside or (found.arrays and (dtype is None or function.narrowing)):
+            y = as_made(x, found.caller.name)
+        else:
+            y = as_made(x, found.library.name, dtype)
+        news.append(y)
+        return y
+
+    args, kwargs = named.map(make, args, kwargs)
+    return _found(function, args, kwargs, news, alone=not found.arrays) if news else found
+
+
+def _found(
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    news: Sequence[Array],
+    *,
+    alone: bool = False,
+) -> Read:
+    """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
+    arrays: list[Array] = []
+    numbers: list[Any] = []
+    try:
+        form = flatten((args, function.in_order(kwargs)), arrays, numbers)
+    except XBridgeError as error:
+        raise error.at(f"an argument of {function.name}") from error
+    if alone or not arrays:
+        caller = get(HOST)
+        return Read(args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
+    sources = [resolve_source(x) for x in arrays]
+    at = _leading(sources, news)
+    caller = sources[at].backend
+    return Read(args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
+
+
+def _leading(sources: list[Source], news: Sequence[Array]) -> int:
     """Return the index of the array that decides: the first that is followed, else the first."""
     for i, source in enumerate(sources):
         if source.backend.follows is not None and source.backend.follows(source.array):
             return i
-    at = leading_index(sources)
-    assert at is not None  # noqa: S101 -- there is an array
-    return at
+    given = [i for i, source in enumerate(sources) if not any(source.array is x for x in news)]
+    at = leading_index([sources[i] for i in given])
+    return 0 if at is None else given[at]
 
 
 def _library(function: Function, caller: Backend) -> Backend:
@@ -114,19 +169,12 @@ def _is_embedded(function: Function, caller: Backend, arrays: list[Array]) -> bo
     return any(backend_for(type(x)) is caller and caller.follows(x) for x in arrays)
 
 
-def _embedded(
-    function: Function,
-    form: Form,
-    arrays: list[Array],
-    numbers: list[Any],
-    caller: Backend,
-    at: int,
-    library: Backend,
-) -> Any:
+def _embedded(function: Function, read: Read) -> Any:
     """Run the call as a rule within the graphs and transforms of the caller's library."""
+    form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
     assert caller.run is not None  # noqa: S101 -- the caller checks it
     options = read_options((library,), **function.keywords)
-    device = caller.array_info(arrays[at]).device
+    device = caller.array_info(arrays[read.at]).device
     xs: list[Array] = []
     for i, x in enumerate(arrays):
         try:
@@ -175,17 +223,31 @@ def _refuse_cut(rule: Rule, xs: Sequence[Array], ys: Sequence[Array], form: Form
         rule.derive("vjp", ins, inexact(map(caller.array_info, ys)), form)
 
 
-def _direct(
-    function: Function,
-    tree: tuple[Form, list[Array], list[Any]],
-    sources: list[Source],
-    at: int,
-    library: Backend,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
+def _alone(function: Function, read: Read) -> Any:
+    """Run the function without an array to decide. Results become NumPy's, if they can have values."""
+    library = read.library
+    if library.check_call is not None:
+        library.check_call(function.name)
+    result = function.fn(*read.args, **read.kwargs)
+    given = (*read.args, *read.kwargs.values())
+    if library.is_tracing() or any(result is x for x in given):
+        return result
+    refuse_late(result, function.name)
+    if not all(map(_has_values, _arrays_of(result, function))):
+        return result
+    return _restored(result, Restore(((HOST, CPU, ""),), 0), function)
+
+
+def _has_values(x: Array) -> bool:
+    """Return False for an array that a transform follows."""
+    backend = resolve_source(x).backend
+    followed = backend.follows is not None and backend.follows(x)
+    return not (followed and backend.unsupported(x, leaving=True))
+
+
+def _direct(function: Function, read: Read) -> Any:
     """Run the function as it is, and convert the arrays of its result back."""
-    form, arrays, numbers = tree
+    args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
@@ -235,9 +297,22 @@ def _restored(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back."""
     refuse_late(result, function.name)
     try:
-        return restore(result, dtype=function.narrowing)
+        made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
         raise error.at(f"the result of {function.name}") from error
+    if not are_arrays(type(result)):
+        _arrays_of(result, function)
+    return made
+
+
+def _arrays_of(result: Any, function: Function) -> list[Array]:
+    """Return the arrays of a result, or raise if they cannot be found."""
+    arrays: list[Array] = []
+    try:
+        flatten(result, arrays, [])
+    except XBridgeError as error:
+        raise error.at(f"the result of {function.name}") from error
+    return arrays
 
 
 class Shortcut(NamedTuple):
@@ -312,6 +387,10 @@ def late(name: str) -> OptionError:
 
 def name_of(fn: Callable[..., object]) -> str:
     """Return the name of a function, or raise if it is not one that returns a result."""
+    if isinstance(fn, type):
+        raise OptionError.build(
+            f"align the class {fn.__name__}", "it is not a function", "@aligned above its methods"
+        )
     if not callable(fn) or isinstance(fn, staticmethod):
         kind = type(fn).__name__
         wraps_one = isinstance(fn, (classmethod, staticmethod))

@@ -6,7 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,10 +24,12 @@ Nested: TypeAlias = Any
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _FEW = 3
-_KNOWN = frozenset(np.dtype(name) for name in DTYPES if hasattr(np, name))
-"""NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
+_NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
+"""The names of NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
 _EXACT = {bool: "b", int: "i", float: "f"}
 """Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
+_BEGIN = (*_EXACT, list)
+"""The types with which a list of numbers begins."""
 
 
 class Nest(NamedTuple):
@@ -79,6 +81,8 @@ def plain_numbers(x: Nested) -> HostArray | None:
 
     They are one number, or nested lists with no more axes than `_FEW`.
     """
+    if type(x) is list and x and type(x[0]) not in _BEGIN:
+        return None
     flat = [x]
     for _ in range(_FEW):
         if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
@@ -97,25 +101,36 @@ def of_scalars(scalars: list[Any]) -> HostArray | None:
 
     Return None if a value might be lost.
     """
-    kinds = set(map(type, scalars))
-    if kinds <= set(NUMBERS):
+    found = dict(zip(map(type, scalars), scalars, strict=True))
+    weak = [kind for kind in found if kind in NUMBERS]
+    if len(weak) == len(found):
         return None
-    if len(kinds) == 1:
+    if len(found) == 1:
         host = np.array(scalars)
-        return host if host.dtype in _KNOWN or host.dtype.name in DTYPES else None
-    groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
-    names = {kind: group.dtype.name for kind, group in groups.items()}
-    if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):
-        return None
-    weak = kinds.intersection(NUMBERS)
+        return host if _name(host.dtype) in DTYPES else None
+    names = {kind: _name(x.dtype) for kind, x in found.items() if kind not in weak}
     try:
-        dtype = promote([names[kind] for kind in kinds - weak], [sample(groups[kind]) for kind in weak])
-        for kind, group in groups.items():
-            if not holds_every(names[kind], dtype):
-                check_cast(group, dtype)
-    except (DTypeError, ValueLossError):
+        dtype = promote(list(names.values()), [kind() for kind in weak])
+        lossless = {kind for kind, name in names.items() if holds_every(name, dtype)}
+    except DTypeError:
         return None
-    return np.array(scalars, dtype)
+    return of_numbers(scalars, dtype, found.keys() - lossless)
+
+
+def of_numbers(numbers: list[Any], dtype: str, kinds: Iterable[type]) -> HostArray | None:
+    """Return numbers as a host array of a dtype; None if one of a number of these types is lost."""
+    native = native_dtype(dtype)
+    for kind in kinds:
+        if kind is float and native.char in "dD":
+            continue
+        group = np.array([x for x in numbers if type(x) is kind])
+        if kind is int and group.dtype.kind not in "iu":
+            return None
+        try:
+            check_cast(group, dtype)
+        except ValueLossError:
+            return None
+    return np.array(numbers, native)
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:
@@ -160,11 +175,15 @@ def promote(names: list[str], weak: list[complex]) -> str:
     try:
         strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
         if all(name in DTYPES for name in names):
-            stays = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
-            return strong.name if stays else np.result_type(strong, *weak).name
+            stays = category(_name(strong)) == "float" and not any(isinstance(n, complex) for n in weak)
+            return _name(strong if stays else np.result_type(strong, *weak))
     except (TypeError, ValueError) as error:
         raise _unlike(names) from error
     raise _unlike(names)
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return _NAMES.get(dtype) or dtype.name
 
 
 def _unlike(names: list[str]) -> DTypeError:

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from types import ModuleType
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import ArrayFn, Backend
+    from xbridge._core.protocol import ArrayFn, Backend, Grad
 
 _END = object()
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, Grad
     from xbridge.tree.flatten import Tree
 
 

@@ -73,7 +73,7 @@ _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 _extended: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
 _EXPECTED = 500
-"""The number of tensors that are first asked, after one of these dtypes or with a pending operation.
+"""The number of tensors that are first asked, after one of these dtypes, on a device or with an operation pending.
 
 To ask takes a tenth of the time of a conversion. The exception takes ten times as long as a conversion.
 """
@@ -332,7 +332,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if left:
             if x.dtype in _BITS:
                 return _bits_to_numpy(x)
-            if x.is_conj() or x.is_neg():
+            if x.is_conj() or x.is_neg() or not x.is_cpu:
                 return None
             _expected = left - 1
         if x.requires_grad:
@@ -345,10 +345,9 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if host.flags.num not in _DENSE:
             return None if host.flags.owndata else _strided(x, host)
         start = x.storage_offset()
-        if not start:
-            return host if len(x.untyped_storage()) >= host.nbytes else None
-        start *= host.itemsize
-        return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
+        if start:
+            start *= host.itemsize
+        return host if len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):
@@ -480,6 +479,9 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
     """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
     global _expected  # noqa: PLW0603 -- as in `fast_to_numpy`
     try:
+        if not x.is_cpu:
+            _expected = _EXPECTED
+            return None
         bits = _BITS.get(x.dtype)
         host = None if bits is None else fast_to_numpy(x.data.view(bits))
         if host is None or (x.requires_grad and _compiler()):

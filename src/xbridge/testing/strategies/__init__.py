@@ -20,6 +20,7 @@ from xbridge.testing.strategies._arrays import arrays, host_arrays
 from xbridge.testing.strategies._arrays import samples as samples  # for the conformance suite
 from xbridge.testing.strategies._names import devices, dtypes, layouts
 from xbridge.testing.strategies._together import arrays_together, axes, indices, xp_dtypes
+from xbridge.testing.strategies._trees import trees
 
 # The explanation of a failure lists the lines of the tested code, and none of the kit.
 _scrutineer.UNHELPFUL_LOCATIONS = (*getattr(_scrutineer, "UNHELPFUL_LOCATIONS", ()), "/xbridge/**")
@@ -37,5 +38,6 @@ __all__ = [
     "indices",
     "layouts",
     "refusals",
+    "trees",
     "xp_dtypes",
 ]

@@ -55,8 +55,9 @@ def arrays(  # noqa: PLR0913 -- independent options
     ----------
     backend : str
         The name of a backend.
-    dtypes : str or dtype object, or strategy, optional
-        See `dtypes`.
+    dtypes : str or dtype object, list of them, or strategy, optional
+        See `dtypes`. Of a list, those that the backend has are drawn, such as float32 alone for JAX without
+        x64.
     shapes : tuple of int or int, or strategy, optional
         `hypothesis.extra.numpy.array_shapes` makes more. By default they are small, 0-d and empty included.
     layouts : str, or strategy, optional

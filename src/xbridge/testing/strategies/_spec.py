@@ -17,10 +17,10 @@ from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.testing._without import REQUIRES_GRAD, excluded
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
-from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
+from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtypes, read_layout, read_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Literal, TypedDict, Unpack
 
     Contents: TypeAlias = Literal["constant", "distinct", "sorted", "nondegenerate"]
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
     Fitting: TypeAlias = dict[str, list[str]]
-    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | Sequence[Any] | str | type | None
     Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
     Layouts: TypeAlias = st.SearchStrategy[str] | str | None
     Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
@@ -82,7 +82,7 @@ class ArraySpec:
         self.cases = samples_of(backend).cases
         self._asked = {word: value for word, value in asked.items() if value not in (None, "quiet")}
         self.elements = read_elements(asked.get("elements"))
-        self.dtypes = self._option("dtypes", read_dtype)
+        self.dtypes = self._option("dtypes", read_dtypes)
         self.layouts = self._option("layouts", read_layout)
         self.shapes = self._option("shapes", read_shape)
         self.devices = self._option("devices", read_device)

@@ -1,0 +1,113 @@
+"""Arguments that are arrays by the names of their parameters: lists, numbers and exporters become arrays.
+
+An exporter is an array of the host, and may decide where results go. Numbers and lists never decide, so they
+are converted when the library of the function is known.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xbridge._engine import verbs
+from xbridge._engine.source import resolve_source
+from xbridge.backends._registry import are_arrays
+from xbridge.errors import OptionError, XBridgeError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Named(NamedTuple):
+    """The parameters of a function that are arrays."""
+
+    function: str
+    positions: frozenset[int]
+    """The positions of those that an argument may be given to by position."""
+    names: frozenset[str]
+    """The names of those that an argument may be given to by name."""
+    rest: int | None
+    """The first position of ``*args``, if it is an array."""
+    known: frozenset[str] | None
+    """The names that are not part of ``**kwargs``, if that is an array."""
+
+    def map(
+        self, fn: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments, with the results of `fn` for those that are arrays by name. None stays."""
+        rest, known = self.rest, self.known
+        made = [
+            self._made(fn, x, i) if i in self.positions or (rest is not None and i >= rest) else x
+            for i, x in enumerate(args)
+        ]
+        others = {
+            name: self._made(fn, x, name)
+            if name in self.names or (known is not None and name not in known)
+            else x
+            for name, x in kwargs.items()
+        }
+        return tuple(made), others
+
+    def _made(self, fn: Callable[[Any], Any], x: Any, place: int | str) -> Any:
+        if x is None or are_arrays(type(x)):
+            return x
+        try:
+            return fn(x)
+        except XBridgeError as error:
+            raise error.at(f"argument {place!r} of {self.function}") from error
+
+
+def imported(x: Any) -> Any:
+    """Return an exporter as an array; a number or a list stays. Raise for an object that is neither."""
+    if resolve_source(x).is_literal():
+        return x
+    return as_made(x, None)
+
+
+def as_made(x: Any, library: str | None, dtype: object = None) -> Any:
+    """Return an array, as `asarray` makes it."""
+    return verbs.asarray(x, None, library, device=None, dtype=dtype, copy=None, grad=None, requires_grad=None)
+
+
+def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | None:
+    """Return the parameters with these names, or raise."""
+    if given is None:
+        return None
+    names = _names(given)
+    action = f"take arrays={shown(given)}"
+    if names is None:
+        raise OptionError.build(action, "it is not a tuple of names of parameters", "arrays=('x',)")
+    try:
+        parameters = signature(fn).parameters
+    except (TypeError, ValueError) as error:
+        raise OptionError.build(
+            action, f"{function} has no signature that Python can read", "a function around it, made by def"
+        ) from error
+    wrong = [name for name in names if name not in parameters]
+    if wrong:
+        raise OptionError.build(
+            action,
+            f"{function} has no parameter {wrong[0]!r}",
+            f"arrays={tuple(parameters)}" if parameters else f"{function} without arrays=",
+        )
+    chosen = [(i, parameters[name]) for i, name in enumerate(parameters) if name in names]
+    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return Named(
+        function,
+        frozenset(i for i, p in chosen if p.kind in by_place),
+        frozenset(p.name for _, p in chosen if p.kind in by_name),
+        next((i for i, p in chosen if p.kind is Parameter.VAR_POSITIONAL), None),
+        frozenset(p.name for p in parameters.values() if p.kind in by_name)
+        if any(p.kind is Parameter.VAR_KEYWORD for _, p in chosen)
+        else None,
+    )
+
+
+def _names(given: object) -> list[str] | None:
+    """Return names, or None if they are not names."""
+    each = [given] if isinstance(given, str) else given
+    if not isinstance(each, (tuple, list, set, frozenset)):
+        return None
+    names = [name for name in each if isinstance(name, str)]
+    return names if len(names) == len(each) else None

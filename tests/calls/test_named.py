@@ -1,0 +1,225 @@
+"""Parameters that are arrays by name, containers that hide arrays, and calls without arrays."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import X, same, wide
+
+import xbridge
+from xbridge import DTypeError, OptionError, UnsupportedArrayError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+def kinds(*xs: Any, **named: Any) -> str:
+    """The types and dtypes of what a function gets."""
+    each = (*xs, *named.values())
+    return ", ".join(f"{type(x).__name__} {getattr(x, 'dtype', '')}".strip() for x in each)
+
+
+def test_lists_and_numbers_become_arrays_of_the_names_alone() -> None:
+    f = aligned(backend="torch", arrays=("x", "y"))(lambda x, names, y=None, *, k=2: kinds(x, names, y, k))
+    assert f([1, 2], ["a"]) == "Tensor torch.int64, list, NoneType, int"
+    assert f(1.5, [1], (2, 3), k=[1]) == "Tensor torch.float32, list, Tensor torch.int64, list"
+    assert f(y=X, x=range(3), names=[1]) == "Tensor torch.int64, list, Tensor torch.float64, int"
+
+
+def test_arrays_of_one_name_may_be_given_as_a_string() -> None:
+    assert aligned(arrays="xs")(kinds)([1.0], 2, k=[2]) == "ndarray float64, ndarray int64, list"
+
+
+def test_each_kind_of_parameter_can_be_named() -> None:
+    def f(a: Any, /, b: Any, *rest: Any, c: Any, **more: Any) -> str:
+        return kinds(a, b, *rest, c, **more)
+
+    args, kwargs = ([1], [1], [1], [1]), {"c": [1], "a": [1], "d": [1]}
+    for name, places in (("a", [0]), ("b", [1]), ("rest", [2, 3]), ("c", [4]), ("more", [5, 6])):
+        found = aligned(arrays=name)(f)(*args, **kwargs).split(", ")
+        assert [i for i, kind in enumerate(found) if kind == "ndarray int64"] == places
+
+
+def test_series_and_frames_become_arrays() -> None:
+    pandas = pytest.importorskip("pandas")
+    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: (x * y).sum())
+    series, frame = pandas.Series([1.0, 2.0]), pandas.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    same(f(series, frame), 1.0 + 2 * 3.0 + 2.0 + 2 * 4.0)
+    assert type(f(series, torch.ones(2))) is np.ndarray  # an array like any other, and the first
+    assert type(f(torch.ones(2), series)) is torch.Tensor
+
+
+def test_numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
+    seen: list[str] = []
+
+    @aligned(backend="numpy", arrays=("x", "y"))
+    def f(x: Any, y: Any) -> Any:
+        seen.append(kinds(x, y))
+        return x + y
+
+    assert f([0.1, 0.2], torch.zeros(2)).dtype == torch.float32
+    assert f([0.1, 0.2], X[:2]).dtype == "float64"
+    assert f(3, jax.numpy.zeros(2, "int8")).dtype == "int64"  # JAX's default with x64
+    assert seen == [
+        "ndarray float32, ndarray float32",
+        "ndarray float64, ndarray float64",
+        "ndarray int64, ndarray int8",
+    ]
+    exact = aligned(backend="torch", arrays=("x", "y"), dtype="float64")(lambda x, y: x + y)
+    assert exact(0.1, torch.zeros(())).item() == 0.1
+    assert exact(0.1, 0).item() == 0.1
+    rounded = aligned(backend="torch", arrays=("x", "y"), dtype="nearest")(lambda x, y: x + y)
+    assert rounded(0.1, torch.zeros(())).dtype == torch.float32
+
+
+def test_a_list_is_an_array_in_calls_that_are_followed_too() -> None:
+    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
+    w = torch.from_numpy(X.copy()).requires_grad_()
+    same(torch.autograd.grad(f(w, X.tolist()).sum(), w)[0], X)
+    same(torch.func.grad(lambda v: f(3, v).sum())(w.detach()), np.full(X.shape, 3.0))
+    q = jax.numpy.asarray(X)
+    g = aligned(backend="torch", arrays=("x", "y"))(lambda x, y: x * y)
+    same(jax.jit(jax.grad(lambda v: g(v, X.tolist()).sum()))(q), X)
+
+
+def test_a_list_of_followed_arrays_keeps_its_graph() -> None:
+    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
+    w = torch.from_numpy(X.copy()).requires_grad_()
+    same(torch.autograd.grad(f([w, w * w], 2).sum(), w)[0], 2 + 4 * X)
+    g = aligned(backend="torch", arrays="x")(lambda x: x * 2)
+    same(
+        jax.grad(lambda v: g([v[0], v[1] * v[1]]).sum())(jax.numpy.asarray(X)),
+        [2, 4 * X[1], *[0] * (len(X) - 2)],
+    )
+
+
+def test_numbers_fit_a_caller_with_narrow_dtypes() -> None:
+    f = aligned(backend="torch", arrays=("x", "y"))(lambda x, y: x * y)
+    with jax.enable_x64(False):
+        q = jax.numpy.ones(2)
+        same(jax.grad(lambda v: f(v, [3, 4]).sum())(q), [3.0, 4.0])
+        assert f(q, 0.5).dtype == "float32"
+
+
+def test_a_compiled_program_with_a_list_is_right() -> None:
+    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
+    x = torch.from_numpy(X)
+    same(torch.compile(lambda v: f(v, v) + 1, fullgraph=True, backend="eager")(x), X * X + 1)
+    same(torch.compile(lambda v: f(v, 2.0) + 1, backend="eager")(x), X * 2 + 1)
+
+
+def test_arrays_made_of_lists_have_places_in_errors_and_in_plans() -> None:
+    f = aligned(backend="jax", arrays=("x", "y"))(lambda x, y: x * y)
+    with pytest.raises(UnsupportedArrayError, match=r"^at argument 0 of .*: cannot convert a dict: "):
+        f({"x": X}, 1)
+    with pytest.raises(UnsupportedArrayError, match=r"^at argument 'y' of .*: cannot convert a str: "):
+        f(X, y="1.0")
+    with pytest.raises(OptionError, match=r"^at argument 1 of .*: cannot make an array of this list"):
+        f(X, [[1], [1, 2]])
+    with pytest.raises(DTypeError, match=r"^at argument 1 of "):
+        f(X, np.array(["a"]))
+    plan = xbridge.explain(f, [1.0, 2.0], torch.ones(2, requires_grad=True))
+    assert (plan.caller, plan.followed, list(plan.arguments)) == ("torch", True, ["argument 0", "argument 1"])
+
+
+@pytest.mark.parametrize("arrays", [3, ("x", 3), {"x": 1}, b"x"], ids=str)
+def test_names_are_strings(arrays: Any) -> None:
+    with pytest.raises(
+        OptionError, match=r"^cannot take arrays=.*: it is not a tuple of names .*; try arrays=\('x',\)$"
+    ):
+        aligned(arrays=arrays)(lambda x: x)
+
+
+def test_a_wrong_name_is_an_error_at_the_decorator() -> None:
+    def f(x: Any, y: Any) -> Any: ...
+
+    with pytest.raises(OptionError, match=r"f has no parameter 'z'; try arrays=\('x', 'y'\)$"):
+        aligned(arrays=("x", "z"))(f)
+    with pytest.raises(OptionError, match=r"has no parameter 'z'; try .* without arrays=$"):
+        aligned(arrays="z")(lambda: 1)
+    with pytest.raises(
+        OptionError, match=r"vars has no signature .*; try a function around it, made by def$"
+    ):
+        aligned(arrays="x")(vars)
+
+
+HIDING = [
+    {X[0]},
+    frozenset({X[0]}),
+    {"a": X}.values(),
+    {"a": X}.items(),
+    {X[0]: 1}.keys(),
+    {X[0]: 1},
+    ChainMap({"a": X}),
+    MappingProxyType({"a": [X]}),
+    SimpleNamespace(a=X),
+    iter([1]),
+    map(abs, [1]),
+    (x for x in [1]),
+    zip([1], strict=True),
+]
+
+
+@pytest.mark.parametrize("hiding", HIDING, ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"k": [x]}], ids=["alone", "in a dict"])
+def test_arrays_are_never_passed_over_in_a_container_that_is_not_one(hiding: Any, wrap: Any) -> None:
+    f = aligned(backend="torch")(lambda x, y=None: x)
+    for args in ((wrap(hiding),), (wrap(hiding), X), (wrap(hiding), torch.ones(2, requires_grad=True))):
+        with pytest.raises(
+            UnsupportedArrayError, match=r"^at an argument of .*: cannot convert the arrays in"
+        ):
+            f(*args)
+    for x in (X, torch.ones(2, requires_grad=True)):
+        with pytest.raises(
+            xbridge.XBridgeError, match=r"later than it returns|^at the result of .* the arrays in"
+        ):
+            aligned(backend="jax")(lambda _: wrap(hiding))(x)
+
+
+def test_objects_without_arrays_are_passed_unchanged() -> None:
+    with Path(__file__).open(encoding="utf-8") as file:
+        for thing in (
+            {1, 2},
+            {"a": 1}.keys(),
+            MappingProxyType({"a": 1}),
+            SimpleNamespace(a="b"),
+            file,
+            range(2),
+        ):
+            assert aligned(backend="torch")(lambda x, y: y)(X, thing) is thing
+            assert aligned(backend="torch")(lambda y: y)(thing) is thing
+
+
+def test_a_call_without_arrays_returns_numpys() -> None:
+    zeros = aligned(backend="torch")(lambda n: {"zeros": torch.zeros(n), "n": n})
+    made = zeros(3)
+    assert (type(made["zeros"]), made["n"]) == (np.ndarray, 3)
+    double = aligned(backend="jax", arrays="x")(lambda x, *, flags=(): x * 2)
+    assert type(double([1, 2])) is np.ndarray
+    flags = [1]
+    assert aligned(backend="torch")(lambda flags: flags)(flags) is flags
+    assert aligned(backend="torch")(lambda *, flags: flags)(flags=flags) is flags
+
+
+def test_a_call_without_arrays_stays_in_the_program_that_its_library_traces() -> None:
+    zeros = aligned(backend="jax")(jax.numpy.zeros)
+    same(jax.jit(lambda x: x + zeros(3))(jax.numpy.ones(3)), np.ones(3))
+
+
+def test_a_class_is_not_a_function() -> None:
+    class Layer:
+        pass
+
+    with pytest.raises(
+        OptionError, match=r"^cannot align the class Layer: .*; try @aligned above its methods$"
+    ):
+        aligned(Layer)
