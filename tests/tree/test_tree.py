@@ -174,6 +174,18 @@ def test_an_array_is_a_tree_and_so_is_an_empty_container() -> None:
     assert tree.to_numpy({"x": ()}) == {"x": ()}
 
 
+@pytest.mark.parametrize("dtype", [None, "nearest", "float32"])
+def test_a_number_in_a_tree_is_planned_once(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert() -> Any:
+        return tree.to_numpy({"x": np.ones(2), "reward": 1.5}, dtype=dtype, scalars=True)
+
+    first = convert()
+    monkeypatch.setattr("xbridge._engine.verbs.asarray", None)  # which plans
+    again = convert()
+    assert again["reward"] == first["reward"] == 1.5
+    assert again["reward"].dtype == first["reward"].dtype
+
+
 ROOTS = {"text": "a", "a number": 3, "None": None, "a scalar of text": np.str_("a"), "an object": object()}
 
 

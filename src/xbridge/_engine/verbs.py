@@ -215,9 +215,7 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     """Return the backend, device and dtype of an array; None for a number or a list."""
     if source.is_literal():
         return None
-    source = import_source(source)
-    info = source.info()
-    return source.backend.name, info.device, info.dtype
+    return import_source(source).home()
 
 
 def to_list(x: object) -> Any:

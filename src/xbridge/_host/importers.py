@@ -17,7 +17,7 @@ import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
-from xbridge._core.literals import LITERALS, is_kind
+from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
@@ -125,7 +125,7 @@ def is_exporter(x: Any) -> bool:
         return False
     except (BufferError, ValueError):  # a buffer that it cannot export now
         return True
-    return not is_kind(x, (bytes, bytearray, mmap))
+    return not issubclass(type(x), (bytes, bytearray, mmap))
 
 
 def _attribute(x: Any, protocol: str) -> Any:
@@ -267,7 +267,7 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _from_buffer(x: object) -> HostArray:
-    if is_kind(x, LITERALS) and not hasattr(type(x), "_fields"):
+    if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
         reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with exporting(x):

@@ -245,4 +245,4 @@ def _number(name: str, keywords: dict[str, Any], x: object) -> Array:
     """Convert a Python number. The options were checked."""
     call = ("asarray", name, type(None), *keywords.values(), None, type(x))
     made = repeat(call, x, None)
-    return verbs.asarray(x, None, name, requires_grad=None, **keywords) if made is None else made
+    return verbs.asarray(x, None, name, **keywords, requires_grad=None) if made is None else made
