@@ -30,7 +30,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs site site-check find-bugs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,8 +108,22 @@ docs: $(VENV)/dev.stamp ## Check the documents: examples, links, and what is gen
 	$(VENV)/bin/python -W error docs/generate.py --check
 	$(VENV)/bin/python -W error docs/check.py
 
+# The folders are those of a published site: one for each version, beside the list of the versions.
+site: $(VENV)/dev.stamp ## Build the documents as a site, into build/site; a warning is an error
+	@rm -rf build/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs --quiet build
+	@echo '[{"version": "dev", "title": "dev", "aliases": []}]' > build/site/versions.json
+	@echo '<meta http-equiv="refresh" content="0; url=dev/">' > build/site/index.html
+
+site-check: site ## Open every page of the site in Chromium; pictures go to build/site-pictures
+	$(VENV)/bin/python docs/site_check.py $(ARGS)
+
+find-bugs: $(VENV)/dev.stamp ## Check pinned modules of other libraries, and write docs/found-bugs.md
+	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/find-bugs.txt
+	$(VENV)/bin/python docs/find_bugs.py $(ARGS)
+
 dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
-	@rm -rf dist build
+	@rm -rf dist build/wheel
 	$(VENV)/bin/python -m build --no-isolation --outdir dist > /dev/null
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-index --target build/wheel dist/*-py3-none-any.whl
 	@test -f build/wheel/xbridge/py.typed
@@ -136,7 +150,7 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
 	@touch $@

@@ -5,9 +5,10 @@ prompts is a doctest, and a block without prompts is a script. The blocks of a p
 top to bottom. A block that opens with ``python file=name.py`` is a module, which later blocks can import. A
 block that cannot run everywhere opens with ``python no-run``. In a ``console run`` block, the text behind
 ``$`` is run in a shell, and its output is compared. Links within the repository are checked, anchors
-included. Nothing is fetched.
+included. Nothing is fetched. By default all pages are checked, those in folders of `docs` included.
 """
 
+import argparse
 import doctest
 import os
 import re
@@ -18,14 +19,13 @@ import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
-os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
-warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)  # torch's own call
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
@@ -54,10 +54,22 @@ class Block(NamedTuple):
 
 
 def main() -> int:
-    """Check every page, print the faults, and return their number."""
+    """Check the pages that are asked for, and return the number of faults."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pages", nargs="*", type=Path, help="pages and folders; by default all")
+    asked = [path.resolve() for path in parser.parse_args().pages]
+    found = [path.rglob("*.md") if path.is_dir() else [path] for path in asked]
+    pages = sorted({*chain(*(found or map(ROOT.glob, PAGES)))})
+    os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
+    with warnings.catch_warnings():  # torch calls what it deprecates
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        return checked(pages)
+
+
+def checked(pages: list[Path]) -> int:
+    """Check pages, print the faults, and return their number."""
     faults: list[str] = []
     examples = links = 0
-    pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
     for page in pages:
         blocks, prose = read(page)
         runnable = [b for b in blocks if b.runs]

@@ -9,14 +9,13 @@ import argparse
 import inspect
 import re
 import sys
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from floors import picture
 
 import xbridge
-from xbridge import testing, tree
+from xbridge import testing
 from xbridge.testing import strategies
 
 try:
@@ -27,19 +26,29 @@ except ModuleNotFoundError as error:
     sys.exit(f"cannot measure what is supported: {error.name} is not installed; try make docs")
 
 PART = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
-FIELDS = "Parameters|Attributes|Returns|Yields|Raises|Warns|Notes|Examples"
-FIELD = re.compile(rf"\n*^({FIELDS})\n-+\n", re.MULTILINE)
 RAISED = ("Error", "Warning")
+NAMES = {
+    "convert": "to_backend to_numpy to_torch to_jax asarray to_list unsafe_share",
+    "align": "align align_back aligned array_namespace",
+    "trees": "tree.to_backend tree.to_numpy tree.align tree.map",
+    "move": "transfer Transfer prefetch",
+    "observe": "explain Plan policy record",
+    "inspect": "backend_of dtype_of device_of native_device Device shares_memory",
+    "backends": "known_backends is_available register_backend",
+    "assertions": " ".join(f"testing.{name}" for name in testing.__all__),
+    "strategies": " ".join(f"testing.strategies.{name}" for name in strategies.__all__),
+}
+"""The parts of `reference.md`, and the public names of each."""
 
 
 def main() -> None:
-    """Fill in every page of a folder. With --check, fail at the first stale page."""
+    """Fill in every page of a folder and of the folders in it. With --check, fail at the first stale page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
     asked = parser.parse_args()
     written = parts()
-    for page in sorted(asked.folder.glob("*.md")):
+    for page in sorted(asked.folder.rglob("*.md")):
         old = page.read_text(encoding="utf-8")
         new = PART.sub(lambda part: written[part[1]], old)
         if new != old and asked.check:
@@ -53,58 +62,29 @@ def parts() -> dict[str, str]:
     if wrong := [*contradictions(backends)]:
         sys.exit("\n".join(["these declarations of backends differ from measurements:", *wrong]))
     texts = {
-        "verbs": reference(xbridge),
-        "trees": reference(tree, "tree."),
+        **{part: reference(names) for part, names in NAMES.items()},
         "errors": errors(),
-        "assertions": reference(testing),
-        "strategies": reference(strategies),
         "floors": picture(),
         **{name: table(head, rows) for name, (head, *rows) in tables(backends).items()},
     }
     return {name: f"<!-- generated: {name} -->\n\n{text}\n\n<!-- end -->" for name, text in texts.items()}
 
 
-def reference(module: ModuleType, prefix: str = "") -> str:
-    """Return a section on each public name of a module, except for errors and warnings."""
-    names = [name for name in module.__all__ if not name.endswith(RAISED)]
-    return "\n\n".join(section(f"{prefix}{name}", getattr(module, name)) for name in names)
+def reference(names: str) -> str:
+    """Return a table of public names with the first line of their docstrings."""
+    rows = [[f"`{name}`", summary(attrgetter(name)(xbridge))] for name in names.split()]
+    return table(["name", "in short"], rows)
 
 
-def section(name: str, thing: Any, level: str = "##") -> str:
-    """Return a section on a public name: its signature without types, and its docstring.
-
-    The docstring states the types. Of a class, the methods with parameters, results or errors follow.
-    """
-    signature = inspect.signature(thing)
-    untyped = [
-        one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "self"
-    ]
-    call = signature.replace(parameters=untyped, return_annotation=signature.empty)
-    summary, *fields = FIELD.split(inspect.getdoc(thing) or "")
-    parts = [f"{level} {name}", f"```\n{name}{call}\n```", summary]
-    for field, text in zip(fields[::2], fields[1::2], strict=True):
-        shown = {"Examples": f"```pycon\n{text}\n```", "Notes": text}.get(field) or entries(text)
-        parts += [f"**{field}**", shown]
-    if inspect.isclass(thing):
-        methods = {word: part for word, part in vars(thing).items() if inspect.isfunction(part)}
-        described = {word: part for word, part in methods.items() if FIELD.search(inspect.getdoc(part) or "")}
-        parts += [section(f"{name}.{word}", part, f"{level}#") for word, part in described.items()]
-    return "\n\n".join(parts)
-
-
-def entries(text: str) -> str:
-    """Return the entries `term : type` of a docstring, with their indented descriptions, as a list."""
-    found = re.findall(r"^(\S.*?)( : .*)?$((?:\n .*)*)", text, re.MULTILINE)
-    return "\n".join(f"- `{term}`{kind}. {' '.join(what.split())}" for term, kind, what in found)
+def summary(thing: object) -> str:
+    """Return the first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
 def errors() -> str:
     """Return a table of the errors and warnings, with their built-in class and their condition."""
     kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith(RAISED)}
-    rows = [
-        [f"`{name}`", f"`{kind.__bases__[-1].__name__}`", FIELD.split(inspect.getdoc(kind) or "")[0]]
-        for name, kind in kinds.items()
-    ]
+    rows = [[f"`{name}`", f"`{kind.__bases__[-1].__name__}`", summary(kind)] for name, kind in kinds.items()]
     return table(["error or warning", "also a", "when"], rows)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import ModuleType
 
     from xbridge import Device, record
@@ -25,6 +26,9 @@ _RULES: pytest.StashKey[Rules] = pytest.StashKey()
 """The rules before the run."""
 _WORKER = "xbridge_record"
 """The key under which a worker of pytest-xdist sends its record."""
+
+_FINDING = "xbridge_finding"
+"""The name of a finding among the properties of a report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,15 +51,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="RULES",
         help="the policy for conversions in this run, such as transfers=raise,copies=warn",
     )
+    group.addoption(
+        "--xbridge-report",
+        metavar="FILE",
+        help="write the findings of the assertions to a file: JSON if it ends in .json, else Markdown",
+    )
     parser.addini("xbridge", type="linelist", help="the same as --xbridge, which takes precedence")
+    parser.addini(
+        "xbridge_without",
+        type="args",
+        help="layouts that are drawn only if a test asks for them, such as neg",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks."""
     config.addinivalue_line(
         "markers",
-        "xbridge(only=, skip=, needs=): for a test that uses `backend`: run it with these backends alone, "
-        "with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', ...",
+        "xbridge(only=, skip=, needs=, without=): for a test that uses `backend`: run it with these backends "
+        "alone, with all but these, or skip it if one lacks a needed feature: 'device', 'grad', 'float64', "
+        "...; draw these layouts only on request: 'neg', 'conj', ...",
     )
     config.addinivalue_line(
         "markers",
@@ -64,12 +79,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Raise if a named backend is missing; start the policy and the record."""
+    """Raise if a named backend is missing; count the tests of each; start the policy and the record."""
     config = session.config
     if _asked(config):
-        from xbridge.testing import _parametrize
+        from xbridge.testing import _parametrize, _skipped
 
-        _parametrize.places(config)
+        chosen = [place.id for place in _parametrize.places(config)]
+        config.pluginmanager.register(_skipped.SkippedBackends(chosen))
     if config.getoption("xbridge_policy"):
         from xbridge import OptionError
         from xbridge._observe import policy as _policy
@@ -99,6 +115,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         _policy.everywhere(stash[_RULES])
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Store the findings of the exceptions of a test in its report, which pytest-xdist sends too."""
+    if call.excinfo is not None:
+        raised = [call.excinfo.value]
+        while raised:
+            error = raised.pop()
+            raised += getattr(error, "exceptions", ())
+            finding = getattr(error, "finding", None)
+            if finding is not None:
+                item.user_properties.append((_FINDING, finding._asdict()))
+    return (yield)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Merge the record of a worker of pytest-xdist. A worker that was killed sends none."""
@@ -110,7 +142,19 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the record."""
+    """Print the findings and the record."""
+    failed = terminalreporter.stats.get("failed", [])
+    found = [value for report in failed for name, value in report.user_properties if name == _FINDING]
+    target = config.getoption("xbridge_report")
+    if found or target:
+        from xbridge.testing import _findings
+
+        findings = _findings.read(found)
+        if target:
+            _findings.write(findings, str(target))
+        if findings:
+            terminalreporter.section("xbridge: findings")
+            terminalreporter.write_line(_findings.as_text(findings))
     if _RECORD in config.stash:
         terminalreporter.section("xbridge: conversions")
         terminalreporter.write_line(config.stash[_RECORD].summary())
@@ -146,6 +190,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "backend of xbridge; try naming backend among its arguments",
             pytrace=False,
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave out the layouts that the marks of a test and the configuration file name."""
+    named = item.config.getini("xbridge_without")
+    if not named and not any("without" in mark.kwargs for mark in item.iter_markers("xbridge")):
+        return (yield)
+    from xbridge.testing import _parametrize, _without
+
+    with _without.without(_parametrize.left_out(item)):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

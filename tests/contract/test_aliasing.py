@@ -37,7 +37,7 @@ TARGETS = st.sampled_from(["numpy", "torch"])
 
 def any_arrays() -> st.SearchStrategy[Any]:
     """Arrays of either library."""
-    return host_arrays() | tensors()
+    return host_arrays(nan="any") | tensors()
 
 
 # -- memory --------------------------------------------------------------------------------------

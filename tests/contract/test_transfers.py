@@ -23,7 +23,7 @@ from xbridge.backends import torch as torch_backend
 from xbridge.testing.strategies import host_arrays, samples
 
 COPIES = st.sampled_from([None, True])
-arrays_of_the_host = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES)) | tensors()
+arrays_of_the_host = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES), nan="any") | tensors()
 samples_there = samples("torch", devices=DEVICE)
 
 

@@ -39,7 +39,9 @@ def tensors(draw: st.DrawFn, layouts: Sequence[str] = tuple(cases), states: Sequ
     plain = [name for name in layouts if cases[name].require_grad]
     state = draw(st.sampled_from([state for state in states if plain or state == "as laid"]))
     if state == "as laid":
-        tensor: Tensor = draw(arrays("torch", devices="cpu", layouts=st.sampled_from(layouts)))
+        tensor: Tensor = draw(
+            arrays("torch", devices="cpu", layouts=st.sampled_from(layouts), requires_grad="any", nan="any")
+        )
         return tensor
     tracked = state in TRACKED
     sample = draw(samples("torch", devices="cpu", layouts=st.sampled_from(plain), requires_grad=tracked))

@@ -446,3 +446,9 @@ def test_close_is_what_fractions_say(one: float, other: float, rtol: float) -> N
     elif error > allowed * Fraction(1.001):
         with pytest.raises(AssertionError):
             assert_close(np.array(one), np.array(other), rtol=rtol, atol=0, check_dtype=False)
+
+
+def test_the_read_only_arrays_of_the_kit_count_as_numpys() -> None:
+    x = xbridge.to_backend(A, "numpy_readonly")
+    assert_same(x, A)
+    assert_close(A, x)

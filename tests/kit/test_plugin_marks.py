@@ -116,8 +116,8 @@ def test_a_place_that_lacks_what_is_needed_is_skipped_with_the_reason(
         ("only=['torch', 3]", "*: 3 is not a string; *; try only='numpy'"),
         ("needs=[['grad']]", "*: [[]'grad'[]] is not a string; *; try needs='grad'"),
         ("needs='wings'", "cannot need 'wings': *; try one of *grad*device*float64*"),
-        ("ony='numpy'", "*does not take ony; try only=, skip= or needs="),
-        ("'numpy'", "*does not take 'numpy'; try only=, skip= or needs="),
+        ("ony='numpy'", "*does not take ony; try only=, skip=, needs= or without="),
+        ("'numpy'", "*does not take 'numpy'; try only=, skip=, needs= or without="),
     ],
 )
 def test_a_mark_with_unknown_words_is_an_error(run: Run, mark: str, message: str) -> None:
@@ -188,3 +188,36 @@ def test_a_declared_gap_must_fail(run: Run, body: str, outcomes: dict[str, int])
     result = run(test, "--xbridge=numpy,barelib")
     result.assert_outcomes(**outcomes)
     result.stdout.fnmatch_lines(["*never: it is too small*"])
+
+
+DRAWING = """
+    import pytest
+    from hypothesis import find
+    from xbridge.testing.strategies import arrays
+
+    def is_drawn(layout_of):
+        try:
+            find(arrays("numpy", shapes=(2, 3)), layout_of)
+        except Exception:
+            return False
+        return True
+
+    @pytest.mark.xbridge(without=['reversed'])
+    def test_mark(backend):
+        assert not is_drawn(lambda x: x.strides[0] < 0)
+        assert not is_drawn(lambda x: not x.flags.aligned)
+        assert find(arrays("numpy", layouts="reversed"), lambda x: True).strides[0] < 0
+
+    def test_file():
+        assert is_drawn(lambda x: x.strides[0] < 0)
+        assert not is_drawn(lambda x: not x.flags.aligned)
+
+    @pytest.mark.xbridge(without='reverse')
+    def test_typo(backend): pass
+"""
+
+
+def test_a_layout_that_is_left_out_is_drawn_only_on_request(run: Run) -> None:
+    result = run(DRAWING, "--xbridge=numpy", "-o", "xbridge_without=unaligned odd\\ strides")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*draw arrays without 'reverse': *try without='reversed'*"])

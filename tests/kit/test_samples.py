@@ -127,6 +127,17 @@ def test_every_layout_has_the_property_that_its_name_says() -> None:
     assert one("longlong", "uint64").dtype.char == "Q"
 
 
+@pytest.mark.parametrize("word", ["float32", "bool", "complex128", "bfloat16"])
+@pytest.mark.parametrize("name", ["transposed", "strided", "reversed", "offset"])
+def test_the_base_of_a_view_is_an_ordinary_array_of_its_dtype(name: str, word: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    x = one(name, word)
+    assert type(x.base) is np.ndarray
+    assert (x.base.dtype, x.base.flags.owndata, x.base.flags.carray) == (x.dtype, True, True)
+    assert one("C", word).flags.owndata
+    assert one("Fortran", word).flags.owndata
+
+
 def test_a_memory_map_leaves_no_file_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     array = one("memmap")

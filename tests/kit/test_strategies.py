@@ -30,6 +30,7 @@ from xbridge.testing.strategies import (
     layouts,
     refusals,
     samples,
+    trees,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +108,43 @@ def test_options_may_be_strategies_or_objects_of_the_library() -> None:
     assert {x.shape for x in drawn(arrays("numpy", shapes=3), 10)} == {(3,)}
 
 
+def test_of_a_list_of_dtypes_those_are_drawn_that_the_library_has(own_registry: None) -> None:
+    some = drawn(arrays("numpy", dtypes=["float64", np.int8]))
+    assert {x.dtype.name for x in some} == {"float64", "int8"}
+    lacks = get("numpy").unsupported_dtype("float31", Device("cpu"))
+    xbridge.register_backend(
+        "toylib", make_backend(unsupported_dtype=lambda dtype, device: lacks if dtype == "float64" else None)
+    )
+    some = drawn(arrays("toylib", dtypes=("float64", "int8")))
+    assert {x.data.dtype.name for x in some} == {"int8"}
+    with pytest.raises(xbridge.DTypeError, match=r"draw toylib arrays of 'float64': NumPy has no float31"):
+        arrays("toylib", dtypes=["float64"])
+
+
+def test_trees_are_containers_of_the_leaves_that_the_library_converts() -> None:
+    some = drawn(trees(st.builds(np.ones, st.just(2))), 300)
+    kinds = {type(tree).__name__ for tree in some}
+    assert kinds == {
+        *("list", "tuple", "Pair", "deque", "Batch", "FrozenBatch", "dict", "OrderedDict", "defaultdict"),
+    }
+    assert any(isinstance(tree, list) and len(tree) == 2 and tree[0] is tree[1] for tree in some)
+    seen: list[object] = []
+
+    def noted(x: object) -> object:
+        seen.append(x)
+        return x
+
+    for tree in some:
+        assert type(xbridge.tree.map(noted, tree)) is type(tree)
+    assert all(type(x) is np.ndarray for x in seen)
+    assert len(seen) > 300
+
+
+def test_leaves_that_are_not_a_strategy_are_refused() -> None:
+    with pytest.raises(xbridge.OptionError, match="the leaves are not a strategy but of type str"):
+        trees("numpy")  # type: ignore[arg-type] # the mistake
+
+
 def test_strategies_that_never_go_together_satisfy_nothing() -> None:
     strategy = arrays("numpy", layouts=st.just("byte-swapped"), dtypes=st.just("int8"))
     with pytest.raises((NoSuchExample, Unsatisfiable)):
@@ -168,6 +206,9 @@ def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
         ({"elements": (np.float32("nan"), 1)}, xbridge.OptionError, "finite"),
         ({"elements": ("a", "b")}, xbridge.OptionError, "finite"),
         ({"elements": 3}, xbridge.OptionError, "elements=3"),
+        ({"dtypes": []}, xbridge.OptionError, "dtypes= is an empty list"),
+        ({"dtypes": ["float32", "flaot64"]}, xbridge.DTypeError, "'flaot64'"),
+        ({"dtypes": ["float32", "nearest"]}, xbridge.DTypeError, "'nearest': that is not a numeric dtype"),
         ({"elements": (0, 300), "dtypes": "int8"}, xbridge.DTypeError, "int8"),
         ({"layouts": "wild", "shapes": (2,)}, xbridge.OptionError, r"layouts='wild'"),
         ({"layouts": "byte-swapped", "dtypes": "int8"}, xbridge.OptionError, "byte-swapped"),

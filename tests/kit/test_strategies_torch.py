@@ -17,6 +17,8 @@ from rawmemory import bits, in_place, same_bits, touched
 import xbridge
 from xbridge._core.dtypes import DTYPES, is_inexact
 from xbridge.backends._registry import get
+from xbridge.testing._without import LAYOUTS, without
+from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import arrays, devices, dtypes, refusals, samples
 
 torch = pytest.importorskip("torch")
@@ -60,6 +62,14 @@ def test_every_way_holds_the_bits_that_were_laid_and_reads_them_back(name: str, 
         assert not np.intersect1d(touched(back), touched(tensor)).size
         assert tensor.requires_grad == case.tracked
     assert examples or not is_inexact(word) or name in ("conj", "neg")
+
+
+@pytest.mark.parametrize("name", ["strided", "offset", "transposed", "channels-last", "expanded"])
+def test_the_base_of_a_view_is_an_ordinary_tensor_of_its_dtype(name: str) -> None:
+    x = known.cases[name].make(values_of("float32", (2, 3, 2, 2)))
+    assert x._base is not None
+    assert (x._base.dtype, x._base._base) == (x.dtype, None)
+    assert known.cases["contiguous"].make(values_of("float32", (2,)))._base is None
 
 
 @pytest.mark.parametrize("name", known.cases)
@@ -199,6 +209,18 @@ def test_tensors_that_require_grad_are_drawn_of_every_relation_to_a_graph() -> N
     }
 
 
+def test_tensors_that_autograd_or_inference_mode_restricts_are_drawn_only_on_request() -> None:
+    some = drawn(arrays("torch", devices="cpu"), 400)
+    assert not any(x.requires_grad or x.is_inference() for x in some)
+    assert any(x.is_neg() for x in some)
+    asked = drawn(arrays("torch", devices="cpu", requires_grad="any"), 100)
+    assert {x.requires_grad for x in asked} == {True, False}
+    assert least(arrays("torch", layouts="inference")).is_inference()
+    assert least(arrays("torch", layouts="leaf")).requires_grad
+    with without(["neg"]):
+        assert not any(x.is_neg() for x in drawn(arrays("torch", devices="cpu"), 400))
+
+
 def test_every_device_is_drawn_and_an_array_there_holds_its_values() -> None:
     assert set(drawn(devices("torch"))) == set(get("torch").devices())
     for device in get("torch").devices():
@@ -247,6 +269,14 @@ def test_dtypes_are_those_that_torch_has() -> None:
     assert set(drawn(dtypes("torch"))) == set(DTYPES_OF_TORCH)
     some = drawn(arrays("torch", dtypes=torch.bfloat16, layouts="transposed"), 10)
     assert {x.dtype for x in some} == {torch.bfloat16}
+
+
+def test_the_layouts_that_a_mark_may_name_without_their_library_are_those_of_the_libraries() -> None:
+    backends = [name for name in xbridge.known_backends() if xbridge.is_available(name)]
+    assert {layout for name in backends for layout in samples_of(name).cases} | {
+        "backwards",
+        "repeated",
+    } >= LAYOUTS
 
 
 def test_the_simplest_tensor_is_zero() -> None:

@@ -8,33 +8,21 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pins import is_pinned
 
 import xbridge
+from xbridge import testing
 from xbridge.backends import INDEX
 from xbridge.protocol import Gap
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = ("how-it-works.md", "reference.md", "support.md")
-
-
-PINS = dict(
-    line.split("==")
-    for line in (ROOT / "requirements" / "constraints.txt").read_text("utf-8").splitlines()
-    if "==" in line
-)
-
-
-def is_pinned(name: str) -> bool:
-    """Whether a library is installed in the version of our own environments."""
-    return bool(find_spec(name)) and version(name).partition("+")[0] == PINS[name.replace("_", "-")]
 
 
 needs_every_library = pytest.mark.skipif(
@@ -94,12 +82,68 @@ def test_the_check_for_stale_pages_fails_on_one_and_writes_nothing(
     monkeypatch.setattr(sys, "argv", ["generate.py", str(tmp_path), "--check"])
     page = tmp_path / "support.md"
     shutil.copy(DOCS / page.name, page)
+    inner = tmp_path / "how-to" / page.name
+    inner.parent.mkdir()
+    shutil.copy(page, inner)
     scripts.generate.main()
     stale = page.read_text("utf-8").replace("| copied |", "| shared |", 1)
     page.write_text(stale, "utf-8")
     with pytest.raises(SystemExit, match=r"support\.md is stale; try python docs/generate\.py"):
         scripts.generate.main()
     assert page.read_text("utf-8") == stale
+    page.unlink()
+    inner.write_text(stale, "utf-8")
+    with pytest.raises(SystemExit, match=r"how-to.support\.md is stale"):
+        scripts.generate.main()
+
+
+@pytest.fixture
+def checker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """`docs/check.py` over the pages of a temporary repository, and a function that writes one."""
+    monkeypatch.syspath_prepend(DOCS)
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "")  # which `check` sets when it is imported
+    check = import_module("check")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["check.py"])
+
+    def write(name: str, *lines: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("\n".join(lines), "utf-8")
+
+    return SimpleNamespace(check=check.main, write=write)
+
+
+def test_the_pages_in_folders_of_the_documents_are_run_and_their_links_followed(
+    checker: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checker.write("docs/contract.md", "# The contract", "## copy")
+    checker.write(
+        "docs/how-to/convert.md",
+        *("# Convert", "[there](../contract.md#copy), [index](index.md), [lost](contract.md)"),
+        *("[also lost](../contract.md#device)", "```python", "name = 1", "```", "```pycon", ">>> name", "2"),
+        "```",
+    )
+    checker.write("docs/how-to/index.md", "# How to", "[here](convert.md#convert)")
+    assert checker.check() == 3
+    shown = capsys.readouterr()
+    assert shown.out == "3 pages, 2 examples, 5 links, 3 faults\n"
+    assert "docs/how-to/convert.md: contract.md does not exist" in shown.err
+    assert "docs/how-to/convert.md: ../contract.md#device: no such heading" in shown.err
+    assert 'File "docs/how-to/convert.md", line 8' in shown.err
+
+
+def test_the_check_reads_only_the_pages_and_folders_that_it_is_given(
+    checker: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checker.write("docs/contract.md", "[lost](lost.md)")
+    checker.write("docs/how-to/convert.md", "[lost](lost.md)")
+    for given in ("docs/how-to", "docs/contract.md"):
+        monkeypatch.setattr(sys, "argv", ["check.py", str(tmp_path / given)])
+        assert checker.check() == 1
+    assert capsys.readouterr().out == "1 pages, 0 examples, 1 links, 1 faults\n" * 2
 
 
 PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -177,14 +221,15 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
             r"<!-- generated: \w+ -->(.*?)<!-- end -->", (DOCS / page).read_text("utf-8"), re.DOTALL
         )
     ]
-    assert len(parts) == 12
+    assert len(parts) == 19
     assert all(part.strip() for part in parts)
 
 
 def test_the_reference_has_a_place_for_every_public_name() -> None:
-    text = (DOCS / "reference.md").read_text("utf-8")
-    named = re.findall(r"^(?:## |\| `)([\w.]+)(?:`|$)", text, re.MULTILINE)
-    assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])
+    strategies = pytest.importorskip("xbridge.testing.strategies")
+    named = re.findall(r"^\| `([\w.]+)`", (DOCS / "reference.md").read_text("utf-8"), re.MULTILINE)
+    modules = {"": xbridge, "tree.": xbridge.tree, "testing.": testing, "testing.strategies.": strategies}
+    assert sorted(named) == sorted(f"{at}{name}" for at, module in modules.items() for name in module.__all__)
 
 
 def first_block(page: str, word: str) -> str:
@@ -221,6 +266,18 @@ def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
         assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
 
 
+def test_what_decides_a_behaviour_is_defined_in_the_file_that_the_page_names() -> None:
+    text = (DOCS / "how-it-works.md").read_text("utf-8")
+    section = text.partition("## Where a behaviour is decided")[2].partition("## ")[0]
+    rows = re.findall(
+        r"^\| (?!behaviour)[^|]+ \| ([^|]+) \| \[`[^|]+\]\(\.\./([^|]+)\) \|$", section, re.MULTILINE
+    )
+    assert len(rows) == section.count("\n|") - 2
+    for names, path in rows:
+        defined = re.findall(r"^(?:def|class) (\w+)", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", names)) <= {*defined}, path
+
+
 def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:
     lines = (ROOT / "examples" / "digits.py").read_text("utf-8").splitlines()
     page = (DOCS / "explain.md").read_text("utf-8")
@@ -240,3 +297,13 @@ def test_an_option_is_a_keyword_with_one_default_wherever_it_is_taken(name: str)
             assert parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
         if word in OPTIONS:
             assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)
+
+
+@pytest.mark.parametrize("folder", ["how-to"])
+def test_the_index_of_a_folder_has_each_of_its_pages(folder: str) -> None:
+    index = (DOCS / folder / "README.md").read_text("utf-8")
+    pages = {page.name for page in (DOCS / folder).glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)) == pages
+    for page in pages:
+        title = (DOCS / folder / page).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+        assert f"[{title}]({page})" in index

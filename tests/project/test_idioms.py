@@ -13,6 +13,8 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,9 @@ Names = dict[str, Any]
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_jax = pytest.mark.skipif(not find_spec("jax"), reason="needs JAX")
+needs_dask = pytest.mark.skipif(not find_spec("dask"), reason="needs Dask")
+needs_cupy = pytest.mark.skipif(not xbridge.is_available("cupy"), reason="needs a GPU that CuPy can use")
 
 
 # -- the page ------------------------------------------------------------------------------------
@@ -110,6 +115,22 @@ def leaf_on_gpu() -> Names:
     return {"v": tensor()["t"].to("cuda").requires_grad_()}
 
 
+def floats() -> Names:
+    return {"f": np.linspace(5.0, 6.0, 6, dtype="float32").reshape(2, 3)}
+
+
+def jax_array() -> Names:
+    return {"j": import_module("jax.numpy").array(floats()["f"])}
+
+
+def dask_array() -> Names:
+    return {"x": import_module("dask.array").from_array(two_arrays()["a"], chunks=2) + 1}
+
+
+def cupy_array() -> Names:
+    return {"k": import_module("cupy").asarray(floats()["f"])}
+
+
 HOST: dict[str, Callable[[], Names]] = {
     "from-numpy": two_arrays,
     "from-numpy-clone": two_arrays,
@@ -133,6 +154,28 @@ HOST: dict[str, Callable[[], Names]] = {
     "grad-tolist": leaf,
     "two-libraries": tensor_and_array,
 }
+JAX: dict[str, Callable[[], Names]] = {
+    "to-jax": floats,
+    "to-jax-nearest": two_arrays,
+    "to-jax-device": floats,
+    "to-jax-from-tensor": tensor,
+    "to-jax-from-grad": leaf,
+    "jax-numpy": jax_array,
+    "jax-device-get": jax_array,
+    "jax-numpy-copy": jax_array,
+    "jax-torch": jax_array,
+    "jax-tolist": jax_array,
+}
+DASK: dict[str, Callable[[], Names]] = {
+    "to-dask": two_arrays,
+    "to-dask-chunks": two_arrays,
+    "to-dask-from-tensor": tensor,
+    "dask-compute": dask_array,
+    "dask-compute-cast": dask_array,
+    "dask-torch": dask_array,
+    "dask-to-jax": dask_array,
+    "dask-tolist": dask_array,
+}
 GPU: dict[str, Callable[[], Names]] = {
     "to-cuda": two_arrays,
     "to-cuda-non-blocking": pinned,
@@ -143,10 +186,36 @@ GPU: dict[str, Callable[[], Names]] = {
     "cuda-tolist": on_gpu,
     "two-devices": on_gpu,
 }
-SOURCES = HOST | GPU
-every_row = pytest.mark.parametrize(
-    "name", [*HOST, *(pytest.param(name, marks=[gpu, needs_cuda]) for name in GPU)]
-)
+CUPY: dict[str, Callable[[], Names]] = {
+    "to-cupy": floats,
+    "cupy-asnumpy": cupy_array,
+    "cupy-get": cupy_array,
+    "cupy-tolist": cupy_array,
+    "cupy-torch": cupy_array,
+    "torch-cupy": on_gpu,
+}
+SOURCES = HOST | JAX | DASK | GPU | CUPY
+MARKS = {
+    **{name: [needs_jax] for name in JAX},
+    **{name: [needs_jax, needs_dask] for name in DASK},
+    **{name: [gpu, needs_cuda] for name in GPU},
+    **{name: [gpu, needs_cupy, needs_cuda] for name in CUPY},
+}
+
+FROM_IMMUTABLE = ("jax-", "dask-")
+TO_IMMUTABLE = ("to-jax", "to-dask", "dask-to-jax")
+"""How the names of rows begin, whose source or result is an array of JAX or Dask, which cannot be written."""
+
+
+def rows(*, but: tuple[str, ...] = (), memory: str = "") -> pytest.MarkDecorator:
+    """Run a test for the rows with such memory, except for those with such a beginning."""
+    names = [name for name in SOURCES if not name.startswith(but)]
+    if memory:
+        names = [name for name in names if name in PAGE_ROWS and PAGE_ROWS[name].memory == memory]
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in names])
+
+
+every_row = rows()
 
 
 # -- running a cell, and looking at what came out ------------------------------------------------
@@ -163,7 +232,9 @@ def run(cell: str, name: str) -> Run:
     """Run a cell on a fresh source."""
     names = SOURCES[name]()
     public = {verb: getattr(xbridge, verb) for verb in xbridge.__all__}
-    result = eval(cell, {"np": np, "torch": torch, **public, **names})
+    named = {"jax": "jax", "jnp": "jax.numpy", "da": "dask.array", "cupy": "cupy"}
+    modules = {name: import_module(path) for name, path in named.items() if re.search(rf"\b{name}\.", cell)}
+    result = eval(cell, {"np": np, "torch": torch, **modules, **public, **names})
     return Run(next(iter(names.values())), result)
 
 
@@ -179,12 +250,26 @@ def run_call(name: str) -> Run:
     return run(PAGE_ROWS[name].call, name)
 
 
+def library(x: Any) -> str:
+    """The library of an array; "builtins" for a list."""
+    return type(x).__module__.partition(".")[0].replace("jaxlib", "jax")
+
+
+def on_host(x: Any) -> Any:
+    """An array as NumPy's, over the same memory if that is host memory and an array has it."""
+    match library(x):
+        case "torch":
+            return x.detach().cpu().numpy()
+        case "dask":
+            return x.compute()
+        case "cupy":
+            return x.get()
+    return np.asarray(x)
+
+
 def raw(x: Any) -> bytes:
     """The bytes of an array's elements in order, or the text of a list."""
-    if isinstance(x, list):
-        return repr(x).encode()
-    host = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else x
-    return bytes(host.tobytes())
+    return repr(x).encode() if isinstance(x, list) else bytes(on_host(x).tobytes())
 
 
 def write(x: Any) -> None:
@@ -198,14 +283,20 @@ def write(x: Any) -> None:
 
 
 def overlap(p: Any, q: Any) -> bool:
-    """Whether two arrays lie in the same memory; a list never does."""
-    if isinstance(q, list):
+    """Whether two arrays lie in the same memory; a list never does, nor an array of Dask."""
+    if {library(p), library(q)} & {"builtins", "dask"}:
         return False
-    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in (p, q)):
-        storages = {x.untyped_storage().data_ptr() for x in (p, q) if isinstance(x, torch.Tensor)}
-        return len(storages) == 1 and type(p) is type(q)
-    hosts = [x.detach().numpy() if isinstance(x, torch.Tensor) else x for x in (p, q)]
-    return np.shares_memory(*hosts)
+    places = [device_pointer(x) for x in (p, q)]
+    if any(places):
+        return places[0] == places[1]
+    return np.shares_memory(on_host(p), on_host(q))
+
+
+def device_pointer(x: Any) -> int:
+    """The address of an array's memory on a GPU; 0 if it has none there."""
+    if library(x) == "cupy":
+        return int(x.data.ptr)
+    return x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) and x.is_cuda else 0
 
 
 def outside(x: Any) -> tuple[object, ...]:
@@ -214,7 +305,9 @@ def outside(x: Any) -> tuple[object, ...]:
         return (list, [[type(number) for number in row] for row in x])
     if isinstance(x, torch.Tensor):
         return (type(x), x.dtype, x.device, tuple(x.shape), x.requires_grad, x.grad_fn is None)
-    return (type(x), x.dtype, x.shape)
+    if library(x) == "dask":
+        return (type(x), x.dtype, x.chunks, type(x._meta))
+    return (type(x), x.dtype, x.shape, str(getattr(x, "device", "cpu")))
 
 
 # -- row by row ----------------------------------------------------------------------------------
@@ -251,7 +344,7 @@ def test_the_idiom_and_its_call_share_memory_as_the_page_says(name: str) -> None
     assert overlap(*run_call(name)) is shared
 
 
-@every_row
+@rows(but=FROM_IMMUTABLE)
 def test_a_write_to_the_source_is_seen_in_both_results_or_in_neither(name: str) -> None:
     shared = PAGE_ROWS[name].memory.startswith("shared")
 
@@ -261,7 +354,7 @@ def test_a_write_to_the_source_is_seen_in_both_results_or_in_neither(name: str) 
         assert (raw(result) != before) is shared
 
 
-@every_row
+@rows(but=(*TO_IMMUTABLE, "jax-numpy", "jax-device-get"))
 def test_a_write_to_the_idioms_result_is_seen_in_the_source_where_it_is_shared(name: str) -> None:
     shared = PAGE_ROWS[name].memory.startswith("shared")
     source, result = run_idiom(name)
@@ -272,7 +365,7 @@ def test_a_write_to_the_idioms_result_is_seen_in_the_source_where_it_is_shared(n
     assert (raw(source) != before) is shared
 
 
-@every_row
+@rows(but=TO_IMMUTABLE)
 def test_a_write_to_the_calls_result_is_seen_too_or_raises_where_it_is_read_only(name: str) -> None:
     memory = PAGE_ROWS[name].memory
     source, result = run_call(name)
@@ -287,9 +380,7 @@ def test_a_write_to_the_calls_result_is_seen_too_or_raises_where_it_is_read_only
     assert (raw(source) != before) is (memory == "shared")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, row in PAGE_ROWS.items() if row.memory == "shared, read-only"]
-)
+@rows(but=FROM_IMMUTABLE, memory="shared, read-only")
 def test_only_the_idiom_lets_numpy_write_into_memory_that_requires_grad(name: str) -> None:
     assert run_idiom(name).result.flags.writeable
     assert not run_call(name).result.flags.writeable
@@ -533,3 +624,89 @@ def test_pinned_memory_may_be_written_as_soon_as_the_call_has_returned() -> None
     p.fill_(7)
 
     assert not mine.any().item()
+
+
+@trap("jax-alias")
+@needs_jax
+def test_aligned_memory_is_shared_with_jax_by_the_idiom_and_copied_by_the_call() -> None:
+    jax = import_module("jax")
+    whole = np.zeros(64 + 24, "uint8")
+    start = -whole.ctypes.data % 64
+    a = whole[start : start + 24].view("float32")
+
+    theirs, mine = jax.device_put(a), xbridge.to_jax(a)
+    jax.block_until_ready((theirs, mine))
+    a[:] = 7
+
+    assert theirs.tolist() == [7.0] * 6
+    assert mine.tolist() == [0.0] * 6
+
+
+@trap("jax-wraps")
+@needs_jax
+def test_a_large_integer_wraps_by_the_idiom_and_is_refused_by_the_call() -> None:
+    jax = import_module("jax")
+    a = np.array([2**40 + 1])
+
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert jax.numpy.array(a).tolist() == [1]
+        with pytest.raises(xbridge.DTypeError, match="int64"):
+            xbridge.to_jax(a)
+        with pytest.raises(xbridge.ValueLossError, match="int32"):
+            xbridge.to_jax(a, dtype="nearest")
+
+
+@trap("jax-changed")
+@needs_jax
+def test_a_jax_array_changes_by_the_idiom_and_not_by_the_call() -> None:
+    zeros = import_module("jax.numpy").zeros
+    j, k = zeros(3), zeros(3)
+
+    torch.from_dlpack(j).fill_(7)
+    xbridge.to_torch(k).fill_(7)
+
+    assert (j.tolist(), k.tolist()) == ([7.0] * 3, [0.0] * 3)
+
+
+@trap("jax-shape")
+@needs_jax
+def test_the_shape_of_a_jax_array_is_lost_by_the_idiom_and_kept_by_the_call() -> None:
+    j = jax_array()["j"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.asarray(j).shape == (6,)
+
+    assert xbridge.to_torch(j).shape == (2, 3)
+
+
+@trap("jax-bfloat16")
+@needs_jax
+def test_bfloat16_stops_the_idiom_to_jax_and_is_converted_by_the_call() -> None:
+    t = torch.tensor([1.5, -0.0], dtype=torch.bfloat16)
+
+    with pytest.raises(TypeError, match="BFloat16"):
+        import_module("jax.numpy").asarray(t)
+
+    mine = xbridge.to_jax(t)
+    assert mine.dtype.name == "bfloat16"
+    assert np.asarray(mine).tobytes() == t.view(torch.int16).numpy().tobytes()
+
+
+@trap("dask-twice")
+@needs_dask
+def test_common_tasks_run_twice_by_the_idiom_and_once_by_the_call() -> None:
+    runs: list[int] = []
+
+    def load(chunk: Any) -> Any:
+        runs.append(1)
+        return chunk
+
+    common = import_module("dask.array").ones(3).map_blocks(load, meta=np.empty(0))
+    x, y = common + 1, common * 2
+
+    x.compute(), y.compute()
+    assert len(runs) == 2
+    xbridge.align(x, y, backend="numpy")
+    assert len(runs) == 3

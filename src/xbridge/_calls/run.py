@@ -11,7 +11,6 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._align_back import Restore
 from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
@@ -28,6 +27,7 @@ from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatt
 from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get
 from xbridge.backends._rules import MOST, inexact, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
+from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ from xbridge._cli.errors import one_line
 from xbridge._core import __version__
 from xbridge.errors import XBridgeError
 
-COMMANDS = ("info", "matrix", "show", "convert", "explain")
+COMMANDS = ("info", "matrix", "show", "convert", "explain", "check")
 
 EXAMPLES = """\
 examples:
@@ -29,10 +29,11 @@ examples:
   xbridge-array matrix dtypes                         which dtypes convert, and whether memory is shared
   xbridge-array show model.pt                         the arrays of a file
   xbridge-array explain model.npy --to torch          what a conversion would do
+  xbridge-array check my_package.signal               which of its functions fail with which library, and why
   xbridge-array convert model.pt model.safetensors    a file in another format
 
-The exit status is 0; 1 if `explain` shows a conversion that would be refused; 2 with one line on stderr that
-says why and what to type next; and 130 after Ctrl-C."""
+The exit status is 0; 1 if `explain` shows a conversion that would be refused or `check` found something; 2
+with one line on stderr that says why and what to type next; and 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,6 +13,8 @@ from xbridge.backends._registry import register_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from xbridge.testing._derived import assert_gradients, assert_lazy
+    from xbridge.testing._matches import assert_matches_numpy
     from xbridge.testing.assertions import (
         assert_close,
         assert_derivative,
@@ -26,13 +28,22 @@ if TYPE_CHECKING:
 __all__ = [
     "assert_close",
     "assert_derivative",
+    "assert_gradients",
     "assert_independent",
+    "assert_lazy",
+    "assert_matches_numpy",
     "assert_roundtrip",
     "assert_same",
     "assert_shares_memory",
     "assert_unchanged",
 ]
 
+
+_MODULES = {
+    "assert_gradients": "_derived",
+    "assert_lazy": "_derived",
+    "assert_matches_numpy": "_matches",
+}
 
 register_backend("numpy_readonly", "xbridge.testing._numpy_readonly", roots=("xbridge",))
 
@@ -41,4 +52,4 @@ def __getattr__(name: str) -> object:
     """Import the assertions on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("xbridge.testing.assertions"), name)
+    return getattr(import_module(f"xbridge.testing.{_MODULES.get(name, 'assertions')}"), name)

@@ -29,6 +29,10 @@ _SHOWN = 5
 """The number of differing values that are shown."""
 
 
+_COUNTS_AS = {"numpy_readonly": HOST}
+"""Backends of the kit that stand for another one in comparisons."""
+
+
 class Look(NamedTuple):
     """The facts of an array that can be compared."""
 
@@ -39,6 +43,11 @@ class Look(NamedTuple):
     grad: bool
     """True if the array requires grad."""
     values: HostArray
+
+    @property
+    def library(self) -> str:
+        """The backend, or the one that it stands for."""
+        return _COUNTS_AS.get(self.backend, self.backend)
 
     def __str__(self) -> str:
         tracked = ", requires grad" if self.grad else ""
@@ -91,7 +100,7 @@ def differences(
     Values are compared as NumPy broadcasts them, unless the shape is one of the facts and differs. The lines
     of `explain` follow the first few wrong values.
     """
-    unlike = [fact for fact in info if getattr(a, fact) != getattr(b, fact)]
+    unlike = [fact for fact in info if _fact(a, fact) != _fact(b, fact)]
     lines = []
     if "shape" not in unlike:
         try:
@@ -107,6 +116,10 @@ def differences(
         return []
     heads = [f"  {name:<{max(map(len, names))}}  {each}" for name, each in zip(names, (a, b), strict=True)]
     return [f"the arrays differ in {_listed(unlike)}:", *heads, *lines]
+
+
+def _fact(a: Look, fact: str) -> object:
+    return a.library if fact == "backend" else getattr(a, fact)
 
 
 def fail_if(lines: list[str], what: str = "") -> None:

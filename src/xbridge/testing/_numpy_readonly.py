@@ -43,6 +43,10 @@ def namespace(x: ReadOnlyArray, /) -> ModuleType:
     return _readonly.namespace()
 
 
+def copy(x: ReadOnlyArray, /) -> ReadOnlyArray:
+    return from_numpy(host.copy(to_numpy(x)))
+
+
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:
     if dtype not in DTYPES:
         return Unsupported(DTypeError, f"{name} has no {dtype}", instead(dtype))

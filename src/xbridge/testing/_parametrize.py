@@ -20,7 +20,9 @@ from xbridge._core.protocol import FEATURES
 from xbridge.backends._loading import unknown
 from xbridge.backends._registry import claims, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
+from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure
+from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,6 +60,7 @@ class Rule(NamedTuple):
     only: tuple[str, ...]
     skip: tuple[str, ...]
     needs: tuple[str, ...]
+    without: tuple[str, ...]
 
     def includes(self, here: BackendDevice) -> bool:
         """Return True if the mark does not exclude the combination."""
@@ -171,6 +174,22 @@ def params(function: pytest.Item) -> list[ParameterSet]:
     return found
 
 
+def left_out(function: pytest.Item) -> list[str]:
+    """Return the layouts and properties that the marks of a test and the configuration file leave out.
+
+    Raises
+    ------
+    OptionError
+        A word is not a layout or a property.
+    """
+    words: list[str] = list(function.config.getini("xbridge_without"))
+    for mark in function.iter_markers("xbridge"):
+        words += _rule(mark).without
+    backends = {here.backend for here in places(function.config)}
+    _without.check(words, [name for backend in backends for name in samples_of(backend).cases])
+    return words
+
+
 def namespace(backend: str) -> ModuleType:
     """Return the array API namespace of a backend; skip the test if the backend declares the gap.
 
@@ -244,7 +263,7 @@ def _rule(mark: pytest.Mark) -> Rule:
     strange = [*map(repr, mark.args), *(word for word in mark.kwargs if word not in Rule._fields)]
     if strange:
         raise OptionError.build(
-            "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip= or needs="
+            "read the mark xbridge", f"it does not take {strange[0]}", "only=, skip=, needs= or without="
         )
     rule = Rule(*(_words(field, mark.kwargs.get(field, ())) for field in Rule._fields))
     for word in rule.only + rule.skip:
@@ -262,7 +281,7 @@ def _words(field: str, given: object) -> tuple[str, ...]:
     words = []
     for word in listed:
         if not isinstance(word, str):
-            example = "grad" if field == "needs" else "numpy"
+            example = {"needs": "grad", "without": "neg"}.get(field, "numpy")
             raise OptionError.build(
                 f"read the mark xbridge with {field}={given!r}",
                 f"{word!r} is not a string; it takes one or a list of them",

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import HostArray
 
-_SPECIAL = ("__copy__", "__deepcopy__", "__getitem__")
+_SPECIAL = ("__getitem__",)
 """Special methods that return arrays; operators are ufuncs."""
+
+_COPIES = ("__copy__", "__deepcopy__", "copy")
+"""Methods that return a plain writable copy, which its caller may write."""
 
 _AS_THEY_ARE = ("item", "setflags", "tolist", "view")
 """Methods that return no array, or a view of a given type."""
@@ -42,7 +45,8 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
     -----
     Every function of `xbridge.array_namespace(x)` returns such arrays. The functions of
     ``array_api_compat.array_namespace(x)`` are NumPy's: results that are computed from `x` are mostly
-    read-only, and new arrays are not. ``numpy.array(x)`` is a writable copy.
+    read-only, and new arrays are not. Copies are plain NumPy arrays, and writable: ``x.copy()``,
+    ``numpy.copy(x)``, and ``xp.asarray(x, copy=True)``.
 
     Examples
     --------
@@ -81,7 +85,8 @@ class ReadOnlyArray(np.ndarray[Any, np.dtype[Any]]):
         kwargs: Mapping[str, Any],
     ) -> Any:
         plainly = super().__array_function__
-        return _run(lambda *args, **kwargs: plainly(func, types, args, kwargs), args, kwargs)
+        result = _run(lambda *args, **kwargs: plainly(func, types, args, kwargs), args, kwargs)
+        return np.array(result) if func is np.copy else result
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         return namespace()
@@ -101,9 +106,23 @@ def _readonly_method(name: str) -> Callable[..., Any]:
     return method
 
 
+def _copy_method(name: str) -> Callable[..., Any]:
+    """Return NumPy's method of that name, applied to the plain array."""
+    plain = getattr(np.ndarray, name)
+
+    @wraps(plain, assigned=("__name__",))
+    def method(self: ReadOnlyArray, *args: Any, **options: Any) -> HostArray:
+        copy: HostArray = plain(self.view(np.ndarray), *args, **options)
+        return copy
+
+    return method
+
+
 for _name in dir(np.ndarray):
     _public = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
-    if (_public and _name not in _AS_THEY_ARE) or _name in _SPECIAL:
+    if _name in _COPIES:
+        setattr(ReadOnlyArray, _name, _copy_method(_name))
+    elif (_public and _name not in _AS_THEY_ARE) or _name in _SPECIAL:
         setattr(ReadOnlyArray, _name, _readonly_method(_name))
 
 
@@ -150,7 +169,8 @@ def _run(fn: Callable[..., Any], args: Iterable[Any], options: Mapping[str, Any]
     """Call a function with plain views, and make its results read-only, except for `out` arrays."""
     out = options.get("out")
     filled = out if isinstance(out, tuple) else (out,)
-    return _as_readonly(fn(*_plain(list(args)), **_plain(dict(options))), filled)
+    result = fn(*_plain(list(args)), **_plain(dict(options)))
+    return result if options.get("copy") is True else _as_readonly(result, filled)
 
 
 def _plain(x: Any) -> Any:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array
+    from xbridge._core.protocol import Array, Grad
     from xbridge.testing._diff import Look
 
 
@@ -45,7 +44,7 @@ def assert_same(
         Arrays of any registered library, any shape, dtype, device and memory layout, or NumPy scalars. Both
         may require grad. Nothing is converted or changed.
     check_backend : bool
-        Whether they must come from one library.
+        Whether they must come from one library. The arrays of ``numpy_readonly`` count as NumPy's.
     check_dtype : bool
         Whether they must have one dtype and hold the same bits: NaNs with another payload are different,
         and so are zeros with another sign. False compares them as numbers: exactly, so that 2**53 + 1 is
@@ -338,5 +337,5 @@ def _hold(arrived: Array, wanted: Look, also: list[str], where: str) -> None:
 def _asked(a: Look, b: Look, **info: bool | None) -> list[str]:
     """List the facts that must be equal; by default the devices, if both are of one library."""
     if info["device"] is None:
-        info["device"] = a.backend == b.backend
+        info["device"] = a.library == b.library
     return [fact for fact, asked in info.items() if asked]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 PAIRS = pairs_of(TORCH_DTYPES)
 SWEPT_PAIRS = pairs_of([word for word in SWEPT if word in TORCH_DTYPES])
-ANY = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES))
-ONCE_EACH = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES), writable=True).filter(
+ANY = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES), nan="any")
+ONCE_EACH = host_arrays(dtypes=st.sampled_from(TORCH_DTYPES), writable=True, nan="any").filter(
     lambda array: touched(array).size == array.nbytes
 )
 """Arrays of elements that can be assigned to, each by itself."""

@@ -66,10 +66,10 @@ def _part(part: slice, size: Callable[[int], int]) -> Make:
     """Return a maker of parts of larger arrays."""
 
     def make(values: HostArray, device: Device = CPU) -> Array:
-        whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
+        whole = host.space(tuple(size(n) for n in values.shape), values.dtype)
         where = host.every(part, values.shape)
-        whole[where] = host.opaque(values)
-        return dense(whole.view(values.dtype), device)[where]
+        host.opaque(whole)[where] = host.opaque(values)
+        return dense(whole, device)[where]
 
     return make
 

@@ -1,8 +1,9 @@
 """Samples of NumPy: any strides, any alignment, either byte order, writable or read-only.
 
-Values are stored as opaque items of their size and then viewed as their dtype. No cast is involved, so the
-payload of a NaN survives. The bytes between the elements hold an unusual pattern, so that reading them is
-noticed.
+Values are stored as opaque items of their size. No cast is involved, so the payload of a NaN survives. The
+bytes between the elements hold an unusual pattern, so that reading them is noticed. The base of a view is an
+ordinary array of the same dtype, as in a user's program, unless the layout rules that out: unaligned memory,
+a map of a file, and strides that slicing does not give.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.protocol import HostArray
 
+    DType: TypeAlias = np.dtype[Any]
     Shape: TypeAlias = tuple[int, ...]
     Make: TypeAlias = Callable[[HostArray], HostArray]
 
@@ -39,9 +41,11 @@ def opaque(values: HostArray) -> HostArray:
     return values.view(f"V{values.itemsize}")
 
 
-def space(shape: Shape, itemsize: int) -> HostArray:
-    """Allocate memory for opaque items."""
-    return np.full(shape, _POISON * itemsize, f"V{itemsize}")
+def space(shape: Shape, dtype: DType) -> HostArray:
+    """Allocate memory for items of a dtype."""
+    array = np.empty(shape, dtype)
+    opaque(array)[...] = np.void(_POISON * dtype.itemsize)
+    return array
 
 
 def every(part: slice, shape: Shape) -> tuple[Any, ...]:
@@ -61,67 +65,67 @@ def base_of_overlapping(values: HostArray) -> HostArray:
     return line
 
 
-def _fortran(shape: Shape, itemsize: int) -> HostArray:
-    return space(shape[::-1], itemsize).T.copy("F")
+def _fortran(shape: Shape, dtype: DType) -> HostArray:
+    return np.empty(shape, dtype, "F")
 
 
-def _transposed(shape: Shape, itemsize: int) -> HostArray:
+def _transposed(shape: Shape, dtype: DType) -> HostArray:
     """Make a view with the last axis first in memory: with three axes neither C nor Fortran."""
-    return np.moveaxis(space((*shape[-1:], *shape[:-1]), itemsize), 0, -1)
+    return np.moveaxis(space((*shape[-1:], *shape[:-1]), dtype), 0, -1)
 
 
-def _every_second(shape: Shape, itemsize: int) -> HostArray:
+def _every_second(shape: Shape, dtype: DType) -> HostArray:
     wide = tuple(
         2 * n if n > 1 else n for n in shape
     )  # doubling 32 axes of one element would fill the memory
-    view: HostArray = space(wide, itemsize)[every(slice(None, None, 2), shape)]
+    view: HostArray = space(wide, dtype)[every(slice(None, None, 2), shape)]
     return view
 
 
-def _behind_first(shape: Shape, itemsize: int) -> HostArray:
+def _behind_first(shape: Shape, dtype: DType) -> HostArray:
     """Skip the first element of each axis with several elements, and of the first axis always."""
     before = [int(n > 1 or axis == 0) for axis, n in enumerate(shape)]
     wide = tuple(map(sum, zip(shape, before, strict=True)))
     part: tuple[Any, ...] = (..., *(slice(n, None) for n in before))
-    view: HostArray = space(wide, itemsize)[part]
+    view: HostArray = space(wide, dtype)[part]
     return view
 
 
-def _backwards(shape: Shape, itemsize: int) -> HostArray:
-    view: HostArray = space(shape, itemsize)[every(slice(None, None, -1), shape)]
+def _backwards(shape: Shape, dtype: DType) -> HostArray:
+    view: HostArray = space(shape, dtype)[every(slice(None, None, -1), shape)]
     return view
 
 
-def _beside_padding(shape: Shape, itemsize: int) -> HostArray:
+def _beside_padding(shape: Shape, dtype: DType) -> HostArray:
     """Make strides that are not a multiple of the item size; for complex numbers they are aligned."""
-    raw = space((*shape, itemsize + max(itemsize // 2, 1)), 1).view(np.uint8)
-    return raw[..., :itemsize].view(f"V{itemsize}")[..., 0]
+    raw = space((*shape, dtype.itemsize + max(dtype.itemsize // 2, 1)), np.dtype(np.uint8))
+    return raw[..., : dtype.itemsize].view(dtype)[..., 0]
 
 
-def _unaligned(shape: Shape, itemsize: int) -> HostArray:
-    raw = space((int(np.prod(shape, dtype=int)) * itemsize + 1,), 1)
-    return raw[1:].view(f"V{itemsize}").reshape(shape)
+def _unaligned(shape: Shape, dtype: DType) -> HostArray:
+    raw = space((int(np.prod(shape, dtype=int)) * dtype.itemsize + 1,), np.dtype(np.uint8))
+    return raw[1:].view(dtype).reshape(shape)
 
 
-def _mapped(shape: Shape, itemsize: int) -> HostArray:
+def _mapped(shape: Shape, dtype: DType) -> HostArray:
     """Map an unnamed file, which is deleted with its last view."""
     with TemporaryFile() as file:
-        return np.memmap(file, f"V{itemsize}", "w+", shape=shape)
+        return np.memmap(file, f"V{dtype.itemsize}", "w+", shape=shape).view(dtype)
 
 
-def _wild(shape: Shape, itemsize: int) -> HostArray:
+def _wild(shape: Shape, dtype: DType) -> HostArray:
     """Make arbitrary strides for an array without elements."""
     strides = tuple((-1) ** axis * (7 * axis + 3) for axis in range(len(shape)))
-    return as_strided(space(shape, itemsize), shape, strides)
+    return as_strided(opaque(space(shape, dtype)), shape, strides).view(dtype)
 
 
-def _in(place: Callable[[Shape, int], HostArray]) -> Make:
+def _in(place: Callable[[Shape, DType], HostArray]) -> Make:
     """Return a function that stores values in such memory."""
 
     def make(values: HostArray) -> HostArray:
-        items = place(values.shape, values.itemsize)
-        items[...] = opaque(values)
-        return items.view(values.dtype)
+        array = place(values.shape, values.dtype)
+        opaque(array)[...] = opaque(values)
+        return array
 
     return make
 

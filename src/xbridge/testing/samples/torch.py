@@ -51,10 +51,13 @@ _PARENTS = {"float32": "complex64", "float64": "complex128"}
 
 def dense(values: HostArray, device: Device = CPU) -> Tensor:
     """Make a new tensor in torch's own memory; a device may copy the bytes later."""
-    raw = torch.empty(values.nbytes, dtype=torch.uint8)
+    dtype = getattr(torch, values.dtype.name)
+    tensor = torch.empty(values.shape, dtype=dtype)
+    raw = tensor.reshape(-1).view(torch.uint8)
     raw.numpy()[...] = values.reshape(-1).view(np.uint8)
-    there = raw.to(torch.device(device), non_blocking=True)
-    return there.view(getattr(torch, values.dtype.name)).reshape(values.shape)
+    if device == CPU:
+        return tensor
+    return raw.to(torch.device(device), non_blocking=True).view(dtype).reshape(values.shape)
 
 
 def _negated(values: HostArray, *, first: int = 0) -> HostArray:
@@ -120,10 +123,10 @@ def _part(part: slice, size: Callable[[int], int]) -> Make:
     """Return a maker of parts of larger tensors."""
 
     def make(values: HostArray, device: Device = CPU) -> Tensor:
-        whole = host.space(tuple(size(n) for n in values.shape), values.itemsize)
+        whole = host.space(tuple(size(n) for n in values.shape), values.dtype)
         where = host.every(part, values.shape)
-        whole[where] = host.opaque(values)
-        return dense(whole.view(values.dtype), device)[where]
+        host.opaque(whole)[where] = host.opaque(values)
+        return dense(whole, device)[where]
 
     return make
 

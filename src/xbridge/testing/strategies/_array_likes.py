@@ -216,7 +216,7 @@ def _arrays_of(backends: Backends, shapes: Shapes) -> st.SearchStrategy[Array]:
 
     def known(name: str) -> st.SearchStrategy[Array]:
         if name not in made:
-            made[name] = arrays(name, shapes=shapes)
+            made[name] = arrays(name, shapes=shapes, requires_grad="any", nan="any")
         return made[name]
 
     return _backends(backends).flatmap(known)

@@ -11,25 +11,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hypothesis import note, reject
 from hypothesis import strategies as st
 
-from xbridge._core.dtypes import DTYPES
+from xbridge._core.dtypes import DTYPES, is_inexact
 from xbridge.backends import HOST
 from xbridge.testing.samples.lookup import make_on
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._bounds import draw_elements
 from xbridge.testing.strategies._spec import MOST_STATES, SHAPES, ArraySpec
-from xbridge.testing.strategies._values import draw_contents, numbers
+from xbridge.testing.strategies._values import arrange, draw_contents, numbers, quieten
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Literal, Unpack
 
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge.testing.strategies._bounds import Elements
-    from xbridge.testing.strategies._spec import Asked, Devices, Dtypes, Layouts, Shapes
+    from xbridge.testing.strategies._spec import Asked, Contents, Devices, Dtypes, Layouts, Shapes
 
 T = TypeVar("T")
 
+_TURNS = 16
+"""The number of orders of distinct elements."""
 
-def arrays(
+
+def arrays(  # noqa: PLR0913 -- independent options
     backend: str,
     *,
     dtypes: Dtypes = None,
@@ -37,20 +40,24 @@ def arrays(
     layouts: Layouts = None,
     devices: Devices = None,
     writable: bool | None = None,
-    requires_grad: bool | None = None,
+    requires_grad: Literal["any"] | bool | None = None,
     elements: Elements = None,
+    nan: Literal["quiet", "any"] = "quiet",
+    contents: Contents | None = None,
 ) -> st.SearchStrategy[Array]:
     """Strategy of arrays of a backend, in every memory layout that they can have.
 
     Each option is a value or a strategy of values. An option that is left open is chosen to fit the others.
-    A value is checked when the strategy is made.
+    A value is checked when the strategy is made. Tensors of torch's inference mode are drawn only if
+    `layouts` names them: torch refuses them beside tensors that require grad.
 
     Parameters
     ----------
     backend : str
         The name of a backend.
-    dtypes : str or dtype object, or strategy, optional
-        See `dtypes`.
+    dtypes : str or dtype object, list of them, or strategy, optional
+        See `dtypes`. Of a list, those that the backend has are drawn, such as float32 alone for JAX without
+        x64.
     shapes : tuple of int or int, or strategy, optional
         `hypothesis.extra.numpy.array_shapes` makes more. By default they are small, 0-d and empty included.
     layouts : str, or strategy, optional
@@ -59,12 +66,19 @@ def arrays(
         See `devices`. An array with a layout of the host alone is moved, which may change its layout.
     writable : bool, optional
         True for writable arrays, False for read-only ones.
-    requires_grad : bool, optional
-        True for arrays that autograd tracks, False for those that it does not.
+    requires_grad : bool or "any", optional
+        True for arrays that autograd tracks, False for those that it does not, ``"any"`` for both. By
+        default arrays are tracked only if `layouts` names a tracked layout.
     elements : strategy of numbers, or tuple of two numbers, optional
-        The elements; two numbers are bounds. By default they are any bits: NaNs with payloads, signed zeros,
+        The elements; two numbers are bounds. By default they are any numbers: NaNs, signed zeros,
         infinities, subnormals, and the ends of each range. A strategy is used for every dtype that is
         drawn. An element that a dtype does not have is an error, so give `dtypes` with it.
+    nan : {"quiet", "any"}
+        By default every NaN is the quiet one without a payload, whose comparison does not warn. ``"any"``
+        draws NaNs of all bit patterns, for tests of bits.
+    contents : {"constant", "distinct", "sorted", "nondegenerate"}, optional
+        A condition on all elements: they are equal; no two are equal; they ascend along the last axis; or
+        they are finite, above zero and not evenly spaced. By default any.
 
     Returns
     -------
@@ -100,6 +114,8 @@ def arrays(
             writable=writable,
             requires_grad=requires_grad,
             elements=elements,
+            nan=nan,
+            contents=contents,
         )
     )
 
@@ -111,12 +127,13 @@ def host_arrays(
     layouts: Layouts = None,
     writable: bool | None = None,
     elements: Elements = None,
+    nan: Literal["quiet", "any"] = "quiet",
 ) -> st.SearchStrategy[HostArray]:
     """Strategy of NumPy arrays, through which host memory is exchanged: `arrays` of ``"numpy"``.
 
     Parameters
     ----------
-    dtypes, shapes, layouts, writable, elements
+    dtypes, shapes, layouts, writable, elements, nan
         As for `arrays`.
 
     Returns
@@ -135,12 +152,20 @@ def host_arrays(
     >>> find(host_arrays(layouts="reversed", elements=(1, 5)), lambda x: True).strides
     (-8,)
     """
-    return arrays(HOST, dtypes=dtypes, shapes=shapes, layouts=layouts, writable=writable, elements=elements)
+    return arrays(
+        HOST,
+        dtypes=dtypes,
+        shapes=shapes,
+        layouts=layouts,
+        writable=writable,
+        elements=elements,
+        nan=nan,
+    )
 
 
 def samples(backend: str, **asked: Unpack[Asked]) -> st.SearchStrategy[Sample]:
-    """Strategy of `Sample`s; the options are those of `arrays`."""
-    return _samples(ArraySpec(backend, **asked))
+    """Strategy of `Sample`s with every property; the options are those of `arrays`."""
+    return _samples(ArraySpec(backend, everything=True, **asked))
 
 
 @st.composite
@@ -176,6 +201,10 @@ def _draw(draw: st.DrawFn, spec: ArraySpec) -> Sample:
         values = draw_elements(draw, word, shape, spec.elements)
     else:
         values = draw_contents(draw, word, shape, spec.elements)
+        if spec.contents is not None:
+            values = arrange(values, word, spec.contents, draw(numbers(_TURNS)))
+        if spec.quiet_nan and is_inexact(word):
+            quieten(values)
     case = spec.cases[name]
     values = case.fold(values) if case.fold else values
     array = make_on(spec.backend, case, values, device)

@@ -143,6 +143,22 @@ def dtypes_of(backend: Backend, device: Device) -> list[str]:
     ]
 
 
+def read_dtypes(backend: Backend, asked: object) -> str | st.SearchStrategy[str]:
+    """Return the name of a dtype, or a strategy of the dtypes of a list that the backend has."""
+    if not isinstance(asked, list | tuple):
+        return read_dtype(backend, asked)
+    if not asked:
+        raise OptionError.build(
+            f"draw {backend.name} arrays", "dtypes= is an empty list", "dtypes=['float32', 'float64']"
+        )
+    here = dtypes_of(backend, CPU)
+    names = {_read(backend, dtype=one).dtype or read_dtype(backend, one): one for one in asked}
+    found = [name for name in names if name in here]
+    if not found or names.keys() - DTYPES.keys():
+        return read_dtype(backend, next(one for name, one in names.items() if name not in here))
+    return st.sampled_from(found)
+
+
 def read_dtype(backend: Backend, dtype: object) -> str:
     """Return the canonical name of a dtype that a backend has."""
     name = _read(backend, dtype=dtype).dtype

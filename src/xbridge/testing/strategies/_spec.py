@@ -14,13 +14,16 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import is_inexact
 from xbridge.backends._registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
+from xbridge.testing._without import REQUIRES_GRAD, excluded
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._bounds import has_bounds, read_elements
-from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtype, read_layout, read_shape
+from xbridge.testing.strategies._names import dtypes_of, read_device, read_dtypes, read_layout, read_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypedDict, Unpack
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Literal, TypedDict, Unpack
+
+    Contents: TypeAlias = Literal["constant", "distinct", "sorted", "nondegenerate"]
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
     Fitting: TypeAlias = dict[str, list[str]]
-    Dtypes: TypeAlias = st.SearchStrategy[Any] | str | type | None
+    Dtypes: TypeAlias = st.SearchStrategy[Any] | Sequence[Any] | str | type | None
     Shapes: TypeAlias = st.SearchStrategy[Shape] | st.SearchStrategy[int] | Shape | int | None
     Layouts: TypeAlias = st.SearchStrategy[str] | str | None
     Devices: TypeAlias = st.SearchStrategy[Device] | st.SearchStrategy[str] | str | None
@@ -41,8 +44,10 @@ if TYPE_CHECKING:
         layouts: Layouts
         devices: Devices
         writable: bool | None
-        requires_grad: bool | None
+        requires_grad: Literal["any"] | bool | None
+        nan: Literal["quiet", "any"] | None
         elements: Elements
+        contents: Contents | None
 
 
 _SIDES = {1: (1, 2, 3, 5, 17), 2: (1, 2, 3, 4), 3: (1, 2, 3), 4: (1, 2)}
@@ -71,17 +76,20 @@ MOST_STATES = 3
 class ArraySpec:
     """The checked options of an array: strategies, values, or None for an open option."""
 
-    def __init__(self, backend: str, **asked: Unpack[Asked]) -> None:
+    def __init__(self, backend: str, *, everything: bool = False, **asked: Unpack[Asked]) -> None:
+        self._everything = everything
         self.backend: Backend = get(backend)
         self.cases = samples_of(backend).cases
-        self._asked = {word: value for word, value in asked.items() if value is not None}
+        self._asked = {word: value for word, value in asked.items() if value not in (None, "quiet")}
         self.elements = read_elements(asked.get("elements"))
-        self.dtypes = self._option("dtypes", read_dtype)
+        self.dtypes = self._option("dtypes", read_dtypes)
         self.layouts = self._option("layouts", read_layout)
         self.shapes = self._option("shapes", read_shape)
         self.devices = self._option("devices", read_device)
         self._refuse_flags()
         self._refuse_elements()
+        self.quiet_nan = self._is_quiet(asked.get("nan")) and not everything
+        self.contents = self._read_contents()
         self._fitting: dict[object, Fitting] = {}
         self._here: dict[Device, list[str]] = {}
         self._usual: dict[object, list[Shape]] = {}
@@ -99,17 +107,35 @@ class ArraySpec:
             return asked.map(lambda value: read(self.backend, value))
         return None if asked is None else read(self.backend, asked)
 
+    @staticmethod
+    def _is_quiet(asked: object) -> bool:
+        """Return True if every NaN is to be the quiet one."""
+        if asked not in (None, "quiet", "any"):
+            raise OptionError.build(f"take nan={asked!r}", "it is 'quiet' or 'any'", "nan='quiet'")
+        return asked != "any"
+
+    def _read_contents(self) -> Any:
+        """Return the condition on all elements."""
+        asked = self._asked.get("contents")
+        if asked is not None and asked not in ("constant", "distinct", "sorted", "nondegenerate"):
+            reason = "it is 'constant', 'distinct', 'sorted' or 'nondegenerate'"
+            raise OptionError.build(f"take contents={asked!r}", reason, "contents='distinct'")
+        if asked in ("distinct", "nondegenerate") and self.elements is not None:
+            reason = "these elements are chosen by the kit"
+            raise OptionError.build(f"take contents={asked!r} and elements", reason, "elements=None")
+        return asked
+
     def _refuse_flags(self) -> None:
         name = self.backend.name
         for word in ("writable", "requires_grad"):
             flag = self._asked.get(word)
-            if flag is not None and not isinstance(flag, bool):
-                reason = "it is None, True or False"
+            if flag is not None and not isinstance(flag, bool) and (word, flag) != (REQUIRES_GRAD, "any"):
+                reason = "it is None, True or False" + (" or 'any'" if word == REQUIRES_GRAD else "")
                 raise OptionError.build(f"take {word}={flag!r}", reason, f"{word}=None")
         unwritable = self.backend.readonly or self.backend.assumes_immutable
         if self._asked.get("writable") is False and not unwritable:
             raise OptionError.build(f"draw read-only {name} arrays", f"{name} has none", "writable=None")
-        if self._asked.get("requires_grad"):
+        if self._asked.get("requires_grad") is True:
             if not self.backend.autograd:
                 raise GradientError.build(
                     f"draw {name} arrays that require grad", f"{name} has no gradients", "requires_grad=None"
@@ -139,7 +165,7 @@ class ArraySpec:
 
     def usual(self, dtype: str | None, layout: str | None, device: Device) -> list[Shape]:
         """Return the given shape, or all usual ones, if an array of that shape exists."""
-        key = (dtype, layout, device)
+        key = (dtype, layout, device, self._left_out())
         if key not in self._usual:
             shapes = SHAPES if self.shapes is None else (self.shapes,)
             self._usual[key] = [shape for shape in shapes if any(self._pairs(dtype, layout, shape, device))]
@@ -147,7 +173,7 @@ class ArraySpec:
 
     def fitting(self, dtype: str | None, layout: str | None, shape: Shape, device: Device) -> Fitting:
         """Return the layouts that fit, each with its dtypes."""
-        key = (dtype, layout, shape, device)
+        key = (dtype, layout, shape, device, self._left_out())
         if key not in self._fitting:
             found: Fitting = {}
             for name, word in self._pairs(dtype, layout, shape, device):
@@ -158,7 +184,13 @@ class ArraySpec:
     def _pairs(
         self, dtype: str | None, layout: str | None, shape: Shape, device: Device
     ) -> Iterator[tuple[str, str]]:
-        for name in self.cases if layout is None else (layout,):
+        left_out = self._left_out()
+        open_ones = [
+            name
+            for name, case in self.cases.items()
+            if name not in left_out and not (case.tracked and REQUIRES_GRAD in left_out)
+        ]
+        for name in open_ones if layout is None else (layout,):
             for word in self._dtypes_on(device):
                 if (
                     dtype in (None, word)
@@ -166,6 +198,12 @@ class ArraySpec:
                     and self.states(name, word, device)
                 ):
                     yield name, word
+
+    def _left_out(self) -> frozenset[str]:
+        """Return the layouts and properties that no option asks for and that are drawn only on request."""
+        if self._everything:
+            return frozenset()
+        return excluded() - ({REQUIRES_GRAD} if self._asked.get("requires_grad") in (True, "any") else set())
 
     def _dtypes_on(self, device: Device) -> list[str]:
         if device not in self._here:
@@ -176,12 +214,18 @@ class ArraySpec:
         """Return the states that arrays of a layout can have and the options allow, the plain one first."""
         case = self.cases[layout]
         writable, tracked = (self._asked.get(word) for word in ("writable", "requires_grad"))
+        tracked = None if tracked == "any" else tracked
         is_laid = case.is_on(device)  # an array that is moved gets new memory, and stays in its graph
         states = [
             State(case.tracked, case.writable if is_laid else any(w.writable for w in self.cases.values()))
         ]
         if is_laid and case.as_readonly and case.writable:
             states.append(State(case.tracked, writable=False, make=case.as_readonly))
-        if case.require_grad and not case.tracked and is_inexact(dtype):
+        if (
+            case.require_grad
+            and not case.tracked
+            and is_inexact(dtype)
+            and REQUIRES_GRAD not in self._left_out()
+        ):
             states.append(State(tracked=True, writable=False, make=case.require_grad))
         return [s for s in states if writable in (None, s.writable) and tracked in (None, s.tracked)]

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import shake_128
 from itertools import cycle, islice
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -80,16 +80,40 @@ def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | No
     return codes.view(whole).reshape(shape)
 
 
+def quieten(values: HostArray) -> None:
+    """Replace every NaN by the quiet one without a sign and a payload, part by part."""
+    parts = (values.real, values.imag) if values.dtype.kind == "c" else (values,)
+    with np.errstate(invalid="ignore"):  # ml_dtypes computes on signalling NaNs
+        for part in parts:
+            part[np.isnan(part)] = np.nan
+
+
+def arrange(values: HostArray, dtype: str, contents: str, turn: int) -> HostArray:
+    """Return values of the dtype that fulfil a condition, in one of several orders."""
+    if contents == "constant":
+        return np.full_like(values, values.reshape(-1)[0]) if values.size else values
+    if contents == "sorted":
+        return np.sort(values, axis=-1) if values.ndim else values
+    count = min(values.size, exact_integers(dtype)[1])
+    order = np.random.default_rng(turn).permutation(count) if turn else np.arange(count)
+    numbers_here = order + 1 if contents == "distinct" else order * (order + 2) // 3 + 1
+    if numbers_here.max(initial=0) > exact_integers(dtype)[1]:
+        numbers_here = order + 1
+    return np.resize(numbers_here, values.size).astype(values.dtype).reshape(values.shape)
+
+
 def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
     """Write random bits to a part of the array.
 
-    Each number that shrinks leaves fewer of them, or moves the same ones towards the start.
+    Each number that shrinks leaves fewer of them, or moves the same ones towards the start. The first of the
+    block precedes itself, so that a small array has no others that a smaller number loses.
     """
     end = _share(draw(numbers(_SHARES)), codes.size)
     length = min(_share(draw(numbers(_SHARES)), codes.size), end)
     last, seed = draw(numbers(_STOCK)), draw(numbers(_SEEDS))
     stock = palette.wild(seed, max(codes.size, _STOCK))
-    codes[end - length : end] = stock.take(range(last - length + 1, last + 1), mode="wrap")
+    mode: Literal["clip", "wrap"] = "clip" if codes.size <= _STOCK else "wrap"
+    codes[end - length : end] = stock.take(range(last - length + 1, last + 1), mode=mode)
 
 
 def _share(eighths: int, count: int) -> int:

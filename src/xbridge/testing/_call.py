@@ -1,0 +1,311 @@
+"""A call with arrays of a library, beside the same call with NumPy's.
+
+The arrays are recipes, so the call can be repeated: with other properties, to find out which one matters, and
+as a program without xbridge.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xbridge._core.devices import CPU
+from xbridge._core.dtypes import category, is_inexact
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for, get
+from xbridge.errors import XBridgeError
+from xbridge.testing._compare_values import same_numbers
+from xbridge.testing._diff import resolve
+from xbridge.testing._outcome import Difference, Promise, compare, outcome
+from xbridge.testing._source import Recipe, find_function, host_copy, is_described, recipe_of
+from xbridge.testing.samples.lookup import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from xbridge._core.protocol import Array, HostArray
+    from xbridge.testing._outcome import Outcome
+
+    Removal = tuple[str, Callable[["Call"], "Call"]]
+
+_SMALL = 11
+"""Integers below it do not wrap around in any dtype, if a few are added or multiplied."""
+
+_INEXACT_WIDE = {"float": "float64", "complex": "complex128", "int": "int64"}
+
+
+class Call(NamedTuple):
+    """A function, its arguments with a recipe for each array, and what is promised."""
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reference: Callable[..., Any] | None = None
+    options: Any = None
+    """The options of a `Promise`, as a dict."""
+    setup: tuple[str, ...] = ()
+    """Statements that a program needs before its imports."""
+    path: tuple[str, str] | None = None
+    """The module and the name by which the function is imported."""
+    by: Callable[[Call, Callable[[], Any]], Difference | None] | None = None
+    """Another way to judge a call than to compare it with NumPy's."""
+    written: tuple[tuple[str, ...], str] = ((), "{}")
+    """Statements before the call in a program, and the expression around it."""
+
+    @classmethod
+    def of(
+        cls,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reference: Callable[..., Any] | None,
+        options: dict[str, Any],
+        given: list[Array] | None = None,
+    ) -> Call:
+        """Describe a call with given arrays, at any depth of lists, tuples and dicts."""
+        described = tuple(describe(arg, given) for arg in args)
+        named = {key: describe(value, given) for key, value in kwargs.items()}
+        return cls(f, described, named, reference, options, path=find_function(f))
+
+    def recipes(self) -> list[Recipe]:
+        """Return the recipes of all arrays, in order."""
+        return list(_recipes([*self.args, *self.kwargs.values()]))
+
+    def map(self, change: Callable[[Recipe], Any]) -> Call:
+        """Return the call with other recipes, or with what a function makes of them."""
+        fill = partial(_replace, change=change)
+        return self._replace(args=fill(self.args), kwargs={k: fill(v) for k, v in self.kwargs.items()})
+
+    @property
+    def promise(self) -> Promise:
+        """The library and device of its arrays, and the options."""
+        used = [one for one in self.recipes() if one.backend != HOST] or self.recipes()
+        backend = used[0].backend if used else HOST
+        device = used[0].device if used else CPU
+        home = get(backend).devices()[0]
+        inputs = dict.fromkeys(
+            one.values.dtype.name for one in self.recipes() if is_inexact(one.values.dtype.name)
+        )
+        there = home if device == CPU else device
+        return Promise(backend, there, **(self.options or {}), inputs=tuple(inputs))
+
+    def judge(
+        self, arrays: list[Array] | None = None, run: Callable[[], Any] | None = None
+    ) -> Difference | None:
+        """Run both calls. Return the first difference, or the first argument that was changed."""
+        if arrays is None or run is None:
+            arrays = [one.make() for one in self.recipes()]
+            filled = self.fill(arrays)
+            run = partial(self.f, *filled.args, **filled.kwargs)
+        if self.by is not None:
+            return self.by(self, run)
+        actual = outcome(run)
+        if changed := self.changed(arrays):
+            return Difference("changes its input", changed)
+        return compare(actual, self.expected(), self.promise)
+
+    def fill(self, arrays: Iterable[Array]) -> Call:
+        """Return the call with arrays in the places of the recipes."""
+        left = iter(arrays)
+        return self.map(lambda _: next(left))
+
+    def expected(self) -> Outcome:
+        """Run the reference on NumPy's arrays."""
+        host = self.fill([host_copy(one.values) for one in self.recipes()])
+        return outcome(partial(self.reference or self.f, *host.args, **host.kwargs))
+
+    def changed(self, arrays: list[Array]) -> str:
+        """Return a sentence if an array was changed by the call."""
+        for number, (recipe, array) in enumerate(zip(self.recipes(), arrays, strict=True)):
+            now = samples_of(recipe.backend).read(array)
+            if now.shape != recipe.values.shape or not same_numbers(now, recipe.values).all():
+                return f"array {number} was {recipe.values.tolist()} and became {now.tolist()}"
+        return ""
+
+
+def describe(x: Any, given: list[Array] | None = None) -> Any:
+    """Replace arrays by recipes, at any depth, and append the arrays to `given`."""
+    if isinstance(x, list | tuple):
+        made = [describe(part, given) for part in x]
+        return type(x)._make(made) if hasattr(x, "_make") else type(x)(made)
+    if isinstance(x, dict):
+        return {key: describe(part, given) for key, part in x.items()}
+    backend = backend_for(type(x))
+    if backend is None or isinstance(x, backend.scalar_types):
+        return x
+    try:
+        recipe = recipe_of(resolve(x, "call a function with")[1], backend)
+    except XBridgeError:
+        return x
+    if given is not None:
+        given.append(x)
+    return recipe
+
+
+def _recipes(x: Any) -> Iterator[Recipe]:
+    if isinstance(x, Recipe):
+        yield x
+    elif isinstance(x, list | tuple):
+        for part in x:
+            yield from _recipes(part)
+    elif isinstance(x, dict):
+        yield from _recipes(list(x.values()))
+
+
+def _replace(x: Any, *, change: Callable[[Recipe], Any]) -> Any:
+    if isinstance(x, Recipe):
+        return change(x)
+    if isinstance(x, list | tuple):
+        made = [_replace(part, change=change) for part in x]
+        return type(x)._make(made) if hasattr(x, "_make") else type(x)(made)
+    if isinstance(x, dict):
+        return {key: _replace(part, change=change) for key, part in x.items()}
+    return x
+
+
+# -- causes --------------------------------------------------------------------------------------
+
+
+def removals(call: Call) -> Iterator[Removal]:
+    """Yield every property of the arrays of a call, with a function that removes it."""
+    recipes = call.recipes()
+    for name in dict.fromkeys(word for one in recipes for word in one.properties):
+        yield name, partial(Call.map, change=partial(_without, name=name))
+    if any(one.device != CPU for one in recipes):
+        yield "another device", partial(Call.map, change=lambda one: one._replace(device=CPU))
+    for name, find, instead in _VALUES:
+        if any(find(one.values).any() for one in recipes):
+            yield name, partial(Call.map, change=partial(_with_values, find=find, instead=instead))
+    for dtype in dict.fromkeys(one.values.dtype.name for one in recipes):
+        wide = _INEXACT_WIDE.get(category(dtype))
+        if wide and wide != dtype and all(_has(one, wide) for one in recipes):
+            yield dtype, partial(Call.map, change=partial(_with_dtype, dtype=dtype, wide=wide))
+
+
+def _has(recipe: Recipe, dtype: str) -> bool:
+    return get(recipe.backend).unsupported_dtype(dtype, recipe.device) is None
+
+
+def _without(recipe: Recipe, *, name: str) -> Recipe:
+    return recipe.without(name)
+
+
+def _with_dtype(recipe: Recipe, *, dtype: str, wide: str) -> Recipe:
+    return recipe._replace(values=recipe.values.astype(wide)) if recipe.values.dtype.name == dtype else recipe
+
+
+def _with_values(recipe: Recipe, *, find: Callable[[HostArray], HostArray], instead: float) -> Recipe:
+    values = recipe.values.copy()
+    values[find(values)] = instead
+    return recipe._replace(values=values)
+
+
+def _is_nan(values: HostArray) -> HostArray:
+    return np.isnan(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
+
+
+def _is_inf(values: HostArray) -> HostArray:
+    return np.isinf(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
+
+
+def _is_large(values: HostArray) -> HostArray:
+    if values.dtype.kind not in "iu":
+        return np.zeros(values.shape, bool)
+    large: HostArray = (values > _SMALL) | (values < (0 if values.dtype.kind == "u" else -_SMALL))
+    return large
+
+
+_VALUES: tuple[tuple[str, Callable[[HostArray], HostArray], float], ...] = (
+    ("NaN", _is_nan, 1.0),
+    ("infinity", _is_inf, 2.0),
+    ("large integers", _is_large, 3),
+)
+
+
+def minimal(call: Call, kind: str) -> tuple[Call, list[str]]:
+    """Remove every property without which the call still fails in the same way; return the necessary ones."""
+    needed = []
+    for name, remove in list(removals(call)):
+        simpler = remove(call)
+        again = simpler.judge()
+        if again is not None and again.kind == kind:
+            call = simpler
+        else:
+            needed.append(name)
+    return call, needed
+
+
+# -- programs ------------------------------------------------------------------------------------
+
+
+class Program(NamedTuple):
+    """Source code of a call: statements, the names of its arrays, and the expression of the call."""
+
+    lines: list[str]
+    arrays: list[str]
+    call: str
+    expression: str
+    """The call, or what is shown of it."""
+
+    @property
+    def text(self) -> str:
+        """The whole program."""
+        return "\n".join([*self.lines, self.expression])
+
+
+def program(call: Call) -> Program:
+    """Return the source code of a call. A function that cannot be imported has the name `f`."""
+    found = call.path
+    recipes = call.recipes()
+    names = [chr(ord("a") + n) if len(recipes) <= len("abcde") else f"x{n}" for n in range(len(recipes))]
+    imports = [line for one in recipes for line in one.imports()]
+    imports += [f"from {found[0]} import {found[1]}"] if found else []
+    made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
+    left = iter(names)
+    shown = [_written(arg, left) for arg in call.args]
+    shown += [f"{key}={_written(value, left)}" for key, value in call.kwargs.items()]
+    before, around = call.written
+    lines = [*call.setup, *dict.fromkeys(imports), *before, *made]
+    name = found[1] if found else "f"
+    inner = f"{name}({', '.join(shown)})"
+    return Program(lines, names, inner, around.format(inner, f=name, args=", ".join(shown)))
+
+
+def _written(x: Any, names: Iterator[str]) -> str:
+    """Return source code of an argument. Each array takes the next name."""
+    if isinstance(x, Recipe):
+        return next(names)
+    if isinstance(x, list):
+        return f"[{', '.join(_written(part, names) for part in x)}]"
+    if isinstance(x, tuple):
+        return f"({', '.join(_written(part, names) for part in x)}{',' * (len(x) == 1)})"
+    if isinstance(x, dict):
+        return f"{{{', '.join(f'{key!r}: {_written(part, names)}' for key, part in x.items())}}}"
+    if isinstance(x, float) and not math.isfinite(x):
+        return f"float('{x}')"
+    return getattr(x, "__name__", "") if callable(x) else repr(x)
+
+
+def reproduction(call: Call, found: Difference) -> str:
+    """Return a program without xbridge that shows a difference. It was run, or a comment says why not."""
+    if not all(is_described(one.backend) for one in call.recipes()):
+        return f"# no program: the kit has no source code for arrays of {call.promise.backend}"
+    made = program(call)
+    text = "\n".join([*made.lines, f"{made.expression}  # {found.message.splitlines()[0]}"])
+    if call.promise.device.kind == "emu":
+        return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
+    again = outcome(partial(_run_again, call, made)).result
+    if again is None or again.kind != found.kind:
+        return text + "\n# this program does not fail: the failure needs the arrays of the kit"
+    return text if call.path else text + "\n# f is the function of the test"
+
+
+def _run_again(call: Call, made: Program) -> Difference | None:
+    """Run a program as it is printed, and judge its call."""
+    names: dict[str, Any] = {"f": call.f}
+    exec("\n".join(made.lines), names)  # noqa: S102 -- the program that is printed
+    code = compile(made.call, "<reproduction>", "eval")
+    return call.judge([names[name] for name in made.arrays], partial(eval, code, names))

@@ -1,0 +1,159 @@
+"""Findings: what fails, with which library, because of which property; as text, Markdown and JSON.
+
+Failures of one function with one problem and one cause are one line, with all libraries that have it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xbridge._core.text import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PLAIN = "plain arrays"
+"""The cause of a failure that needs no property."""
+
+_WRAPS_AROUND = "large integers"
+
+
+_NUMBER = re.compile(r"[0-9.]+|'[^']*'|[(][^)]*[)]|argument '?[a-z]+'?|^[a-z_0-9]+[(][)]")
+"""Parts of a message that differ between failures with one cause."""
+
+
+class Finding(NamedTuple):
+    """A failure of a function."""
+
+    function: str
+    backend: str
+    problem: str
+    """Such as `raises RuntimeError`, `values` or `changes its input`."""
+    needed: tuple[str, ...]
+    """The properties of the arrays without which the call does not fail."""
+    message: str
+    program: str
+    group: str = ""
+    """What the properties have in common: `dtype`, `values`, `shape`, `layout` or `device`."""
+
+    @property
+    def cause(self) -> str:
+        """The property that makes the function fail, as words."""
+        if not self.needed:
+            return f"fails for {PLAIN}"
+        return f"passes {PLAIN}, fails for {self.property}"
+
+    @property
+    def property(self) -> str:
+        """The necessary properties as one word or a few."""
+        return " and ".join(self.needed) or PLAIN
+
+
+def read(stored: Iterable[dict[str, Any]]) -> list[Finding]:
+    """Return the findings that reports of tests have as dicts."""
+    return [Finding(**{**one, "needed": tuple(one["needed"])}) for one in stored]
+
+
+def write(findings: Iterable[Finding], path: str) -> None:
+    """Write the findings to a file: JSON if it ends in `.json`, else Markdown."""
+    text = as_json(findings) if path.endswith(".json") else as_markdown(findings)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def name_of(f: Callable[..., Any]) -> str:
+    """Return the name of a function for a report."""
+    name: str = getattr(f, "__name__", type(f).__name__)
+    return name
+
+
+def grouped(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return one finding of each cause: with all its properties and functions, and the backends that have it.
+
+    An exception with one message in several functions is one cause. So is one problem of a function with
+    several properties of one group, such as dtypes.
+    """
+    by_function: dict[tuple[object, ...], _Group] = {}
+    for one in findings:
+        key = (one.function, one.problem.partition(" ")[0], one.group or one.needed)
+        by_function.setdefault(key, _Group(one)).add(one)
+    causes: dict[tuple[object, ...], _Group] = {}
+    for group in by_function.values():
+        one = group.finding
+        cause: tuple[object, ...] = (one.function, one.problem, id(group))
+        if one.problem.partition(" ")[0] in ("raises", "cuts", "computes"):
+            cause = (one.problem, _NUMBER.sub("", one.message), one.group)
+        causes.setdefault(cause, group).merge(group)
+    return [group.result() for group in causes.values()]
+
+
+class _Group:
+    """Findings with one cause."""
+
+    def __init__(self, first: Finding) -> None:
+        self.finding = first
+        self._functions: dict[str, None] = {}
+        self._backends: dict[str, None] = {}
+        self._words: dict[str, None] = {}
+
+    def add(self, one: Finding) -> None:
+        """Add a finding."""
+        self._functions[one.function] = None
+        self._backends[one.backend] = None
+        self._words[one.property] = None
+
+    def merge(self, other: _Group) -> None:
+        """Add all findings of another group."""
+        self._functions |= other._functions
+        self._backends |= other._backends
+        self._words |= other._words
+
+    def result(self) -> tuple[Finding, list[str]]:
+        """Return a finding for all, and their backends."""
+        first, *more = self._functions
+        name = f"{first} and {len(more)} more" if more else first
+        return self.finding._replace(function=name, needed=_plainest(self._words)), list(self._backends)
+
+
+def _plainest(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the properties as one phrase, without those that only add an argument to another one."""
+    listed = list(words)
+    return (", ".join(word for word in listed if word.rpartition(" and ")[0] not in listed),)
+
+
+def _rows(findings: Iterable[Finding]) -> list[list[str]]:
+    rows = [[one.function, one.property, ", ".join(names), one.problem] for one, names in grouped(findings)]
+    return [["function", "property", "libraries", "problem"], *rows]
+
+
+def as_text(findings: Iterable[Finding]) -> str:
+    """Return a table with a line for each cause."""
+    return "\n".join(table(_rows(findings)))
+
+
+def as_markdown(findings: Iterable[Finding]) -> str:
+    """Return a table in Markdown, and the program of each cause."""
+    found = list(findings)
+    head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in _rows(found)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    for one, names in grouped(found):
+        lines += [
+            "",
+            f"### {one.function}: {one.property} ({', '.join(names)})",
+            "",
+            "```python",
+            one.program,
+            "```",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def as_json(findings: Iterable[Finding]) -> str:
+    """Return a list of objects, one for each cause."""
+    rows = [
+        {**one._asdict(), "cause": one.cause, "property": one.property, "backends": names}
+        for one, names in grouped(findings)
+    ]
+    return json.dumps(rows, indent=2)

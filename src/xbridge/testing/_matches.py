@@ -1,0 +1,133 @@
+"""One line that tests a function of arrays: the same call with NumPy gives the same outcome.
+
+A failure is diagnosed when its message is read, so that Hypothesis shrinks at full speed. The diagnosis
+repeats the call without one property after the other. It prints a program of the simplest call that fails.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from xbridge.errors import OptionError
+from xbridge.testing._call import Call, minimal, reproduction
+from xbridge.testing._findings import Finding, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xbridge._core.protocol import Array
+    from xbridge.testing._outcome import Difference
+
+
+class MismatchError(AssertionError):
+    """A call with arrays of a library differs from the same call with NumPy's.
+
+    Attributes
+    ----------
+    finding : Finding
+        The function, the property that makes it fail, the library, the problem and a program.
+    """
+
+    def __init__(self, call: Call, difference: Difference) -> None:
+        super().__init__(difference.message)
+        self._call, self._difference = call, difference
+
+    @cached_property
+    def finding(self) -> Finding:
+        """The diagnosis of the failure."""
+        return diagnose(self._call, self._difference)
+
+    def __str__(self) -> str:
+        found = self.finding
+        head = f"{found.function} {found.problem} with {found.backend}: {found.cause}"
+        return f"{head}\n{self._difference.message}\n\n{found.program}"
+
+
+def diagnose(call: Call, difference: Difference) -> Finding:
+    """Return the finding of a call that fails: with its necessary properties alone."""
+    simplest, needed = minimal(call, difference.kind)
+    found = simplest.judge() or difference
+    promise = call.promise
+    return Finding(
+        name_of(call.f),
+        promise.backend,
+        difference.kind,
+        tuple(needed),
+        found.message,
+        reproduction(simplest, found),
+    )
+
+
+def assert_matches_numpy(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    reference: Callable[..., Any] | None = None,
+    dtype: Literal["same", "kind", "any"] = "same",
+    rtol: float | None = None,
+    ulp: float | None = None,
+    errors: bool = True,
+    warnings: bool = True,
+    **kwargs: Any,
+) -> None:
+    """Assert that a function does with arrays of any library what it does with NumPy's.
+
+    The function is called with the arguments, and with NumPy arrays of the same values. Each part of the
+    results is compared, in tuples, lists, dicts, named tuples and dataclasses. Lazy results are computed.
+
+    Parameters
+    ----------
+    f : callable
+        The function.
+    *args, **kwargs
+        Its arguments. Arrays of any registered library, at any depth of lists, tuples and dicts, are replaced
+        by NumPy's for the second call. They must be of one library, on one device.
+    reference : callable, optional
+        The function for NumPy's arrays; `f` itself by default.
+    dtype : {"same", "kind", "any"}
+        How the dtypes of the results agree: the same, of one kind, such as two floating dtypes, or any.
+    rtol, ulp : float, optional
+        The relative tolerance, or the same in units in the last place. By default that of `assert_close`.
+    errors : bool
+        Whether both calls must raise if one does.
+    warnings : bool
+        Whether a warning of a class that NumPy's call does not give is a failure. A RuntimeWarning is not.
+
+    Raises
+    ------
+    AssertionError
+        The outcomes differ, or the function changed an argument. The message names the property of the arrays
+        that makes the function fail, such as ``neg`` or ``NaN``, and has a program without xbridge.
+    OptionError
+        `dtype` is another word, or both tolerances are given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> assert_matches_numpy(np.add, np.arange(3)[::-1], np.ones(3))
+    >>> def double(x):
+    ...     x *= 2
+    ...     return x
+    >>> assert_matches_numpy(double, np.ones(2))
+    Traceback (most recent call last):
+    xbridge.testing._matches.MismatchError: double changes its input with numpy: fails for plain arrays
+    array 0 was [1.0, 1.0] and became [2.0, 2.0]
+    <BLANKLINE>
+    import numpy as np
+    a = np.array([1.0, 1.0])
+    f(a)  # array 0 was [1.0, 1.0] and became [2.0, 2.0]
+    # f is the function of the test
+    """
+    __tracebackhide__ = True
+    if dtype not in ("same", "kind", "any"):
+        raise OptionError.build(
+            f"compare with dtype={dtype!r}", "it is 'same', 'kind' or 'any'", "dtype='kind'"
+        )
+    if rtol is not None and ulp is not None:
+        raise OptionError.build("compare with rtol and ulp", "one of them decides", "ulp=4")
+    options = {"dtype": dtype, "rtol": rtol, "ulp": ulp, "errors": errors, "warnings": warnings}
+    given: list[Array] = []
+    call = Call.of(f, args, kwargs, reference, options, given)
+    if found := call.judge(given, partial(f, *args, **kwargs)):
+        raise MismatchError(call, found)

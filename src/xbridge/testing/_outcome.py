@@ -1,0 +1,223 @@
+"""The outcome of a call: the parts of its result, or its exception, and its warnings.
+
+Two outcomes are compared part by part: the promised library, device and dtype, the shape and the values. The
+first difference has a short name, its kind, by which failures with one cause are recognized.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for, get
+from xbridge.errors import XBridgeError
+from xbridge.testing._compare_values import Near
+from xbridge.testing._diff import differences, look_in, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from xbridge._core.devices import Device
+    from xbridge.testing._diff import Look
+
+_CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
+"""Errors that are not a refusal by the function, even if NumPy's call raises too."""
+
+
+_SHOWN = 120
+"""The most characters of a value in one line."""
+
+
+class Outcome(NamedTuple):
+    """What a call gave."""
+
+    result: Any
+    error: Exception | None
+    warned: tuple[warnings.WarningMessage, ...]
+
+
+class Difference(NamedTuple):
+    """The first difference between two outcomes."""
+
+    kind: str
+    message: str
+
+
+class Promise(NamedTuple):
+    """How the outcome of a call has to agree with NumPy's."""
+
+    backend: str
+    device: Device
+    dtype: str = "same"
+    rtol: float | None = None
+    ulp: float | None = None
+    errors: bool = True
+    warnings: bool = True
+    inputs: tuple[str, ...] = ()
+    """The floating dtypes of the arguments: a Python number that is computed from them is no more exact."""
+
+
+class _Caught:
+    """A context that ends a block at any exception but an interrupt, and keeps it."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return self.error is not None
+
+
+def outcome(call: Callable[[], Any]) -> Outcome:
+    """Run a call to its end: a generator is read, and warnings are collected."""
+    result = None
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with _Caught() as caught:
+            result = call()
+            if isinstance(result, GeneratorType):
+                result = list(result)
+    return Outcome(result, caught.error, tuple(warned))
+
+
+def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a result in order, each with the code that selects it."""
+    if isinstance(result, Mapping):
+        for key in result:
+            yield from parts(result[key], f"{path}[{key!r}]")
+    elif isinstance(result, tuple | list):
+        names = getattr(result, "_fields", None)
+        for index, part in enumerate(result):
+            yield from parts(part, f"{path}.{names[index]}" if names else f"{path}[{index}]")
+    elif is_dataclass(result) and not isinstance(result, type):
+        for field in fields(result):
+            yield from parts(getattr(result, field.name), f"{path}.{field.name}")
+    else:
+        yield path, result
+
+
+def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference | None:
+    """Return the first difference from NumPy's outcome; None if there is none."""
+    if actual.error is not None:
+        if expected.error is not None and not isinstance(actual.error, _CRASHES):
+            return None
+        name, text = type(actual.error).__name__, first_line(actual.error)
+        return Difference(f"raises {name}", f"{name}: {text}") if promise.errors else None
+    if expected.error is not None:
+        text = f"{type(expected.error).__name__}: {first_line(expected.error)}"
+        return Difference("does not raise", f"NumPy's call raises {text}") if promise.errors else None
+    mine, theirs = list(parts(actual.result)), list(parts(expected.result))
+    if [path for path, _ in mine] != [path for path, _ in theirs]:
+        return Difference("structure", f"its results are {_paths(mine)}; with NumPy {_paths(theirs)}")
+    for (path, one), (_, other) in zip(mine, theirs, strict=True):
+        if found := _compare_part(one, other, promise):
+            return found._replace(message=f"result{path}: {found.message}" if path else found.message)
+    return _compare_warnings(actual, expected) if promise.warnings else None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _paths(found: list[tuple[str, Any]]) -> str:
+    return ", ".join(path or type(part).__name__ for path, part in found) or "nothing"
+
+
+def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
+    """Compare the classes of warnings. Each library has its own RuntimeWarnings about numbers."""
+    usual = {each.category for each in expected.warned} | {RuntimeWarning}
+    for each in actual.warned:
+        if not issubclass(each.category, tuple(usual)):
+            name = each.category.__name__
+            return Difference(f"warns {name}", f"{name}: {str(each.message).splitlines()[0]}")
+    return None
+
+
+def _compare_part(one: Any, other: Any, promise: Promise) -> Difference | None:
+    a, b = _look(one), _look(other)
+    if a is None or b is None:
+        is_array = b is not None and not isinstance(other, np.generic | int | float | complex)
+        if a is None and is_array:
+            return Difference("backend", f"a {type(one).__name__}, and with NumPy an array")
+        same = a is None and b is None and (type(one) is not type(other) or _is_equal(one, other))
+        return None if same or (a is None) != (b is None) else Difference("values", _short(one, other))
+    if not isinstance(one, int | float | complex):
+        if backend_for(type(one)) is not None and a.library != get_library(promise.backend):
+            return Difference(
+                "backend", f"the result is of {a.backend}, and the arguments of {promise.backend}"
+            )
+        if a.device != promise.device:
+            return Difference("device", f"the result is on {a.device}, and the arguments on {promise.device}")
+        if not _is_promised(a.dtype, _had(b.dtype, promise), promise.dtype) and not isinstance(
+            other, int | float | complex
+        ):
+            return Difference("dtype", f"the result is {a.dtype}, and with NumPy {b.dtype}")
+    if a.shape != b.shape:
+        return Difference("shape", f"the shape is {a.shape}, and with NumPy {b.shape}")
+    dtypes = (a.dtype, b.dtype, *(promise.inputs if is_inexact(a.dtype) else ()))
+    near = Near.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
+    lines = differences(a, b, [], near.agree, names=("actual", "with NumPy"), explain=near.explain)
+    return Difference("values", "\n".join([_short(one, other), *lines])) if lines else None
+
+
+def _short(one: Any, other: Any) -> str:
+    """Return both values in one line."""
+    a, b = (" ".join(repr(x).split()) for x in (one, other))
+    return f"gives {a[:_SHOWN]}, and NumPy {b[:_SHOWN]}"
+
+
+def get_library(backend: str) -> str:
+    """Return the name of a backend, or of the one that it stands for."""
+    return HOST if backend == "numpy_readonly" else backend
+
+
+def _rtol(promise: Promise, *dtypes: str) -> float | None:
+    if promise.ulp is None or not any(map(is_inexact, dtypes)):
+        return promise.rtol
+    digits = min(DTYPES[dtype].digits for dtype in dtypes if is_inexact(dtype))
+    return float(promise.ulp * 2.0 ** (1 - digits))
+
+
+def _had(dtype: str, promise: Promise) -> str:
+    """Return a dtype of NumPy's, or the nearest one that the library has: int32 in JAX without 64 bits."""
+    backend = get(promise.backend)
+    return nearest(dtype, lambda word: backend.unsupported_dtype(word, promise.device) is None)
+
+
+def _is_promised(actual: str, expected: str, asked: str) -> bool:
+    if asked == "kind":
+        return category(actual) == category(expected)
+    return asked == "any" or actual == expected
+
+
+def _look(x: Any) -> Look | None:
+    """Read an array or a number; None for any other object. A lazy array is computed."""
+    try:
+        backend, x = (
+            (get(HOST), np.asarray(x)) if isinstance(x, int | float | complex) else resolve(x, "compare")
+        )
+    except XBridgeError:
+        return None
+    found = look_in(backend, x)
+    return found._replace(shape=found.values.shape)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Return True if two objects without values are equal, or cannot be compared."""
+    same = outcome(lambda: bool(one == other))
+    return same.error is not None or same.result is True

@@ -1,0 +1,137 @@
+"""Rules that a function of arrays keeps with any library, and so with NumPy too.
+
+They find faults that all libraries share, which a comparison with NumPy cannot find: integers that wrap
+around, NaNs that comparisons drop, and differences from NumPy's function of the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from xbridge.testing._compare_values import Near, same_numbers
+from xbridge.testing._outcome import Difference, Promise, compare, outcome, parts
+from xbridge.testing._stages import Stage, with_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import HostArray
+    from xbridge.testing._call import Call
+    from xbridge.testing._outcome import Outcome
+
+_DROPS_BY_NAME = re.compile(
+    r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"
+)
+_BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type|partition")
+_NUMBERS = (np.ndarray, np.generic, int, float)
+_LARGE = (100, 50, 90, 120, 7, 60)
+
+
+def rules(call: Call, name: str) -> Iterator[Stage]:
+    """Yield the calls of a base with NumPy's arrays that are judged by a rule."""
+    floats = [one.values.dtype.kind == "f" for one in call.recipes()]
+    if not all(one.values.dtype.kind in "fiu" for one in call.recipes()):
+        return
+    if not _BITS_BY_NAME.search(name):
+        for dtype in ("int8", "uint8"):
+            large = with_values(call, partial(_large, dtype=dtype))
+            yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps))
+    omits = _DROPS_BY_NAME.search(name) or "nan_policy" in call.kwargs
+    for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
+        missing = with_values(call, partial(_only_nan, which=index))
+        yield Stage("values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index)))
+
+
+def _large(index: int, values: HostArray, *, dtype: str) -> HostArray:
+    numbers = np.resize(np.roll(_LARGE, index), values.size).reshape(values.shape)
+    return (numbers * 2 if dtype == "uint8" else numbers).astype(dtype)
+
+
+def _only_nan(index: int, values: HostArray, *, which: int) -> HostArray:
+    return np.full(values.shape, np.nan) if index == which else values
+
+
+def _wraps(call: Call, run: Callable[[], Any]) -> Difference | None:
+    """Compare the results of small integers with those of int64, if the dtype of the results holds them."""
+    narrow = outcome(run)
+    wide = outcome(partial(_run, call, "int64"))
+    if narrow.error is not None or wide.error is not None:
+        return None
+    for path, one, other in _pairs(narrow, wide):
+        a, b = np.asarray(one), np.asarray(other)
+        if a.shape != b.shape or not _is_wrong(a, b):
+            continue
+        floating = outcome(partial(_run, call, a.dtype.name))
+        alike = [each for at, _, each in _pairs(narrow, floating) if at == path]
+        if a.dtype.kind != "f" or not alike or _is_wrong(a, np.asarray(alike[0])):
+            short = f"gives {one!r}, and with int64 {other!r}".replace("\n", " ")
+            return Difference("values", short[:300])
+    return None
+
+
+def _pairs(one: Outcome, other: Outcome) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the real numbers at the same places of two results."""
+    for (path, a), (_, b) in zip(parts(one.result), parts(other.result), strict=False):
+        if all(isinstance(x, _NUMBERS) and np.asarray(x).dtype.kind in "iuf" for x in (a, b)):
+            yield path, a, b
+
+
+def _is_wrong(a: HostArray, b: HostArray) -> bool:
+    """Return True if numbers differ from finite ones that their dtype holds."""
+    with np.errstate(all="ignore"):
+        held = same_numbers(b.astype(a.dtype), b) if a.dtype.kind in "iu" else np.isfinite(b)
+    if not held.all():
+        return False
+    rtol, atol = (None, None) if a.dtype.kind != "f" else (1e-2, 1e-6 * float(abs(b).max(initial=0)))
+    near = Near.of(a.dtype.name, b.dtype.name, rtol=rtol, atol=atol, equal_nan=True)
+    return not near.agree(a, b).all()
+
+
+def _run(call: Call, dtype: str) -> Any:
+    filled = call.fill([one.values.astype(dtype) for one in call.recipes()])
+    return call.f(*filled.args, **filled.kwargs)
+
+
+def _drops(_call: Call, run: Callable[[], Any], *, plain: Call, which: int) -> Difference | None:
+    """Find floating results without a NaN of an argument that has nothing else, if they depend on it."""
+    found, usual = outcome(run), plain.expected()
+    other = with_values(plain, partial(_shifted, which=which)).expected()
+    if found.error is not None or usual.error is not None or other.error is not None:
+        return None
+    for (_, one, before), (_, _, moved) in zip(_pairs(found, usual), _pairs(found, other), strict=False):
+        a, b, c = np.asarray(one), np.asarray(before), np.asarray(moved)
+        if a.dtype.kind != "f" or not a.size or not a.shape == b.shape == c.shape:
+            continue
+        if not (np.isclose(b, c, equal_nan=True).any() or np.isnan(a).any() or np.isnan(b).any()):
+            short = " ".join(f"gives {one!r} for an argument of NaNs".split())
+            return Difference("drops NaN", short[:300])
+    return None
+
+
+def _shifted(index: int, values: HostArray, *, which: int) -> HostArray:
+    return values * 1.5 + 0.25 if index == which else values
+
+
+# -- NumPy's function of the same name -----------------------------------------------------------
+
+
+def namesake(call: Call, name: str) -> Callable[..., Any] | None:
+    """Return NumPy's function of that name, if it does the same with several plain arrays."""
+    found = getattr(np, name, None)
+    if not callable(found) or isinstance(found, type) or found is call.f:
+        return None
+    for number in (1.0, 3.0, -2.5):
+        plain = with_values(call, lambda _, v, number=number: v * number if v.dtype.kind == "f" else v)  # type: ignore[misc]
+        if _differs(plain.expected(), plain._replace(reference=found).expected()):
+            return None
+    return cast("Callable[..., Any]", found)
+
+
+def _differs(one: Outcome, other: Outcome) -> bool:
+    if one.error is not None or other.error is not None:
+        return True
+    return compare(one, other, Promise("numpy", "cpu", dtype="any")) is not None  # type: ignore[arg-type] # a Device

@@ -1,0 +1,341 @@
+"""How to call a function with arrays: its signature, its type hints and its docstring, or the caller's words.
+
+A docstring gives types, shapes such as ``(n_samples, n_features)``, and examples with literals.
+What is inferred is tried with NumPy. The first arguments with which the function does not raise are the base
+of its check. Further bases give another optional argument each.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from doctest import DocTestParser
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xbridge.errors import OptionError
+from xbridge.testing._outcome import outcome, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.protocol import HostArray
+
+_ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
+_ARRAY_NAMES = {
+    *("x", "y", "z", "a", "b", "c", "m", "v", "w", "X", "Y", "A", "B", "x1", "x2", "arr", "array", "values"),
+    *("data", "samples", "obs", "y_true", "y_pred", "y_score"),
+}
+_OF_UFUNCS = {"out", "where", "casting", "order", "dtype", "subok", "signature", "sig"}
+"""Options of NumPy's ufuncs, which other libraries do not have."""
+
+_AXES = ("axis", "axes", "dim")
+_MOST_VARIANTS = 12
+_MOST_EXAMPLES = 4
+
+_FORMS: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
+    ("float", ((6,),)),
+    ("float", ((4, 3),)),
+    ("float", ((3, 3),)),
+    ("int", ((6,),)),
+    ("bool", ((6,),)),
+    ("label", ((6,),)),
+    ("label", ((6,), (6, 1))),
+    ("float", ((4, 3), (3,))),
+    ("float", ((3, 3), (3,))),
+    ("float", ((4, 3), (6,))),
+    ("complex", ((6,),)),
+    ("float", ((2, 3, 4),)),
+    ("float", ((2, 4, 6, 2),)),
+)
+"""What is tried for the required arrays: the kind, and the shape of the first and of the others."""
+
+_SORTED = (0.125, 0.25, 0.375, 0.5625, 0.75, 0.8125, 1.0625, 1.125, 1.3125, 1.5, 1.625, 1.6875)
+_NUMBERS = (0.5, 0.25, 0.75, 0.125, 0.625, 0.875, 0.375, 0.1875, 0.6875, 0.8125, 0.4375, 0.3125)
+
+
+class Slot(NamedTuple):
+    """A parameter, and the values to try for it."""
+
+    name: str
+    kind: str
+    """`array`, with or without a dtype; `arrays`, a list of them; or `other`."""
+    required: bool
+    keyword: bool
+    values: tuple[Any, ...] = ()
+    shape: tuple[str, ...] | None = None
+    """The documented sides of an array, as names and numbers."""
+
+
+class Base(NamedTuple):
+    """Arguments with which a function works with NumPy."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    label: str = ""
+    """The optional argument that this base adds, or the example that it is from."""
+
+
+def read_words(text: str) -> dict[str, str]:
+    """Read `x: float, axis: axis`.
+
+    Raises
+    ------
+    OptionError
+        A part is not a name and a word.
+    """
+    words = {}
+    for part in filter(None, map(str.strip, re.split(r",(?![^(\[]*[)\]])", text))):
+        name, colon, word = map(str.strip, part.partition(":"))
+        if not colon or not name.isidentifier() or not word:
+            raise OptionError.build(
+                f"read --args {text!r}", f"{part!r} is not a name and a kind", "'x: float, axis: axis'"
+            )
+        words[name] = word
+    return words
+
+
+def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
+    """Return the parameters of a function; None if one is required that cannot be guessed."""
+    found = outcome(partial(inspect.signature, f))
+    if found.error is not None or isinstance(f, np.ufunc):
+        count = getattr(f, "nin", 0)
+        return [Slot(f"x{n}", "array", required=True, keyword=False) for n in range(count)] or None
+    documented = _documented(f)
+    is_ufunc = {"casting", "subok"} <= {*found.result.parameters}
+    slots = []
+    for parameter in found.result.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD or (is_ufunc and parameter.name in _OF_UFUNCS):
+            continue
+        variadic = parameter.kind is parameter.VAR_POSITIONAL
+        required = parameter.default is parameter.empty
+        kind, values = _kind(parameter, documented.get(parameter.name, ""), words.get(parameter.name, ""))
+        if variadic and kind != "array":
+            continue
+        if required and not values and not kind.startswith("array"):
+            return None
+        keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
+        if kind == "array" and required and parameter.name.startswith("labels"):
+            kind = "array label"
+        shape = _shape(documented.get(parameter.name, "")) if kind.startswith("array") else None
+        slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
+    return slots if any(slot.kind.startswith("array") and slot.required for slot in slots) else None
+
+
+def _documented(f: Callable[..., Any]) -> dict[str, str]:
+    """Return the types that a docstring gives, by the name of the parameter."""
+    found: dict[str, str] = {}
+    for names, text in re.findall(r"^\s*([\w*][\w*, ]*?)\s*:\s(.+)$", inspect.getdoc(f) or "", re.MULTILINE):
+        for name in names.split(","):
+            found.setdefault(name.strip().lstrip("*"), text)
+    return found
+
+
+def _shape(text: str) -> tuple[str, ...] | None:
+    """Return the sides of a documented shape, such as `(n, 3)`."""
+    found = re.search(r"\(\s*(\w+(?:\s*,\s*\w+)*)\s*,?\s*\)", text)
+    return tuple(re.split(r"\s*,\s*", found[1])) if found and "," in found[0] else None
+
+
+def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the kind of a parameter, and values if it is not an array."""
+    name, default = parameter.name, parameter.default
+    if word:
+        return _asked(word)
+    hint = "" if parameter.annotation is parameter.empty else str(parameter.annotation)
+    hint = "" if hint in ("Any", "typing.Any", "object") else hint
+    if name in _AXES:
+        return "other", (0, -1)
+    if name in ("xp", "dtype", "device", "out", "copy") or name.startswith(
+        ("overwrite", "inplace", "verbose", "print")
+    ):
+        return "other", ()
+    if isinstance(default, bool):
+        return "other", (not default,)
+    if choices := re.search(r"\{(.*?)\}", text):
+        listed = outcome(lambda: ast.literal_eval(f"[{choices[1]}]"))
+        return ("other", tuple(listed.result)) if listed.error is None else ("unknown", ())
+    if name == "shape":
+        return "other", ((2, 3), (6,))
+    if re.match(r"int\b", hint) or re.match(r"int(eger)?\b", text):
+        return "other", (8, 2) if name.startswith(("num", "n_")) else (2, 1, 3)
+    if re.search(r"(tuple|list|sequence)\[.*(array|tensor)", hint, re.IGNORECASE):
+        return "arrays", ()
+    if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
+        return "array", ()
+    if re.search(r"\bint(eger)?\b", text):
+        return "other", (2, 1, 3)
+    if re.match(r"float\b", hint) or re.search(r"\b(float|scalar|number)\b", text):
+        return "other", (0.5, 2.0)
+    if not hint and not text and default is parameter.empty:
+        return "array", ()
+    return "unknown", ()
+
+
+def _asked(word: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the kind that the caller names: of an array, an axis, a number, or a literal."""
+    if word in ("float", "int", "bool", "complex", "label"):
+        return f"array {word}", ()
+    if word in ("array", "any"):
+        return "array", ()
+    if word == "axis":
+        return "other", (0, -1)
+    if word == "number":
+        return "other", (0.5, 2.0)
+    read = outcome(partial(ast.literal_eval, word))
+    if read.error is not None:
+        hint = "float, int, bool, complex, label, axis, number, or a literal such as 3 or 'full'"
+        raise OptionError.build(f"read --args with {word!r}", "it is not a kind of argument", hint)
+    return "other", (read.result,)
+
+
+def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
+    """Return distinct, plain values of a kind; each turn has others."""
+    size = int(np.prod(shape, dtype=int))
+    numbers = np.resize(np.roll(_NUMBERS, -turn) if turn else np.array(_SORTED), size)
+    if size > len(_NUMBERS):
+        numbers = numbers + np.arange(size) // len(_NUMBERS)
+    made: HostArray = numbers
+    if kind == "shares":
+        made = numbers / numbers.sum()
+    elif kind == "int":
+        made = np.roll(np.arange(size) % 7, 2 * turn)
+    elif kind == "label":
+        made = (np.arange(size) * 5 + turn + np.arange(size) // 3) % 2
+    elif kind == "bool":
+        made = (np.arange(size) + turn) % 3 == 0
+    elif kind == "complex":
+        made = numbers + 1j * np.roll(numbers, 1)
+    values: HostArray = np.ascontiguousarray(made.reshape(shape))
+    return values
+
+
+def bases(f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any]) -> Iterator[Base]:
+    """Yield arguments that work with NumPy: the plainest first, then one optional argument more each.
+
+    Parameters
+    ----------
+    f : callable
+        The function whose signature and docstring are read.
+    words : dict
+        Kinds of arguments by name.
+    run : callable
+        The function that is tried.
+    """
+    slots = slots_of(f, words) or slots_of(run, words) or []
+    for kind, shapes in _forms(slots):
+        for base in _required(slots, kind, shapes):
+            if _works(run, base):
+                yield base
+                yield from islice(_more(run, slots, base, kind, shapes), _MOST_VARIANTS)
+                return
+    tried = (next(filter(partial(_works, run), _filled(*example)), None) for example in _examples(f))
+    yield from islice(filter(None, tried), _MOST_EXAMPLES)
+
+
+def _forms(slots: list[Slot]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Yield the kinds and shapes to try: the documented ones first, if they differ from array to array."""
+    required = [slot for slot in slots if slot.required and slot.kind.startswith("array")]
+    if not required:
+        return
+    sides: dict[str, int] = {}
+    shapes = [tuple(_side(word, sides) for word in slot.shape or ()) for slot in required]
+    if all(shapes) and len({*shapes}) > 1:
+        yield from ((kind, tuple(shapes)) for kind in ("float", "shares"))
+    labels = any(slot.name.startswith(("y_", "label")) for slot in slots)
+    yield from sorted(_FORMS, key=lambda form: labels and form[0] in ("int", "bool"))
+
+
+def _side(word: str, sides: dict[str, int]) -> int:
+    return int(word) if word.isdigit() else sides.setdefault(word, (4, 3, 5, 2)[len(sides) % 4])
+
+
+def _examples(f: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Yield the arguments of the calls in a docstring, with None for what is not a literal."""
+    name = getattr(f, "__name__", "")
+    parsed = outcome(
+        lambda: [ast.parse(one.source) for one in DocTestParser().get_examples(inspect.getdoc(f) or "")]
+    )
+    for node in (node for tree in parsed.result or () for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            named = {word.arg: _literal(word.value) for word in node.keywords if word.arg}
+            args = [_literal(arg) for arg in node.args]
+            if None in args:
+                yield args, named
+
+
+def _literal(node: ast.expr) -> Any:
+    return outcome(partial(ast.literal_eval, node)).result
+
+
+def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
+    """Yield the arguments of an example, with arrays of each form for what is not a literal."""
+    literals = [repr(arg) for arg in [*args, *kwargs.values()] if arg is not None]
+    label = f"the example {literals[0]}" if literals else ""
+    for kind, shapes in _FORMS:
+        turns = iter(range(len(args)))
+        made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]
+        yield Base(tuple(made), kwargs, label)
+
+
+def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArray:
+    """Return the array of a form for one of the arguments."""
+    return fill(kind, shapes[min(turn, len(shapes) - 1)], turn)
+
+
+def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Base]:
+    """Yield the required arguments; other ones than arrays take their first values together."""
+    has_choice = any(len(slot.values) > 1 for slot in slots if slot.required)
+    for choice in range(1 + has_choice):
+        args, kwargs, turn = [], {}, 0
+        for slot in slots:
+            if not slot.required:
+                continue
+            if slot.kind.startswith("array"):
+                count = 2 if slot.kind == "arrays" else 1
+                word = slot.kind.partition(" ")[2] or kind
+                made: list[Any] = [_array(word, shapes, turn + n) for n in range(count)]
+                value: Any = made if count > 1 else made[0]
+                turn += count
+            else:
+                value = slot.values[min(choice, len(slot.values) - 1)]
+            if slot.keyword:
+                kwargs[slot.name] = value
+            else:
+                args.append(value)
+        yield Base(tuple(args), kwargs)
+
+
+def _more(
+    f: Callable[..., Any], slots: list[Slot], base: Base, kind: str, shapes: tuple[tuple[int, ...], ...]
+) -> Iterator[Base]:
+    """Yield the base with one optional argument more."""
+    for slot in slots:
+        if slot.required:
+            continue
+        values = slot.values
+        if slot.kind.startswith("array"):
+            kinds = [slot.kind.partition(" ")[2] or kind, "float", "int", "bool"]
+            values = tuple(fill(one, shapes[-1], 3) for one in dict.fromkeys(kinds))
+        for value in values:
+            grown = base._replace(kwargs={**base.kwargs, slot.name: value}, label=slot.name)
+            if _works(f, grown):
+                yield grown
+                break
+
+
+def _works(f: Callable[..., Any], base: Base) -> bool:
+    """Return True if NumPy's call returns something with an array or a number in it."""
+    with np.errstate(all="ignore"):
+        found = outcome(partial(f, *map(_copy, base.args), **{k: _copy(v) for k, v in base.kwargs.items()}))
+    return found.error is None and any(
+        isinstance(part, np.ndarray | np.generic | int | float | complex) for _, part in parts(found.result)
+    )
+
+
+def _copy(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x

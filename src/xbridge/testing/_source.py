@@ -1,0 +1,248 @@
+"""Arrays as source code: plain values, and the properties that are put around them one by one.
+
+A failure is worth a report if another person can run it. So the kit describes an array by an expression of
+its own library, builds the array by evaluating that expression, and prints what it evaluated. A property,
+such as negative strides or a pending conjugate, encodes the values and wraps the expression. So one can be
+removed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xbridge._core.devices import CPU
+from xbridge._host.memory import native_dtype
+from xbridge.backends import HOST
+from xbridge.backends._registry import get
+from xbridge.testing.samples.lookup import samples_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xbridge._core.devices import Device
+    from xbridge._core.protocol import Array, Backend, HostArray
+
+READONLY = "numpy_readonly"
+
+
+class Wrap(NamedTuple):
+    """A property: how it changes the values that are written down, and the expression around them."""
+
+    expression: str
+    """With `{}` for the expression inside, and its `{shape}`, `{length}` and `{code}` of the dtype."""
+    encode: Callable[[HostArray], HostArray] = lambda values: values
+    takes: Callable[[HostArray], bool] = lambda _values: True
+
+
+def _is_long(values: HostArray) -> bool:
+    return values.ndim > 0 and values.shape[-1] > 1
+
+
+def _is_folded(values: HostArray) -> bool:
+    return values.ndim > 0 and len(values) > 1 and values.tobytes() == values[:1].tobytes() * len(values)
+
+
+def _before_last_two(values: HostArray) -> HostArray:
+    return values.swapaxes(-1, -2)
+
+
+_TRANSPOSED = Wrap("{}.mT", _before_last_two, lambda v: v.ndim > 1 and min(v.shape[-2:]) > 1)
+_REVERSED = Wrap("{}[..., ::-1]", lambda v: v[..., ::-1], _is_long)
+_STRIDED = Wrap("{}[..., ::2]", lambda v: np.repeat(v, 2, -1), _is_long)
+_OFFSET = Wrap("{}[1:]", lambda v: np.concatenate([v[:1], v]), lambda v: v.ndim > 0 and len(v) > 0)
+_UNALIGNED = "np.frombuffer(bytearray(b'-' + {}.tobytes()), '{code}', offset=1).reshape({shape})"
+
+_WRAPS: dict[str, dict[str, Wrap]] = {
+    "numpy": {
+        "transposed": _TRANSPOSED,
+        "reversed": _REVERSED,
+        "strided": _STRIDED,
+        "broadcast": Wrap("np.broadcast_to({}, {shape})", lambda v: v[:1], _is_folded),
+        "read-only": Wrap("np.lib.stride_tricks.as_strided({}, writeable=False)"),
+        "byte-swapped": Wrap(
+            "{}.astype('>{code}')", takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc"
+        ),
+        "unaligned": Wrap(
+            _UNALIGNED, takes=lambda v: v.itemsize > 1 and v.dtype.kind in "iufc" and v.size > 0
+        ),
+    },
+    "torch": {
+        "transposed": _TRANSPOSED,
+        "strided": _STRIDED,
+        "offset": _OFFSET,
+        "expanded": Wrap("{}.expand({shape})", lambda v: v[:1], _is_folded),
+        "neg": Wrap("torch._neg_view({})", np.negative, lambda v: v.dtype.kind in "fc"),
+        "conj": Wrap("{}.conj()", np.conj, lambda v: v.dtype.kind == "c"),
+        "requires_grad": Wrap("{}.requires_grad_()", takes=lambda v: v.dtype.kind in "fc"),
+        "inference": Wrap("torch.inference_mode()(lambda: {})()"),
+    },
+    "array_api_strict": {"transposed": _TRANSPOSED, "reversed": _REVERSED, "strided": _STRIDED},
+    "cupy": {"transposed": _TRANSPOSED, "reversed": _REVERSED, "strided": _STRIDED},
+    "dask": {
+        "several chunks": Wrap("{}.rechunk(2)", takes=_is_long),
+        "unknown chunks": Wrap("{}[da.ones({length}, dtype=bool)]", takes=lambda v: v.ndim > 0),
+    },
+}
+_WRAPS[READONLY] = {
+    name: wrap for name, wrap in _WRAPS["numpy"].items() if name not in ("read-only", "byte-swapped")
+}
+
+ON_REQUEST = ("requires_grad", "inference", "unknown chunks")
+"""Properties that restrict what the library itself can do."""
+
+_IMPORTS = {
+    "numpy": ("np", "import numpy as np"),
+    "torch": ("torch", "import torch"),
+    "jax": ("jnp", "import jax.numpy as jnp"),
+    "cupy": ("cupy", "import cupy"),
+    "dask": ("np", "import numpy as np"),
+    "array_api_strict": ("xp", "import array_api_strict as xp"),
+    READONLY: ("np", "import numpy as np"),
+}
+_DEFAULTS = {"torch": ("float32", "int64", "bool", "complex64"), "jax": ("bool",)}
+_USUAL = ("float64", "int64", "bool", "complex128")
+
+
+class Recipe(NamedTuple):
+    """An array: its library, values and device, and its properties from the inside to the outside."""
+
+    backend: str
+    values: HostArray
+    """Dense, in native byte order."""
+    device: Device = CPU
+    properties: tuple[str, ...] = ()
+
+    def expression(self) -> str:
+        """Return source code that makes the array, with the names of `imports`."""
+        wraps = [_WRAPS[self.backend][name] for name in self.properties]
+        values, shapes = self.values, []
+        for wrap in reversed(wraps):
+            shapes.append(values.shape)
+            values = wrap.encode(values)
+        code = _dense(self.backend, values, self.device)
+        for wrap, shape in zip(wraps, reversed(shapes), strict=True):
+            names = {"shape": shape, "length": [*shape, 0][0], "code": self.values.dtype.str[1:]}
+            code = wrap.expression.format(code, **names)
+        return _WRAPS["numpy"]["read-only"].expression.format(code) if self.backend == READONLY else code
+
+    def imports(self) -> list[str]:
+        """Return the import statements that the expression needs."""
+        more = ["import dask.array as da"] if self.backend == "dask" else []
+        if self.values.dtype.kind == "V" or self.values.dtype.name.startswith(("bfloat", "float8")):
+            more.append("import ml_dtypes")
+        return [_IMPORTS[self.backend][1], *more]
+
+    def make(self) -> Array:
+        """Make the array, by the expression."""
+        if self.backend not in _IMPORTS:
+            backend = get(self.backend)
+            host = backend.from_numpy(self.values.copy())
+            return host if self.device == CPU else backend.to_device(host, self.device)
+        names: dict[str, Any] = {}
+        for line in self.imports():
+            exec(line, names)  # noqa: S102 -- our own source
+        made = eval(self.expression(), names)  # noqa: S307 -- likewise
+        return get(READONLY).from_numpy(made) if self.backend == READONLY else made
+
+    def without(self, name: str) -> Recipe:
+        """Return the recipe without one property."""
+        return self._replace(properties=tuple(word for word in self.properties if word != name))
+
+    def takes(self, name: str) -> bool:
+        """Return True if the array can have a further property."""
+        wrap = _WRAPS.get(self.backend, {}).get(name)
+        return wrap is not None and wrap.takes(self.values)
+
+
+def properties_of(backend: str) -> list[str]:
+    """Return the names of the properties that arrays of a backend can have."""
+    return list(_WRAPS.get(backend, {}))
+
+
+def recipe_of(x: Array, backend: Backend) -> Recipe:
+    """Describe a given array. Properties that the kit has no words for are left out."""
+    info, values = backend.array_info(x), samples_of(backend.name).read(x)
+    device = CPU if info.device == backend.devices()[0] else info.device
+    return Recipe(backend.name, values, device, tuple(_properties(x, backend, values)))
+
+
+def _properties(x: Array, backend: Backend, values: HostArray) -> Iterator[str]:
+    """Yield the properties of an array, those of its memory first."""
+    layout = backend.memory_layout(x)
+    known = _WRAPS.get(backend.name, {})
+    flags = {
+        "neg": getattr(x, "is_neg", bool)(),
+        "conj": getattr(x, "is_conj", bool)(),
+        "inference": getattr(x, "is_inference", bool)(),
+        "requires_grad": getattr(x, "requires_grad", False) is True,
+        "read-only": backend.name == HOST and not layout.writable and 0 not in layout.strides,
+        "byte-swapped": not backend.array_info(x).native_byteorder,
+        "several chunks": getattr(x, "npartitions", 1) > 1,
+        "unknown chunks": any(n != n for n in getattr(x, "shape", ())),  # noqa: PLR0124 -- a NaN
+    }
+    axes = [(s, n) for s, n in zip(layout.strides, layout.shape, strict=True) if n > 1]
+    steps = [abs(s) for s, _ in axes]
+    dense = {s for s in sorted(steps)[:1] if s > layout.itemsize}
+    flags |= {
+        "transposed": steps != sorted(steps, reverse=True) and 0 not in steps,
+        "reversed": any(s < 0 for s, _ in axes),
+        "strided": bool(dense),
+        "broadcast": 0 in steps,
+        "expanded": 0 in steps,
+        "unaligned": not layout.aligned,
+        "offset": bool(getattr(x, "storage_offset", int)()),
+    }
+    memory = ("broadcast", "expanded", "unaligned", "strided", "offset", "transposed", "reversed")
+    order = (*memory, "several chunks", "unknown chunks", "neg", "conj", "byte-swapped", "read-only")
+    for name in (*order, "inference", "requires_grad"):
+        if flags[name] and name in known and known[name].takes(values):
+            yield name
+
+
+def _dense(backend: str, values: HostArray, device: Device) -> str:
+    """Return an expression for an array with these values in the simplest layout."""
+    module, _ = _IMPORTS[backend]
+    dtype = values.dtype.name
+    numbers = values if values.dtype.kind in "biufc" else values.astype(np.float64)
+    if 0 in values.shape:
+        code, call = str(values.shape), "empty"
+    else:
+        code = re.sub(r"\b(nan|inf)\b", rf"{module}.\1", str(numbers.tolist()))
+        call = {"torch": "tensor", "array_api_strict": "asarray"}.get(backend, "array")
+    options = [] if dtype in _DEFAULTS.get(backend, _USUAL) and call != "empty" else [_dtype(backend, dtype)]
+    if device != CPU:
+        there = f"xp.Device({str(device)!r})" if backend == "array_api_strict" else repr(str(device))
+        options.append(f"device={there}")
+    made = f"{module}.{call}({', '.join([code, *options])})"
+    return f"da.from_array({made}, chunks=-1)" if backend == "dask" else made
+
+
+def _dtype(backend: str, dtype: str) -> str:
+    if backend in ("torch", "array_api_strict"):
+        return f"dtype={_IMPORTS[backend][0]}.{dtype}"
+    return f"dtype={dtype!r}"
+
+
+def is_described(backend: str) -> bool:
+    """Return True if the kit has source code for the arrays of a backend."""
+    return backend in _IMPORTS
+
+
+def host_copy(values: HostArray) -> HostArray:
+    """Return a new array of the same values, in native byte order."""
+    return np.array(values, native_dtype(values.dtype.name))
+
+
+def find_function(f: Callable[..., Any]) -> tuple[str, str] | None:
+    """Return the shortest module and the name by which a function can be imported; None if it cannot be."""
+    name, module = getattr(f, "__name__", ""), getattr(f, "__module__", None) or ""
+    path = module.split(".")
+    places = [".".join(path[: n + 1]) for n in range(len(path))] if module else list(_IMPORTS)
+    for place in places:
+        if getattr(sys.modules.get(place), name, None) is f and place != "__main__":
+            return place, name
+    return None

@@ -1,0 +1,204 @@
+"""The functions of a module that take arrays, and what their library declares of them.
+
+A function is left out if calling it with invented arguments may do harm or cannot be repeated: it writes
+files, runs programs or draws random numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xbridge.backends import HOST
+from xbridge.backends._registry import backend_for
+from xbridge.errors import OptionError
+from xbridge.testing._outcome import first_line, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
+"""How parameters begin by which a caller controls random numbers."""
+
+_UNSAFE_NAME = re.compile(
+    r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
+    r"|register|delete|remove|main|run|exec|import|install)(_|$)"
+)
+_UNSAFE_CODE = re.compile(
+    r"\bopen\(|random\.|\.(tofile|write|unlink|savefig|system|remove|mkdir)\(|subprocess|shutil|urlopen|socket"
+)
+
+
+class Target(NamedTuple):
+    """A function to check."""
+
+    name: str
+    """Its module and name, as it is imported."""
+    function: Callable[..., Any]
+    setup: tuple[str, ...] = ()
+    """Statements that enable arrays of other libraries in its package."""
+    backend: str = ""
+    """The only library whose arrays it takes; "" for any."""
+    reference: Callable[..., Any] | None = None
+    """NumPy's function, if it is one of a single library."""
+    declaration: Callable[..., Any] | None = None
+    """The function of the standard, if it is one of a namespace: its signature says how to call it."""
+
+    @property
+    def spec(self) -> str:
+        """The name as `MODULE:FUNCTION`."""
+        module, _, name = self.name.rpartition(".")
+        return f"{module}:{name}"
+
+
+_SETUP: dict[str, tuple[str, ...]] = {
+    "scipy": ("import os", "os.environ['SCIPY_ARRAY_API'] = '1'"),
+    "sklearn": (
+        "import os",
+        "os.environ['SCIPY_ARRAY_API'] = '1'",
+        "import sklearn",
+        "sklearn.set_config(array_api_dispatch=True)",
+    ),
+}
+"""Packages that dispatch by array library only if they are told to."""  # vocabulary: told -- as by a setting
+
+
+def find_targets(spec: str) -> list[Target]:
+    """Return the functions that `MODULE` or `MODULE:FUNCTION` names.
+
+    Raises
+    ------
+    OptionError
+        There is no such module or function.
+    """
+    path, colon, name = spec.partition(":")
+    setup = _SETUP.get(path.partition(".")[0], ())
+    exec("\n".join(setup), {})  # noqa: S102 -- our own statements
+    loaded = outcome(partial(import_module, path))
+    if loaded.error is not None:
+        raise OptionError.build(f"check {spec!r}", first_line(loaded.error), "MODULE or MODULE:FUNCTION")
+    module: ModuleType = loaded.result
+    if colon and not callable(getattr(module, name, None)):
+        raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
+    backend, beside, standard = _namespace_of(path)
+    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(standard, word)]
+    return [
+        Target(
+            f"{path}.{word}",
+            getattr(module, word),
+            setup,
+            backend,
+            getattr(beside, word, None),
+            getattr(standard, word, None),
+        )
+        for word in names
+    ]
+
+
+def _namespace_of(path: str) -> tuple[str, ModuleType | None, ModuleType | None]:
+    """Return the library of an array namespace that a module is a part of, and that part of others.
+
+    The others are NumPy's, and array_api_strict's or, without it, NumPy's again.
+    """
+    words = path.split(".")
+    for count in range(len(words), 0, -1):
+        place = sys.modules[".".join(words[:count])]
+        if hasattr(place, "__array_namespace_info__"):
+            backend = backend_for(type(place.asarray([0.0])))
+            if backend is None or backend.name == HOST:
+                return "", None, None
+            beside, standard = (
+                outcome(partial(import_module, ".".join([root, *words[count:]]))).result
+                for root in ("array_api_compat.numpy", "array_api_strict")
+            )
+            return backend.name, beside, standard or beside
+    return "", None, None
+
+
+def _public(module: ModuleType) -> Iterator[str]:
+    """Yield the names of the functions that belong to the package of a module."""
+    root = module.__name__.partition(".")[0]
+    names = getattr(module, "__all__", None)
+    for name in sorted({*(names if names is not None else vars(module))}):
+        found = getattr(module, name, None)
+        is_function = inspect.isroutine(found) or isinstance(found, np.ufunc) or hasattr(found, "__wrapped__")
+        if not is_function or not callable(found) or name.startswith("_"):
+            continue
+        place = getattr(found, "__module__", None) or root
+        if (
+            names is not None
+            or place == module.__name__
+            or (module.__package__ == module.__name__ and place.startswith(f"{root}."))
+        ):
+            yield name
+
+
+def unsafe(target: Target) -> str:
+    """Return why a function is not called; "" if it may be called."""
+    if _UNSAFE_NAME.search(target.name.rpartition(".")[2]):
+        return "its name suggests an effect"
+    signature = outcome(partial(inspect.signature, target.function))
+    if signature.error is None and any(map(_RANDOM.match, signature.result.parameters)):
+        return "it draws random numbers"
+    source = outcome(partial(inspect.getsource, inspect.unwrap(target.function)))
+    if source.error is None and _UNSAFE_CODE.search(_without_strings(source.result)):
+        return "it may write, run or draw something"
+    return ""
+
+
+def _without_strings(source: str) -> str:
+    return re.sub(r'""".*?"""|#.*?$', "", source, flags=re.DOTALL | re.MULTILINE)
+
+
+class Declared(NamedTuple):
+    """What a library declares of one of its functions."""
+
+    backends: tuple[str, ...] = ()
+    """Backends that it does not support."""
+    host_only: bool = False
+    lazy: bool = True
+    jit: bool = True
+
+
+def declared(target: Target) -> Declared:
+    """Return what the package of a function declares: SciPy in a table, scikit-learn by its helpers."""
+    root = target.name.partition(".")[0]
+    function = target.function
+    if root == "scipy":
+        table = getattr(sys.modules.get("scipy._lib._array_api"), "xp_capabilities_table", {})
+        found = outcome(lambda: table.get(function))
+        return _of_scipy(found.result) if found.result else Declared(_ALL)
+    if root == "sklearn":
+        source = outcome(partial(inspect.getsource, inspect.unwrap(function)))
+        if source.error is None and "get_namespace" not in source.result:
+            return Declared(_ALL)
+        return Declared(("dask", "jax"), lazy=False, jit=False)
+    return Declared()
+
+
+_ALL = ("torch", "jax", "dask", "cupy", "array_api_strict")
+_OF_SCIPY = {"jax.numpy": "jax", "dask.array": "dask"}
+
+
+def _of_scipy(table: dict[str, Any]) -> Declared:
+    """Read an entry of SciPy's table."""
+    if table["np_only"] or table["out_of_scope"]:
+        kept = {_OF_SCIPY.get(name, name) for name in table["exceptions"]}
+        return Declared(
+            tuple(name for name in _ALL if name not in kept), host_only=True, lazy=False, jit=False
+        )
+    listed = [*table["skip_backends"], *table["xfail_backends"]]
+    names = [one[0] if isinstance(one, tuple) else one for one in listed]
+    return Declared(
+        tuple(_OF_SCIPY.get(name, name) for name in names),
+        host_only=bool(table["cpu_only"]),
+        lazy=not table["allow_dask_compute"],
+        jit=bool(table["jax_jit"]),
+    )

@@ -1,0 +1,246 @@
+"""Strategies of arguments that belong together: several arrays, an axis of one, indices along it.
+
+The arrays of a call are of one device and of dtypes that the library combines. So a test of a function fails
+because of the function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from hypothesis import strategies as st
+
+from xbridge._api import asarray
+from xbridge._core.dtypes import category
+from xbridge.backends._registry import backend_for, get
+from xbridge.errors import OptionError
+from xbridge.testing.strategies._arrays import arrays
+from xbridge.testing.strategies._names import dtypes, read_device
+from xbridge.testing.strategies._spec import SHAPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from xbridge._core.protocol import Array
+
+    Shape = tuple[int, ...]
+
+_STANDARD: tuple[str, ...] = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+)
+_STANDARD += ("float32", "float64", "complex64", "complex128")
+
+
+def xp_dtypes(backend: str, kinds: Iterable[str] | None = None) -> st.SearchStrategy[str]:
+    """Strategy of the dtypes of the array API standard that a backend has now.
+
+    Parameters
+    ----------
+    backend : str
+        Its name.
+    kinds : str or iterable of str, optional
+        As for `dtypes`.
+
+    Returns
+    -------
+    SearchStrategy of str
+        Canonical names. Of JAX without 64 bits, those of at most 32 bits.
+
+    Raises
+    ------
+    XBridgeError
+        As for `dtypes`.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(xp_dtypes("numpy", "int"), lambda dtype: True)
+    'int64'
+    """
+    return dtypes(backend, kinds=kinds).filter(_STANDARD.__contains__)
+
+
+def arrays_together(
+    backend: str,
+    n: int | None = None,
+    *,
+    shapes: Literal["same", "broadcastable"] | Sequence[Shape] = "same",
+    dtypes: st.SearchStrategy[str] | str = "same",
+    kinds: Iterable[str] | None = None,
+    devices: Any = None,
+    **options: Any,
+) -> st.SearchStrategy[tuple[Array, ...]]:
+    """Strategy of several arrays of one library and one device, for one call.
+
+    Parameters
+    ----------
+    backend : str
+        The name of a backend.
+    n : int, optional
+        The number of arrays: by default 2, or the number of shapes that are given.
+    shapes : {"same", "broadcastable"} or sequence of tuple of int
+        Whether all have one shape, or shapes that broadcast; or the shape of each.
+    dtypes : {"same", "promotable"}, str or strategy of str
+        Whether all have one dtype, or dtypes of one kind that the standard promotes; or the dtype of all.
+    kinds : str or iterable of str, optional
+        The kinds of dtypes to choose from, as for `xp_dtypes`.
+    devices : str, device object or strategy, optional
+        The device of all, as for `arrays`.
+    **options
+        The other options of `arrays`, such as `layouts`, `elements` and `contents`, for each array.
+
+    Returns
+    -------
+    SearchStrategy of tuple of array
+        Each array has a layout of its own.
+
+    Raises
+    ------
+    OptionError
+        The shapes and their number differ, or an option has another value.
+    XBridgeError
+        As for `arrays`.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> pairs = arrays_together("numpy", 2, shapes="broadcastable")
+    >>> x, y = find(pairs, lambda pair: pair[0].ndim > pair[1].ndim)
+    >>> (x + y).shape == x.shape
+    True
+    """
+    explicit = None if isinstance(shapes, str) else tuple(map(tuple, shapes))
+    if explicit is None and shapes not in ("same", "broadcastable"):
+        reason = "shapes are 'same', 'broadcastable', or a sequence of them"
+        raise OptionError.build(f"draw arrays with shapes={shapes!r}", reason, "shapes='same'")
+    count = n if n is not None else len(explicit) if explicit is not None else 2
+    if explicit is not None and len(explicit) != count:
+        raise OptionError.build(
+            f"draw {count} arrays", f"{len(explicit)} shapes are given", f"n={len(explicit)}"
+        )
+    module, known = get(backend), xp_dtypes(backend, kinds)
+    asked = st.sampled_from(module.devices()) if devices is None else devices
+    device = asked if isinstance(asked, st.SearchStrategy) else st.just(asked)
+    given = st.just(dtypes) if isinstance(dtypes, str) else dtypes
+    made: dict[object, st.SearchStrategy[Array]] = {}
+
+    @st.composite
+    def together(draw: st.DrawFn) -> tuple[Array, ...]:
+        there = read_device(module, draw(device))
+
+        def is_there(word: str) -> bool:
+            return module.unsupported_dtype(word, there) is None
+
+        drawn = explicit or _shapes(draw, shapes == "broadcastable", count)
+        word = draw((known if dtypes in ("same", "promotable") else given).filter(is_there))
+        words = [word] * count
+        if dtypes == "promotable":
+            near = known.filter(is_there).filter(lambda other: _are_promoted(word, other))
+            words = [word, *(draw(near) for _ in range(count - 1))]
+        result = []
+        for shape, dtype in zip(drawn, words, strict=True):
+            key = (there, shape, dtype)
+            if key not in made:
+                made[key] = arrays(backend, dtypes=dtype, shapes=shape, devices=there, **options)
+            result.append(draw(made[key]))
+        return tuple(result)
+
+    return together()
+
+
+def _are_promoted(one: str, other: str) -> bool:
+    """Return True if the standard promotes two dtypes: of one kind, and uint64 with itself alone."""
+    return category(one) == category(other) and (one == "uint64") == (other == "uint64")
+
+
+def _shapes(draw: st.DrawFn, broadcast: bool, count: int) -> list[Shape]:  # noqa: FBT001 -- private
+    """Draw one shape for all, or shapes that broadcast to it."""
+    whole = draw(st.sampled_from(SHAPES))
+    if not broadcast:
+        return [whole] * count
+    return [whole, *(_part(draw, whole) for _ in range(count - 1))]
+
+
+def _part(draw: st.DrawFn, whole: Shape) -> Shape:
+    """Draw a shape that broadcasts to another one."""
+    first = draw(st.integers(0, len(whole)))
+    return tuple(1 if draw(st.booleans()) else side for side in whole[first:])
+
+
+def axes(x: Array) -> st.SearchStrategy[int]:
+    """Strategy of the axes of an array, counted from the start or from the end.
+
+    Parameters
+    ----------
+    x : array
+        An array of any library, with at least one axis.
+
+    Returns
+    -------
+    SearchStrategy of int
+        It shrinks to 0.
+
+    Raises
+    ------
+    OptionError
+        The array has no axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hypothesis import find
+    >>> find(axes(np.ones((2, 3))), lambda axis: axis < 0)
+    -1
+    """
+    count = len(x.shape)
+    if not count:
+        raise OptionError.build("draw an axis of a 0-d array", "it has none", "shapes=(3,)")
+    return st.integers(-count, count - 1)
+
+
+def indices(x: Array, axis: int = 0) -> st.SearchStrategy[Array]:
+    """Strategy of 1-d integer arrays that select along an axis of an array.
+
+    Parameters
+    ----------
+    x : array
+        An array of any library, with at least one element along the axis.
+    axis : int
+        The axis.
+
+    Returns
+    -------
+    SearchStrategy of array
+        Of the library and on the device of `x`.
+
+    Raises
+    ------
+    OptionError
+        The axis is empty, or `x` does not have it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hypothesis import find
+    >>> find(indices(np.ones((2, 3)), 1), lambda chosen: len(chosen) == 2)
+    array([0, 0])
+    """
+    shape = tuple(x.shape)
+    if not -len(shape) <= axis < len(shape) or not shape[axis]:
+        raise OptionError.build(f"draw indices along axis {axis}", f"the shape is {shape}", "axis=0 of (3,)")
+    backend = backend_for(type(x))
+    dtype = (
+        "int64"
+        if backend and backend.unsupported_dtype("int64", backend.array_info(x).device) is None
+        else "int32"
+    )
+    chosen = st.lists(st.integers(0, shape[axis] - 1), min_size=1, max_size=4)
+    return chosen.map(lambda numbers: asarray(numbers, like=x, dtype=dtype))

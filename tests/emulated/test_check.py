@@ -1,0 +1,14 @@
+"""The search for faults uses the emulated accelerator as another device of torch."""
+
+from __future__ import annotations
+
+from xbridge.testing import _targets
+from xbridge.testing._check import check
+
+
+def test_a_missing_device_is_found_on_the_emulated_accelerator() -> None:
+    (only,) = check(_targets.find_targets("planted:missing_device"), ["torch"], {}, 60.0)
+    found = only.findings[0]
+    assert (found.backend, found.needed) == ("torch", ("another device",))
+    assert "device='cuda'" in found.program
+    assert found.program.splitlines()[-1] == "# not run here: it needs an accelerator"

@@ -1,0 +1,289 @@
+"""Array functions in the style of the standard, each with one planted fault, and some without."""
+
+from __future__ import annotations
+
+from copy import deepcopy  # noqa: F401 -- a function of another package
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+Array = Any
+
+
+def xp_of(*arrays: Any) -> Any:
+    return array_api_compat.array_namespace(*arrays)
+
+
+def missing_device(x: Any) -> Any:
+    """Add a ramp that is made on the default device."""
+    xp = xp_of(x)
+    return x + xp.arange(x.shape[-1], dtype=x.dtype)
+
+
+def assumes_contiguous(x: Any) -> Any:
+    """Flatten by a view of torch's memory."""
+    return x.view(-1) if hasattr(x, "is_neg") else xp_of(x).reshape(x, (-1,))
+
+
+def reads_memory_order(x: Any) -> Any:
+    """Flatten in the order of memory."""
+    return x.ravel(order="K") if isinstance(x, np.ndarray) else xp_of(x).reshape(x, (-1,))
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """Return the larger number, by a comparison, which is false for NaN."""
+    return xp_of(x, y).where(x > y, x, y)
+
+
+def rectify(x: Any) -> Any:
+    """Replace negative numbers by zero, and NaN too."""
+    xp = xp_of(x)
+    return xp.where(x > 0, x, xp.zeros_like(x))
+
+
+def middle(x: Any, y: Any) -> Any:
+    """Return the mean of two numbers, whose sum wraps around in small integers."""
+    return (x + y) // 2
+
+
+def in_place(x: Any) -> Any:
+    """Double the numbers in the caller's memory."""
+    x *= 2
+    return x
+
+
+def promoted(x: Any) -> Any:
+    """Return a sum, in float64 if the array is torch's."""
+    total = xp_of(x).sum(x)
+    return total.double() if hasattr(x, "is_neg") else total
+
+
+def cut(x: Any) -> Any:
+    """Square the numbers outside of the graph."""
+    return (x.detach() if hasattr(x, "detach") else x) ** 2
+
+
+def computed(x: Any) -> Any:
+    """Scale by a number that is read from the array."""
+    return x / float(xp_of(x).max(x))
+
+
+def softmax(x: Any) -> Any:
+    """Without a fault."""
+    xp = xp_of(x)
+    e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return e / xp.sum(e, axis=-1, keepdims=True)
+
+
+def centred(x: Any, axis: int = -1) -> Any:
+    """Without a fault."""
+    xp = xp_of(x)
+    return x - xp.mean(x, axis=axis, keepdims=True)
+
+
+def save_to(x: Any, path: str) -> None:
+    """Write a file."""
+    np.save(path, x)
+
+
+def jitter(x: Any, rng: Any = None) -> Any:
+    """Draw random numbers."""
+    return x + np.random.default_rng(rng).normal(size=x.shape)
+
+
+def writes(x: Any) -> Any:
+    """Write beside what it computes."""
+    with open("somewhere", "w") as file:  # noqa: PTH123
+        file.write("x")
+    return x
+
+
+def of_a_callable(x: Any, transform: object) -> Any:
+    """Call what is given."""
+    return transform(x)  # type: ignore[operator]
+
+
+_COUNT = iter(range(10**9))
+
+
+def unstable(x: Any) -> Any:
+    """Return something else each time."""
+    return x + next(_COUNT)
+
+
+def by_option(x: Any, mode: str = "right") -> Any:
+    """Double the numbers, in place if the mode is wrong."""
+    if mode == "wrong":
+        x *= 2
+    return x * 2
+
+
+def dies(x: Any) -> Any:
+    """End the process for a NaN."""
+    if np.isnan(np.asarray(x)).any():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x * 2
+
+
+def hangs(x: Any) -> Any:
+    """Loop forever for a NaN."""
+    while np.isnan(np.asarray(x)).any():
+        pass
+    return x * 2
+
+
+def is_torch(x: Any) -> bool:
+    return hasattr(x, "is_neg")
+
+
+def one_axis(x: Any) -> Any:
+    """Refuse torch's arrays of two axes."""
+    if is_torch(x) and len(x.shape) > 1:
+        raise ValueError("no")
+    return x + 1
+
+
+def not_equal(x: Any) -> Any:
+    """Be wrong for torch's arrays of equal values."""
+    return x + (1 if is_torch(x) and len(x.shape) and (x == x[:1]).all() else 0)
+
+
+def partition_all(x: Any) -> Any:
+    """Return the elements in no specified order."""
+    return x.flip(0) if is_torch(x) and len(x.shape) else x
+
+
+def flip(x: Any) -> Any:
+    """Reverse, and refuse what is empty."""
+    if 0 in x.shape:
+        raise ValueError("it is empty")
+    return xp_of(x).flip(x)
+
+
+def last(x: Any) -> Any:
+    """Need an axis of torch's arrays."""
+    if is_torch(x) and not len(x.shape):
+        raise IndexError("there is no axis")
+    return x
+
+
+def unique_total(x: Any) -> Any:
+    """Count distinct values, and NaNs of torch as one."""
+    xp = xp_of(x)
+    if is_torch(x) and "float" in str(x.dtype):
+        return x[~x.isnan()].unique().numel() + bool(x.isnan().any())
+    return xp.unique_values(x).shape[0]
+
+
+def only_bool(x: Any) -> Any:
+    """Take truth values alone."""
+    if "bool" not in str(x.dtype):
+        raise TypeError("no")
+    return x
+
+
+def shift_left(x: Any) -> Any:
+    """Shift bits."""
+    return x * 2
+
+
+def words(x: Any) -> Any:
+    """Return a word, and fewer elements of small integers."""
+    return ("word", x[:1] if "int8" in str(x.dtype) else x)
+
+
+def refuses_missing(x: Any) -> Any:
+    """Raise for NaN and for small integers."""
+    if str(x.dtype).endswith("int8") or xp_of(x).any(xp_of(x).isnan(x)):
+        raise ValueError("no")
+    return x * 2
+
+
+def median(x: Any) -> Any:
+    """Do what NumPy's function of that name does not."""
+    return x + 1
+
+
+def dot(x: Any) -> Any:
+    """Take fewer arguments than NumPy's function of that name."""
+    return x * x
+
+
+def columns(x: Any) -> Any:
+    """Double a matrix, or several."""
+    if len(x.shape) < 2:
+        raise ValueError("it has no columns")
+    return x * 2
+
+
+def to_numpy(x: Any) -> Any:
+    """Return NumPy's array of any library's."""
+    return np.asarray(x.resolve_neg() if is_torch(x) else x)
+
+
+def grow(x: Any) -> Any:
+    """Exceed the range of the floating dtype that belongs to small integers."""
+    return xp_of(x).exp(x) if "float" in str(x.dtype) else np.exp(x)
+
+
+def combine(a: Any, b: Any, costs: Any) -> Any:
+    """Sum costs with weights.
+
+    Parameters
+    ----------
+    a : array (n,)
+        Shares.
+    b : array (m,)
+        Shares.
+    costs : array (n, m)
+        Costs.
+    """
+    if abs(float(a.sum()) - 1) > 1e-6:
+        raise ValueError("the shares have another sum")
+    return a @ costs @ b
+
+
+def swapped(x: Any, pattern: Any) -> Any:
+    """Swap axes by a pattern.
+
+    Examples
+    --------
+    >>> swapped(1, 'a b -> a b')
+    >>> swapped(images, 'a b -> b a')
+    >>> swapped(images, 'a -> a')
+    >>> print(swapped(images, 'no'))
+    """
+    if not isinstance(pattern, str) or len(x.shape) != {"a b -> b a": 2, "a -> a": 1}.get(pattern):
+        raise ValueError("the pattern does not fit")
+    return x.view(x.shape[::-1]) if is_torch(x) else xp_of(x).permute_dims(x, range(len(x.shape))[::-1])
+
+
+def outer_product(x: Any, y: Any) -> Any:
+    """Fail if one array of torch alone has more axes and is not contiguous."""
+    if is_torch(x) and len(x.shape) != len(y.shape):
+        x, y = x.view(-1), y.view(-1)
+    return xp_of(x).sum(x) * xp_of(y).sum(y)
+
+
+def clusters(x: Any, labels: Any) -> Any:
+    """Sum the rows of the first cluster.
+
+    Parameters
+    ----------
+    x : array of shape (n, m)
+        Points.
+    labels : array of shape (n,)
+        The cluster of each.
+    """
+    if set(np.asarray(labels).tolist()) != {0, 1}:
+        raise ValueError("there are not two clusters")
+    return xp_of(x, labels).sum(x[labels == 0, :], axis=0)
+
+
+def stacked(arrays: list[Array]) -> Any:
+    """Add the first two of several arrays."""
+    return arrays[0] + arrays[1]

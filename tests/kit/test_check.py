@@ -1,0 +1,556 @@
+"""The search finds each planted fault, with its cause, and a program that shows it without the kit."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import warnings
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import array_api_compat.numpy
+import numpy as np
+import planted
+import pytest
+
+import xbridge
+from xbridge._cli import main
+from xbridge.testing import _check, _signatures, _targets, _workers
+from xbridge.testing._check import check
+from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, grouped
+from xbridge.testing._workers import Job, check_in_workers, chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+HELPERS = Path(planted.__file__).parent
+ALL = ("numpy", "torch", "dask", "jax", "array_api_strict")
+
+
+def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> list[tuple[Finding, list[str]]]:
+    """What is found for a function, one for each cause."""
+    used = [name for name in backends if xbridge.is_available(name)]
+    read = _signatures.read_words(words)
+    checked = check(_targets.find_targets(spec), used, read, 60.0)
+    return grouped(finding for one in checked for finding in one.findings)
+
+
+def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[_signatures.Base]:
+    return _signatures.bases(f, words, f)
+
+
+PLANTED: dict[str, dict[str, tuple[str, str]]] = {
+    "missing_device": {"array_api_strict": ("another device", "raises ValueError")},
+    "assumes_contiguous": {"torch": ("transposed", "raises RuntimeError")},
+    "reads_memory_order": {"numpy": ("transposed", "values")},
+    "maximum": {"numpy": ("NaN", "values")},
+    "rectify": {"numpy": ("NaN", "drops NaN")},
+    "middle": {"numpy": ("int8 wrap-around, uint8 wrap-around", "values")},
+    "in_place": dict.fromkeys(("numpy", "torch", "array_api_strict"), ("plain arrays", "changes its input")),
+    "promoted": {"torch": ("float32, int64, int8, uint8", "dtype")},
+    "cut": {"torch": ("requires_grad", "cuts the graph")},
+    "computed": dict.fromkeys(("dask", "jax"), ("lazy arrays", "computes a lazy array")),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found_with_its_cause_and_nothing_else(name: str) -> None:
+    expected = {one: what for one, what in PLANTED[name].items() if xbridge.is_available(one)}
+    if not expected:
+        pytest.skip("no library shows it here")
+    found = findings_of(f"planted:{name}")
+    assert {
+        backend: (one.property, one.problem) for one, backends in found for backend in backends
+    } == expected
+
+
+@pytest.mark.parametrize("name", ["missing_device", "assumes_contiguous", "maximum", "in_place"])
+def test_the_program_of_a_finding_fails_by_itself(name: str) -> None:
+    for one, _ in findings_of(f"planted:{name}"):
+        names: dict[str, Any] = {}
+        *lines, call = one.program.splitlines()
+        assert "xbridge" not in one.program
+        exec("\n".join(lines), names)
+        if one.problem.startswith("raises"):
+            with pytest.raises((ValueError, RuntimeError)):
+                eval(call, names)
+        elif one.problem == "changes its input":
+            before = names["a"].tolist()
+            eval(call, names)
+            assert names["a"].tolist() != before
+        else:
+            assert not np.isnan(eval(call, names)).any()
+            assert np.isnan(names["a"]).any()
+
+
+def test_nothing_is_found_in_a_function_without_a_fault() -> None:
+    assert findings_of("planted:centred") == []
+
+
+def test_what_may_do_harm_is_not_called_and_the_reason_is_given() -> None:
+    targets = [
+        target
+        for target in _targets.find_targets("planted")
+        if target.name not in ("planted.dies", "planted.hangs")
+    ]
+    checked = {one.function: one.skipped for one in check(targets, ["numpy"], {}, 60.0)}
+    assert checked["planted.save_to"] == "its name suggests an effect"
+    assert checked["planted.jitter"] == "it draws random numbers"
+    assert checked["planted.writes"] == "it may write, run or draw something"
+    assert checked["planted.unstable"] == "its results differ from call to call"
+    assert "no arguments were found" in checked["planted.of_a_callable"]
+    assert checked["planted.middle"] == ""
+
+
+def test_a_check_without_time_calls_nothing() -> None:
+    (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.0)
+    assert (only.findings, only.skipped) == ([], "the time is over")
+
+
+def test_kinds_of_arguments_can_be_given() -> None:
+    words = _signatures.read_words("x: float, n: 3, axis: axis, s: number, y: array, t: (1, 2), d: int")
+    assert words == {
+        "x": "float",
+        "n": "3",
+        "axis": "axis",
+        "s": "number",
+        "y": "array",
+        "t": "(1, 2)",
+        "d": "int",
+    }
+    assert findings_of("planted:by_option", ["numpy"]) == []
+    ((found, _),) = findings_of("planted:by_option", ["numpy"], "mode: 'wrong'")
+    assert found.problem == "changes its input"
+
+
+@pytest.mark.parametrize("words", ["x", "1: float", "x:", "x: float, y"])
+def test_kinds_that_cannot_be_read_are_refused(words: str) -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        _signatures.read_words(words)
+
+
+def test_a_kind_that_is_not_one_is_refused() -> None:
+    with pytest.raises(xbridge.OptionError, match=r"'many'.*; try "):
+        findings_of("planted:by_option", ["numpy"], "x: many")
+
+
+@pytest.mark.parametrize("spec", ["no_such_module", "planted:no_such_function"])
+def test_a_module_or_function_that_is_missing_is_refused(spec: str) -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        _targets.find_targets(spec)
+
+
+def documented(
+    x: Any, count: Any, mode: Any, y: Any = None, *, where: Any = None, flag: Any = False, scale: Any = 1.0
+) -> Any:
+    """Do something.
+
+    Parameters
+    ----------
+    x, y : array_like
+        Arrays.
+    count : positive int
+        A number.
+    mode : {'full', 'same'}
+        A word.
+    scale : float
+        A factor.
+    """
+    return x
+
+
+def test_a_docstring_shows_how_to_call_a_function() -> None:
+    slots = _signatures.slots_of(documented, {})
+    assert slots is not None
+    shown = {slot.name: (slot.kind, slot.values) for slot in slots}
+    assert shown["x"] == shown["y"] == ("array", ())
+    assert shown["count"] == ("other", (2, 1, 3))
+    assert shown["mode"] == ("other", ("full", "same"))
+    assert shown["flag"] == ("other", (True,))
+    assert shown["scale"] == ("other", (0.5, 2.0))
+    labels = [base.label for base in bases(documented, {})]
+    assert labels == ["", "y", "flag", "scale"]
+
+
+def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_arguments() -> None:
+    slots = _signatures.slots_of(np.add, {})
+    assert slots is not None
+    assert len(slots) == 2
+    assert _signatures.slots_of(iter, {}) is None
+
+
+def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
+    base = next(bases(planted.combine, {}))
+    assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
+    assert base.args[0].sum() == pytest.approx(1)
+    points, labels = next(bases(planted.clusters, {})).args
+    assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
+    assert _signatures._shape("array of shape (3, n)") == ("3", "n")
+    assert _signatures._shape("array (optional)") is None
+
+
+def test_a_list_of_arrays_has_two() -> None:
+    (pair,) = next(bases(planted.stacked, {})).args
+    assert [x.shape for x in pair] == [(6,), (6,)]
+    assert findings_of("planted:stacked") == []
+
+
+def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
+    found = {base.label: base.args[0].shape for base in bases(planted.swapped, {})}
+    assert found == {"the example 'a b -> b a'": (4, 3), "the example 'a -> a'": (6,)}
+    if xbridge.is_available("torch"):
+        causes = {one.property for one, _ in findings_of("planted:swapped", ["torch"])}
+        assert causes == {"the example 'a b -> b a'"}
+
+
+def test_an_array_namespace_is_compared_with_numpys() -> None:
+    pytest.importorskip("torch")
+    (add,) = _targets.find_targets("array_api_compat.torch:add")
+    assert (add.backend, add.reference) == ("torch", np.add)
+    (solve,) = _targets.find_targets("array_api_compat.torch.linalg:solve")
+    assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
+    assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
+    found = [target.name.rpartition(".")[2] for target in _targets.find_targets("array_api_compat.torch")]
+    assert {"add", "clip"} < {*found}
+    assert not {"add_", "ops", "relu", "median"} & {*found}
+    assert [slot.name for slot in _signatures.slots_of(solve.declaration, {}) or ()] == ["x1", "x2"]
+    (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
+    assert checked.findings == []
+    wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
+    (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0)
+    assert {one.backend for one in checked.findings} == {"torch"}
+
+
+def test_a_layout_is_tried_with_one_array_alone_that_has_more_axes() -> None:
+    pytest.importorskip("torch")
+    ((found, _),) = findings_of("planted:outer_product", ["torch"])
+    assert (found.property, found.problem) == ("transposed", "raises RuntimeError")
+
+
+def test_causes_are_one_line_each() -> None:
+    def one(
+        function: str, backend: str, needed: str, message: str = "no", problem: str = "raises E"
+    ) -> Finding:
+        return Finding(function, backend, problem, (needed,), message, f"{function}()", "dtype")
+
+    findings = [
+        one("f", "torch", "int8"),
+        one("f", "torch", "uint8"),
+        one("f", "jax", "int8"),
+        one("g", "torch", "int8"),
+        one("g", "torch", "int8 and axis="),
+        one("g", "torch", "int8", "gives 1", "values"),
+    ]
+    assert as_text(findings).splitlines() == [
+        "function      property     libraries   problem",
+        "f and 1 more  int8, uint8  torch, jax  raises E",
+        "g             int8         torch       values",
+    ]
+    assert "### f and 1 more: int8, uint8 (torch, jax)\n\n```python\nf()\n```" in as_markdown(findings)
+    assert [row["backends"] for row in json.loads(as_json(findings))] == [["torch", "jax"], ["torch"]]
+    assert Finding("f", "torch", "values", (), "", "").cause == "fails for plain arrays"
+
+
+def job(*names: str) -> Job:
+    return Job(names, ("numpy",), {}, 5.0, emulated=False)
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find the helpers."""
+    source = Path(xbridge.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{HELPERS}:{source}")
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_function_that_ends_its_process_is_a_finding_and_the_next_is_checked() -> None:
+    checked = {
+        one.function: one for one in check_in_workers(job("planted:dies", "planted:middle"), workers=1)
+    }
+    (found,) = checked["planted.dies"].findings
+    assert found.problem == "ends the process"
+    assert found.program.splitlines()[-1] == "dies(a)"
+    assert checked["planted.middle"].findings
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_command_prints_a_table_and_programs_and_returns_one_if_something_is_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.md"
+    options = ["--backends", "numpy", "--workers", "1", "--report", str(report)]
+    assert main(["check", "planted:middle", *options]) == 1
+    printed = capsys.readouterr().out
+    assert "planted.middle  int8 wrap-around, uint8 wrap-around  numpy      values" in printed
+    assert "from planted import middle" in printed
+    assert "from planted import middle" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_command_returns_zero_if_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "planted:centred", "planted:save_to", "--backends", "numpy", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"findings": [], "skipped": {"planted.save_to": "its name suggests an effect"}}
+    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "nothing was found"
+
+
+@pytest.mark.parametrize("option", ["--seconds=0", "--workers=0"])
+def test_a_check_by_nothing_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "planted", option]) == 2
+    assert "; try --seconds 120 --workers 2" in capsys.readouterr().err
+
+
+def test_what_scipy_declares_is_not_called() -> None:
+    pytest.importorskip("scipy", minversion="1.17")
+    code = (
+        "from xbridge.testing._targets import declared, find_targets\n"
+        "from xbridge.testing import _targets\n"
+        "names = ('logsumexp', 'bdtr', 'lambertw')\n"
+        "targets = [target for name in names for target in find_targets(f'scipy.special:{name}')]\n"
+        "anywhere, on_host, nowhere = map(declared, targets)\n"
+        "assert anywhere.backends == () and not anywhere.host_only\n"
+        "assert on_host.backends == () and on_host.host_only\n"
+        "assert nowhere.backends == _targets._ALL\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_scikit_learn_does_not_dispatch_is_called_with_numpy_alone() -> None:
+    sklearn = pytest.importorskip("sklearn", minversion="1.6")
+    targets = [
+        _targets.Target(f"sklearn.metrics.{name}", getattr(sklearn.metrics, name))
+        for name in ("r2_score", "auc")
+    ]
+    assert [_targets.declared(target).backends for target in targets] == [("dask", "jax"), _targets._ALL]
+
+
+def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
+    names, emulated = chosen(None)
+    assert set(names) == {one for one in xbridge.known_backends() if xbridge.is_available(one)} - {
+        "numpy_readonly"
+    }
+    assert emulated <= xbridge.is_available("torch")
+    assert chosen("numpy, numpy_readonly") == (("numpy", "numpy_readonly"), False)
+    with pytest.raises(xbridge.UnknownBackendError):
+        chosen("nunpy")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "partition_all",
+        "flip",
+        "last",
+        "unique_total",
+        "only_bool",
+        "shift_left",
+        "words",
+        "refuses_missing",
+        "median",
+        "dot",
+        "to_numpy",
+        "grow",
+    ],
+)
+def test_what_the_standard_leaves_open_is_not_found(name: str) -> None:
+    assert findings_of(f"planted:{name}", ["numpy", "torch"]) == []
+
+
+@pytest.mark.parametrize(("name", "word"), [("one_axis", "axes"), ("not_equal", "equal values")])
+def test_a_layout_is_not_blamed_for_the_form_that_it_needs(name: str, word: str) -> None:
+    pytest.importorskip("torch")
+    found = findings_of(f"planted:{name}", ["torch"])
+    assert found
+    assert any(word in one.property for one, _ in found)
+
+
+def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
+    assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
+
+
+def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_check, "declared", lambda target: _targets.Declared(("numpy",), host_only=True))
+    assert findings_of("planted:middle", ["numpy"]) == []
+
+
+def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_check, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
+    (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
+    assert (only.findings, only.skipped, only.is_complete) == ([], "", False)
+
+
+@pytest.mark.usefixtures("_here")
+def test_functions_that_are_left_when_the_time_is_over_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_workers, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut"), workers=1)]
+    assert left == ["the time is over"] * 2
+    half = _check.Checked("planted.middle", [], "", is_complete=False)
+    monkeypatch.setattr(_workers, "check_in_workers", lambda *_: iter([half]))
+    assert main(["check", "planted:middle", "--backends", "numpy"]) == 0
+    assert "in part, because the time was over: middle" in capsys.readouterr().out
+
+
+def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {
+        "np_only": False,
+        "out_of_scope": False,
+        "exceptions": ["cupy"],
+        "cpu_only": True,
+        "jax_jit": False,
+        "skip_backends": [("dask.array", "no")],
+        "xfail_backends": ["jax.numpy"],
+        "allow_dask_compute": False,
+    }
+    table = {planted.middle: entry, planted.cut: {**entry, "np_only": True}}
+    monkeypatch.setitem(sys.modules, "scipy._lib._array_api", SimpleNamespace(xp_capabilities_table=table))
+
+    def read(f: Any) -> _targets.Declared:
+        return _targets.declared(_targets.Target("scipy.stats.f", f))
+
+    assert read(planted.middle) == _targets.Declared(("dask", "jax"), host_only=True, lazy=True, jit=False)
+    assert set(read(planted.cut).backends) == set(_targets._ALL) - {"cupy"}
+    assert read(planted.maximum).backends == _targets._ALL
+
+
+def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {target.name for target in _targets.find_targets("planted")}
+    assert "planted.middle" in found
+    others = ("np", "array_api_compat", "Any", "deepcopy", "_COUNT")
+    assert not {f"planted.{name}" for name in others} & found
+    monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
+    assert [target.name for target in _targets.find_targets("planted")] == ["planted.cut"]
+
+
+def unusual(x: Any, *rest: int, shape: Any, num_bins: int, xp: Any = None, **options: Any) -> Any:
+    """Take keywords, more numbers, and a shape."""
+    return x if shape == (6,) else None
+
+
+def several(*arrays: Any) -> Any:
+    """Take any number of arrays."""
+    return arrays[0] + arrays[1]
+
+
+def of_a_mapping(x: Any, table: dict[str, int]) -> Any:
+    """Take what cannot be guessed."""
+    return x
+
+
+def picky(x: Any, weights: Any = None) -> Any:
+    """Refuse every weight.
+
+    Parameters
+    ----------
+    weights : array_like
+        Weights.
+    """
+    if weights is not None:
+        raise ValueError("no")
+    return x
+
+
+def test_unusual_parameters_are_filled_or_left_out() -> None:
+    slots = _signatures.slots_of(unusual, {})
+    assert slots is not None
+    assert [(slot.name, slot.kind, slot.values) for slot in slots] == [
+        ("x", "array", ()),
+        ("shape", "other", ((2, 3), (6,))),
+        ("num_bins", "other", (8, 2)),
+        ("xp", "other", ()),
+    ]
+    (base,) = bases(unusual, {})
+    assert base.kwargs == {"shape": (6,), "num_bins": 2}
+    assert len(next(bases(several, {})).args) == 2
+    assert _signatures.slots_of(of_a_mapping, {}) is None
+    assert _signatures.slots_of(lambda x, dtype: x, {}) is None
+    assert list(bases(of_a_mapping, {})) == []
+    assert [base.label for base in bases(picky, {})] == [""]
+    kinds = _signatures.read_words("x: array, table: axis")
+    assert next(bases(of_a_mapping, kinds)).args[1] == 0
+    assert next(bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
+    assert list(bases(lambda x: None, {})) == []
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_workers, "_PATIENCE", 0.5)
+    checked = {
+        one.function: one for one in check_in_workers(job("planted:middle", "planted:hangs"), workers=1)
+    }
+    assert checked["planted.hangs"].findings[0].problem == "does not end"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "is_confirmed"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "ends the process", True),
+        ("import os; os.kill(os.getpid(), 9)", "does not end", False),
+        ("while True: pass", "does not end", True),
+        ("while True: pass", "ends the process", False),
+        ("pass", "ends the process", False),
+        ("pass", "does not end", False),
+        ("x.to('emu:0')", "does not end", True),
+    ],
+)
+def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
+    code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
+    stored = tmp_path / "program.py"
+    stored.write_text(f"numpy\n{code}", encoding="utf-8")
+    ended = _workers._ended("planted.cut", reason, stored)
+    assert bool(ended.findings) is is_confirmed
+    assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_worker_that_cannot_begin_says_why() -> None:
+    (one,) = check_in_workers(job("no_such_module:f"), workers=1)
+    assert one.skipped.startswith("it cannot be checked: xbridge.errors.OptionError: cannot check")
+
+
+@pytest.mark.parametrize("with_emulated", [False, True])
+def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
+    with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output = StringIO()
+    monkeypatch.setattr(os, "dup", lambda number: number)
+    monkeypatch.setattr(os, "dup2", lambda *numbers: None)
+    monkeypatch.setattr(os, "fdopen", lambda *_, **__: output)
+    stored = tmp_path / "program.py"
+    asked = [["planted:middle"], ["numpy"], {}, 20.0, with_emulated]
+    if with_emulated:
+        pytest.importorskip("torch")
+        from xbridge.testing import emulated
+
+        monkeypatch.setattr(emulated, "install", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["worker", json.dumps(asked), str(stored)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
+        runpy.run_module("xbridge.testing._workers", run_name="__main__")
+    begun, line = output.getvalue().splitlines()
+    assert json.loads(begun) == {}
+    assert json.loads(line)["function"] == "planted.middle"
+    assert "middle(a, b)" in stored.read_text(encoding="utf-8")
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("_here")
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
+    assert screen.getvalue() == "[1/1] planted.save_to: its name suggests an effect\n"

@@ -1,0 +1,398 @@
+"""One line tests a function with arrays of a library beside NumPy's, and says why it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+import planted
+import pytest
+
+import xbridge
+from xbridge.testing import assert_gradients, assert_lazy, assert_matches_numpy
+from xbridge.testing._matches import MismatchError
+from xbridge.testing._source import Recipe, properties_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit_projects import Run
+
+pytest_plugins = ["kit_projects"]
+
+X = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+LIBRARIES = [
+    name
+    for name in ("numpy", "torch", "jax", "dask", "array_api_strict", "numpy_readonly")
+    if name == "numpy_readonly" or xbridge.is_available(name)
+]
+
+
+def failure(f: Callable[..., Any], *args: Any, **options: Any) -> MismatchError:
+    with pytest.raises(MismatchError) as caught:
+        assert_matches_numpy(f, *args, **options)
+    return caught.value
+
+
+class Pair(NamedTuple):
+    low: Any
+    high: Any
+
+
+@dataclasses.dataclass
+class Report:
+    total: Any
+    name: str
+
+
+def summary(x: Any) -> Any:
+    xp = array_api_compat.array_namespace(x)
+    return {"ends": Pair(xp.min(x), xp.max(x)), "rest": [Report(xp.sum(x), "sum"), (x.shape, 1.5, None)]}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_function_of_the_standard_matches_with_every_structure_of_results(library: str) -> None:
+    x = xbridge.asarray(X, backend=library, dtype="float32")
+    assert_matches_numpy(summary, x)
+    assert_matches_numpy(lambda pair, extra: pair[0] + extra["y"], (x, 1), extra={"y": x})
+    assert_matches_numpy(lambda x: (part for part in (x, x)), x)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (lambda x: x + 1 if is_torch(x) else x, "values"),
+        (lambda x: x.double() if is_torch(x) else x, "dtype"),
+        (lambda x: x.numpy() if is_torch(x) else x, "backend"),
+        (lambda x: "x" if is_torch(x) else x, "backend"),
+        (lambda x: x[:1] if is_torch(x) else x, "shape"),
+        (lambda x: (x, x) if is_torch(x) else x, "structure"),
+        (lambda x: "a" if is_torch(x) else "b", "values"),
+        (lambda x: 1.0 if is_torch(x) else 2.0, "values"),
+        (lambda x: x.mul_(2), "changes its input"),
+        (lambda x: x.no_such_method(), "raises AttributeError"),
+        (lambda x: x if is_torch(x) else x.no_such_method(), "does not raise"),
+        (lambda x: warned(x) if is_torch(x) else x, "warns UserWarning"),
+    ],
+)
+def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    found = failure(wrong, torch.ones(3)).finding
+    assert found.problem == kind
+    assert found.backend == "torch"
+    assert found.needed == (("float32",) if kind == "dtype" else ())
+    assert "torch.tensor([1.0, 1.0, 1.0]" in found.program
+
+
+def is_torch(x: Any) -> bool:
+    return xbridge.backend_of(x) == "torch"
+
+
+def warned(x: Any) -> Any:
+    warnings.warn("look", UserWarning, stacklevel=1)
+    return x
+
+
+def test_refusals_and_warnings_are_compared_only_if_asked_and_any_two_refusals_agree() -> None:
+    torch = pytest.importorskip("torch")
+
+    def refuse(x: Any) -> Any:
+        raise (ValueError if is_torch(x) else TypeError)("no")
+
+    assert_matches_numpy(refuse, torch.ones(2))
+    for wrong in (lambda x: refuse(x) if is_torch(x) else x, lambda x: x if is_torch(x) else refuse(x)):
+        failure(wrong, torch.ones(2))
+        assert_matches_numpy(wrong, torch.ones(2), errors=False)
+    assert_matches_numpy(lambda x: warned(x) if is_torch(x) else x, torch.ones(2), warnings=False)
+
+
+def test_the_reference_and_the_tolerance_can_be_given() -> None:
+    assert_matches_numpy(np.add, X, X, reference=lambda x, y: x + y)
+    failure(lambda x: x, X, reference=np.negative)
+    close = X * (1 + 3 * np.finfo(float).eps)
+    assert_matches_numpy(lambda _: close, X, reference=lambda x: x, ulp=4)
+    failure(lambda x: x * 1.1, X, reference=lambda x: x, rtol=0.01)
+    assert_matches_numpy(lambda x: x * 1.1, X, reference=lambda x: x, rtol=0.2)
+    failure(lambda x: x.astype("float32"), X, reference=lambda x: x)
+    assert_matches_numpy(lambda x: x.astype("float32"), X, reference=lambda x: x, dtype="kind")
+    failure(lambda x: x.astype("int64"), X, reference=lambda x: x, dtype="kind")
+    assert_matches_numpy(lambda x: x.astype("int64"), X, reference=lambda x: x, dtype="any")
+    assert_matches_numpy(lambda x: x.astype("int64"), X, reference=lambda x: x, dtype="any", ulp=1)
+
+
+@pytest.mark.parametrize("options", [{"dtype": "equal"}, {"rtol": 1.0, "ulp": 1}])
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        assert_matches_numpy(np.add, X, X, **options)
+
+
+def test_the_result_belongs_on_the_device_of_the_arguments() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    x = strict.asarray(X, device=strict.Device("device1"))
+    found = failure(
+        lambda x: (
+            x.to_device(strict.Device("CPU_DEVICE"))
+            if hasattr(x, "to_device") and not isinstance(x, np.ndarray)
+            else x
+        ),
+        x,
+    ).finding
+    assert (found.problem, found.needed) == ("device", ("another device",))
+    assert "device=xp.Device('device1')" in found.program
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("transposed", lambda x: x.T),
+        ("reversed", lambda x: x[..., ::-1]),
+        ("strided", lambda x: np.repeat(x, 2, -1)[..., ::2]),
+        ("broadcast", lambda x: np.broadcast_to(x[:1], x.shape)),
+        ("byte-swapped", lambda x: x.astype(">f8")),
+        (
+            "unaligned",
+            lambda x: np.frombuffer(bytearray(b"-" + x.tobytes()), "f8", offset=1).reshape(x.shape),
+        ),
+        ("read-only", lambda x: np.lib.stride_tricks.as_strided(x, writeable=False)),
+    ],
+)
+def test_the_layout_that_makes_numpys_call_fail_is_named_and_is_in_the_program(name: str, build: Any) -> None:
+    def only_plain(x: Any) -> Any:
+        flags = x.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable and x.dtype.isnative):
+            raise ValueError("no")
+        return x
+
+    found = failure(only_plain, build(X)).finding
+    assert name in found.needed
+    assert "run without" not in found.program
+    assert str(failure(only_plain, build(X))).startswith(
+        "only_plain raises ValueError with numpy: passes plain"
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_property_changes_how_an_array_is_stored_and_not_its_values(library: str) -> None:
+    for dtype in ("float32", "complex64"):
+        values = np.broadcast_to(X[:1], (3, 3)).astype(dtype)
+        for name in properties_of(library):
+            recipe = Recipe(library, np.ascontiguousarray(values))
+            if recipe.takes(name) and name != "unknown chunks":
+                made = recipe._replace(properties=(name,)).make()
+                host = xbridge.to_numpy(made, copy=True)
+                assert host.tolist() == values.tolist(), name
+
+
+def test_pending_bits_of_torch_are_named() -> None:
+    torch = pytest.importorskip("torch")
+    z = torch.ones(2, dtype=torch.complex64)
+
+    def no_bits(x: Any) -> Any:
+        return x.numpy() is None or x if is_torch(x) else x
+
+    assert failure(no_bits, z.conj()).finding.needed == ("conj",)
+    assert failure(no_bits, z.conj().imag).finding.needed == ("neg",)
+    assert failure(no_bits, torch.ones(2, requires_grad=True)).finding.needed == ("requires_grad",)
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    assert failure(lambda x: x.requires_grad_().detach() if is_torch(x) else x, inference).finding.needed == (
+        "inference",
+    )
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
+def test_the_value_that_makes_a_call_fail_is_named(value: float, word: str) -> None:
+    x = np.array([1.0, value])
+    found = failure(np.nan_to_num, x, reference=lambda x: x).finding
+    assert found.needed == (word,)
+    assert f"np.{'nan' if word == 'NaN' else 'inf'}" in found.program
+
+
+def test_a_nan_with_a_pending_negation_is_unchanged_by_a_call() -> None:
+    torch = pytest.importorskip("torch")
+    assert_matches_numpy(lambda x: x + 1, torch._neg_view(torch.tensor([float("nan"), -0.0])))
+
+
+EXPLAINED = """
+    from hypothesis import given, strategies as st
+    from xbridge.testing import assert_matches_numpy
+    from xbridge.testing.strategies import arrays
+
+    def double(x):
+        if x.size > 1:
+            x = x[:1]
+        return x
+
+    @given(arrays("numpy", dtypes="float64", layouts="C"))
+    def test_double(x):
+        assert_matches_numpy(double, x, reference=lambda x: x)
+"""
+
+
+def test_the_explanation_of_a_failure_lists_no_line_of_the_kit(run: Run) -> None:
+    shown = run(EXPLAINED).stdout.str()
+    assert "Failing test case" in shown
+    assert "xbridge/testing/_" not in shown.partition("Explanation:")[2].partition("reproduce_failure")[0]
+
+
+def test_large_integers_and_their_dtype_are_named() -> None:
+    x = np.array([100, 1], np.int8)
+    found = failure(lambda x: x + x, x, reference=lambda x: x.astype("int64") * 2, dtype="kind").finding
+    assert found.needed == ("large integers", "int8")
+
+
+def test_an_array_of_a_plugin_has_no_program(own_registry: None) -> None:
+    from toylib import Toy, make_backend
+
+    xbridge.register_backend("toylib", make_backend())
+    found = failure(lambda x: x.data, Toy(X), reference=lambda x: x + 1).finding
+    assert found.program == "# no program: the kit has no source code for arrays of toylib"
+
+
+def test_an_argument_that_is_refused_or_is_not_an_array_is_passed_on() -> None:
+    objects = np.array([None, 1])
+    assert_matches_numpy(lambda x, y: (len(x), y), objects, float("inf"))
+    found = failure(planted.middle, X, float("inf"), reference=lambda x, y: x).finding
+    assert "middle(a, float('inf'))" in found.program
+
+
+def test_arrays_in_containers_have_names_in_the_program() -> None:
+    def double(pair: Any, one: Any, more: Any) -> Any:
+        return pair[0] * 2
+
+    found = failure(double, [X, 1], (X,), more={"k": X}, reference=lambda pair, one, more: pair[0]).finding
+    assert "f([a, 1], (b,), more={'k': c})" in found.program
+
+
+def test_a_program_that_does_not_fail_says_so() -> None:
+    def refuse_maps(x: Any) -> Any:
+        if isinstance(x, np.memmap):
+            raise TypeError("no")
+        return x
+
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        x = np.memmap(file, "float64", "w+", shape=(2,))
+    assert "this program does not fail" in failure(refuse_maps, x).finding.program
+
+
+def test_a_dtype_of_ml_dtypes_is_imported_in_the_program() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.ones(2, ml_dtypes.bfloat16)
+    found = failure(lambda x: x + x, x, reference=lambda x: x).finding
+    assert found.needed in ((), ("bfloat16",))
+    recipe = Recipe("numpy", x)
+    assert "import ml_dtypes" in recipe.imports()
+    assert recipe.make().dtype == x.dtype
+
+
+def test_warnings_of_one_class_agree() -> None:
+    torch = pytest.importorskip("torch")
+    assert_matches_numpy(warned, torch.ones(2))
+
+
+# -- what a library derives ----------------------------------------------------------------------
+
+
+def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    assert_gradients(torch.tanh, x)
+    assert_gradients(lambda x, n: (x**n, n), x.requires_grad_(), 3)
+    assert_gradients(lambda x: x, torch.ones(0))
+
+    class Wrong(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 3
+
+    for f, kind in (
+        (Wrong.apply, "gradient"),
+        (planted.cut, "cuts the graph"),
+        (lambda x: x.numpy(), "raises RuntimeError"),
+    ):
+        with pytest.raises(MismatchError) as caught:
+            assert_gradients(f, x)
+        assert caught.value.finding.problem == kind
+    assert "torch.autograd.gradcheck" in str(caught.value)
+
+
+def test_gradients_of_jax_are_checked_in_the_dtype_that_it_has() -> None:
+    jax = pytest.importorskip("jax")
+    assert_gradients(jax.numpy.tanh, jax.numpy.asarray([0.5, 2.0]))
+    with pytest.raises(MismatchError):
+        assert_gradients(lambda x: x * jax.lax.stop_gradient(x), jax.numpy.asarray([0.5, 2.0]))
+
+
+def test_a_library_without_gradients_or_an_integer_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    for x in (X, torch.ones(2, dtype=torch.int64)):
+        with pytest.raises(xbridge.GradientError, match="; try "):
+            assert_gradients(lambda x: x, x)
+
+
+def test_a_lazy_function_passes_and_one_that_computes_fails() -> None:
+    da = pytest.importorskip("dask.array")
+    x = da.arange(4.0, chunks=2)
+    assert_lazy(lambda x: x.sum(), x)
+    with pytest.raises(MismatchError, match="computes a lazy array with dask"):
+        assert_lazy(planted.computed, x)
+    with pytest.raises(MismatchError, match="raises"):
+        assert_lazy(lambda x: x.no_such_method(), x)
+
+
+def test_a_function_that_needs_a_value_under_jit_fails() -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.ones(3)
+    assert_lazy(lambda x, n: x * n, x, n=2)
+    with pytest.raises(MismatchError, match="computes a lazy array with jax"):
+        assert_lazy(planted.computed, x)
+    with pytest.raises(MismatchError, match="raises"):
+        assert_lazy(lambda x: x.no_such_method(), x)
+
+
+def test_a_library_without_lazy_arrays_is_refused() -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        assert_lazy(lambda x: x, X)
+
+
+# -- pytest --------------------------------------------------------------------------------------
+
+FAILING = """
+    import numpy as np
+    from xbridge.testing import assert_matches_numpy
+
+    def double(x):
+        x *= 2
+        return x
+
+    def test_double():
+        assert_matches_numpy(double, np.ones(2))
+
+    def test_group():
+        try:
+            assert_matches_numpy(double, np.ones(2))
+        except AssertionError as error:
+            raise ExceptionGroup("several", [error])
+"""
+
+
+def test_a_run_ends_with_a_line_for_each_cause_and_writes_a_report(run: Run, tmp_path: Any) -> None:
+    report = tmp_path / "found.json"
+    result = run(FAILING, f"--xbridge-report={report}")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*xbridge: findings*", "double *plain arrays*numpy*changes its input"])
+    (row,) = json.loads(report.read_text(encoding="utf-8"))
+    assert row["function"] == "double"
+    empty = tmp_path / "found.md"
+    run("def test_x(): pass", f"--xbridge-report={empty}").assert_outcomes(passed=1)
+    assert empty.read_text(encoding="utf-8").startswith("| function |")

@@ -1,0 +1,115 @@
+"""Arrays that are drawn for one call: of one device, with shapes and dtypes that go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from drawing import drawn, least
+
+import xbridge
+from xbridge.testing.strategies import arrays, arrays_together, axes, indices, xp_dtypes
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict"])
+def test_arrays_together_are_of_one_device_dtype_and_shape(library: str) -> None:
+    if not xbridge.is_available(library):
+        pytest.skip(f"{library} is not installed")
+    for x, y, z in drawn(arrays_together(library, 3), 60):
+        assert tuple(x.shape) == tuple(y.shape) == tuple(z.shape)
+        assert xbridge.dtype_of(x) == xbridge.dtype_of(y) == xbridge.dtype_of(z)
+        assert xbridge.device_of(x) == xbridge.device_of(y) == xbridge.device_of(z)
+
+
+def test_shapes_broadcast_or_are_those_that_are_given() -> None:
+    some = drawn(arrays_together("numpy", 3, shapes="broadcastable"), 200)
+    for group in some:
+        assert np.broadcast_shapes(*(x.shape for x in group)) == group[0].shape
+    assert {len({x.shape for x in group}) for group in some} >= {1, 2, 3}
+    ((x, y),) = drawn(arrays_together("numpy", shapes=[(2, 3), (3,)]), 1)
+    assert (x.shape, y.shape) == ((2, 3), (3,))
+
+
+def test_dtypes_are_promoted_by_the_standard_or_are_the_one_that_is_given() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    some = drawn(arrays_together("array_api_strict", dtypes="promotable", devices="cpu"), 200)
+    for x, y in some:
+        strict.result_type(x, y)
+    assert any(x.dtype != y.dtype for x, y in some)
+    for dtype in ("float32", xp_dtypes("numpy", "float").filter(lambda word: word == "float32")):
+        assert {x.dtype.name for pair in drawn(arrays_together("numpy", dtypes=dtype), 10) for x in pair} == {
+            "float32"
+        }
+
+
+@pytest.mark.parametrize(
+    "asked", [{"shapes": "equal"}, {"n": 3, "shapes": [(2,), (3,)]}], ids=["a word", "a wrong number"]
+)
+def test_shapes_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        arrays_together("numpy", **asked)
+
+
+def test_dtypes_of_the_standard_are_those_that_the_library_has_now() -> None:
+    assert set(drawn(xp_dtypes("numpy", ("float", "complex")))) == {
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    }
+    if xbridge.is_available("jax"):
+        import jax
+
+        with jax.enable_x64(False):
+            assert set(drawn(xp_dtypes("jax", "float"))) == {"float32"}
+
+
+def test_axes_and_indices_select_from_the_array() -> None:
+    x = np.arange(12).reshape(3, 4)
+    assert set(drawn(axes(x))) == {-2, -1, 0, 1}
+    for axis in (0, -1):
+        for chosen in drawn(indices(x, axis), 50):
+            assert np.take(x, chosen, axis=axis).shape[axis] == len(chosen)
+    for refused in (lambda: axes(np.array(1)), lambda: indices(np.ones((2, 0)), 1), lambda: indices(x, 2)):
+        with pytest.raises(xbridge.OptionError, match="; try "):
+            refused()
+
+
+def test_indices_are_of_the_library_and_device_of_the_array() -> None:
+    strict = pytest.importorskip("array_api_strict")
+    x = strict.ones(3, device=strict.Device("device1"))
+    assert {chosen.device for chosen in drawn(indices(x), 5)} == {x.device}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int16", "uint8"])
+def test_contents_fulfil_the_condition_that_is_asked_for(dtype: str) -> None:
+    def some(contents: str) -> list[Any]:
+        return drawn(arrays("numpy", dtypes=dtype, shapes=(3, 5), contents=contents, layouts="C"), 60)  # type: ignore[arg-type]
+
+    assert all(len({code.tobytes() for code in x.reshape(-1)}) == 1 for x in some("constant"))
+    distinct = some("distinct")
+    assert all(len(set(x.reshape(-1).tolist())) == 15 for x in distinct)
+    assert len({x.tobytes() for x in distinct}) > 5
+    for x in some("sorted"):
+        finite = np.nan_to_num(x, nan=np.inf)
+        assert (finite[:, :-1] <= finite[:, 1:]).all()
+    for x in some("nondegenerate"):
+        assert (x > 0).all()
+        assert np.isfinite(x).all()
+        assert len({*np.diff(np.unique(x)).tolist()}) > 1
+
+
+def test_distinct_contents_repeat_only_if_the_dtype_has_too_few_numbers() -> None:
+    x = least(arrays("numpy", dtypes="int8", shapes=(200,), contents="nondegenerate", layouts="C"))
+    assert len(set(x.tolist())) == 127
+    assert least(arrays("numpy", dtypes="float64", shapes=(0,), contents="constant", layouts="C")).size == 0
+    assert least(arrays("numpy", dtypes="float64", shapes=(), contents="sorted", layouts="C")).shape == ()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"contents": "equal"}, {"contents": "distinct", "elements": (0, 1)}, {"nan": "loud"}], ids=str
+)
+def test_contents_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(xbridge.OptionError, match="; try "):
+        arrays("numpy", **asked)

@@ -1,0 +1,82 @@
+"""Every row of docs/how-to/migrate.md, run: the line before and the line after, on equal sources.
+
+The results are compared by routes that pass xbridge by.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import tree
+
+torch = pytest.importorskip("torch")
+array_api_compat = pytest.importorskip("array_api_compat")
+xp = pytest.importorskip("array_api_compat.torch")
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate.md"
+ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \| \S.* \|$", re.MULTILINE)
+ROWS = ROW.findall(PAGE.read_text("utf-8"))
+
+
+def sources() -> dict[str, Any]:
+    """What the cells may name."""
+    t = torch.linspace(-1.0, 1.0, 6).reshape(2, 3)
+    return {
+        "a": np.linspace(-1.0, 1.0, 6).reshape(2, 3),
+        "t": t,
+        "w": t.clone().requires_grad_(),
+        "b": t.bfloat16(),
+        "z": torch.complex(t, -t),
+        "state": {"w": t.clone().requires_grad_(), "n": torch.tensor([3, 4])},
+        "batch": {"x": np.ones(2), "y": np.arange(3)},
+        "xp": xp,
+    }
+
+
+def run(cell: str) -> Any:
+    """The value of a cell, with fresh sources."""
+    public = {name: getattr(xbridge, name) for name in xbridge.__all__}
+    names = {"np": np, "torch": torch, "array_api_compat": array_api_compat, "tree": tree}
+    return eval(cell, {**names, **public, **sources()})
+
+
+def described(x: Any) -> Any:
+    """All of a result: its containers, types, dtypes, devices, shapes and bytes."""
+    if isinstance(x, dict):
+        return {key: described(value) for key, value in x.items()}
+    if isinstance(x, torch.Tensor):
+        host = x.detach().cpu().numpy()
+        return (torch.Tensor, x.dtype, x.device, x.shape, x.requires_grad, host.tobytes())
+    if isinstance(x, np.ndarray):
+        return (np.ndarray, x.dtype, x.shape, x.tobytes())
+    return (type(x), x)
+
+
+def test_every_line_of_a_table_is_a_row_that_is_run() -> None:
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    assert len(ROWS) == len(lines) == 27
+
+
+@pytest.mark.parametrize(("before", "after"), ROWS)
+def test_the_line_after_gives_what_the_line_before_gave(before: str, after: str) -> None:
+    assert described(run(after)) == described(run(before))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        after
+        for _, after, changed in re.findall(
+            r"^\| `([^`]+)` \| `([^`]+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE
+        )
+        if changed.startswith("read-only if")
+    ],
+)
+def test_a_result_is_read_only_where_the_page_says_so(after: str) -> None:
+    assert not run(after).flags.writeable
