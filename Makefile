@@ -46,7 +46,7 @@ test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-KIT := tests/kit tests/project tests/mutation tests/backends/cupy  # with conformance, half of the time
+KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
