@@ -38,6 +38,13 @@ class Source:
             self._info = self.backend.array_info(self.array)
         return self._info
 
+    def home(self) -> tuple[str, Device, str]:
+        """Return the backend, device and dtype of the array, from its description if there is one."""
+        backend, info = self.backend, self._info
+        if info is None:
+            return backend.name, backend.device_of(self.array), backend.dtype_of(self.array)
+        return backend.name, info.device, info.dtype
+
     def is_literal(self) -> bool:
         """Return True if the input is a Python number or a sequence, which has no backend."""
         return self.foreign and not self.is_array and is_literal(self.array)

@@ -69,7 +69,7 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     try:
         host = np.array(x)
     except ValueError as error:
-        raise _ragged(str(error)) from error
+        raise _ragged("its rows differ in length") from error
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
@@ -81,19 +81,23 @@ def plain_numbers(x: Nested) -> HostArray | None:
 
     They are one number, or nested lists with no more axes than `_FEW`.
     """
-    if type(x) is list and x and type(x[0]) not in _BEGIN:
-        return None
-    flat = [x]
-    for _ in range(_FEW):
-        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
-            flat = list(chain.from_iterable(flat))
-    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
+    kind, flat = type(x), x
+    if kind is list:
+        if not x or type(x[0]) not in _BEGIN:
+            return None
+        for _ in range(_FEW - 1):
+            if type(flat[0]) is list and set(map(type, flat)) == {list}:
+                flat = list(chain.from_iterable(flat)) or [None]
+        kind = type(flat[0])
+        if len(set(map(type, flat))) > 1:
+            return None
+    if kind not in _EXACT:
         return None
     try:
         host = np.array(x)
     except ValueError:  # the lists are ragged
         return None
-    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
+    return host if host.dtype.kind == _EXACT[kind] else None
 
 
 def of_scalars(scalars: list[Any]) -> HostArray | None:
