@@ -42,12 +42,12 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
-test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
+test-exhaustive: test ## Run the same with all dtypes and more examples
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-KIT := tests/kit tests/project tests/mutation tests/backends/cupy  # with conformance, half of the time
+KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
