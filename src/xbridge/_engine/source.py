@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
@@ -50,7 +51,7 @@ class Source:
 
     def is_number(self) -> bool:
         """Return True if the input is a Python number, which has no backend."""
-        return self.is_literal() and isinstance(self.array, (bool, int, float, complex))
+        return self.is_literal() and issubclass(type(self.array), NUMBERS)
 
     def is_scalar(self) -> bool:
         """Return True if the input is a scalar of its backend, such as one of NumPy's."""

@@ -332,8 +332,8 @@ def _is_near(place: Any) -> bool:
 def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
     """Compute at once, where the arrays are and in all of their bits. The context is True if one is traced.
 
-    Without this, JAX would add the computation to the trace of the caller, move arrays that are committed to
-    no device to the default one, and make 32 bits of 64 in a move between platforms.
+    Without this, JAX would add the computation to the trace of the caller. It would move arrays that are
+    committed to no device to the default one, and make 32 bits of 64 in a move between platforms.
     """
     if any(isinstance(x, _Tracer) for x in arrays):
         yield True
