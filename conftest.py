@@ -21,6 +21,7 @@ NEEDING = {
         "src/xbridge/_api.py",
         "src/xbridge/_calls/aligned.py",
         "src/xbridge/_observe/policy.py",
+        "src/xbridge/tree/restore.py",
         "src/xbridge/tree/verbs.py",
         "src/xbridge/testing/assertions.py",
     ],
@@ -52,13 +53,17 @@ FOUR_DTYPES = "bfloat16,bool,complex64,int64"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer the sweep over all dtypes, and the snapshot of messages anew."""
-    parser.addoption("--exhaustive", action="store_true", help=f"sweep over all dtypes, not {FOUR_DTYPES}")
+    parser.addoption("--exhaustive", action="store_true", help=f"sweep over more than {FOUR_DTYPES}")
     parser.addoption("--update-messages", action="store_true", help="write tests/api/messages.txt anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the dtypes of a sweep, which `swept` reads."""
-    if not config.getoption("exhaustive"):
+    """Choose the size of a sweep, whose dtypes `swept_dtypes` reads, and collect garbage less often."""
+    gc.set_threshold(20_000, 10, 20)  # with Python's own numbers, collections are a seventh of all time
+    if config.getoption("exhaustive"):
+        settings.register_profile("exhaustive", settings(), max_examples=2 * settings().max_examples)
+        settings.load_profile("exhaustive")
+    else:
         os.environ.setdefault("XBRIDGE_TEST_DTYPES", FOUR_DTYPES)
 
 
@@ -68,8 +73,8 @@ def pytest_collection_finish() -> None:
 
 
 # The first example of a run pays for imports, so an example has no time limit anywhere.
-settings.register_profile("dev", max_examples=40, deadline=None)
-settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("dev", max_examples=20, deadline=None)
+settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(  # a mutant runs thousands of tests: few examples, and none of them made smaller
     "mutation", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
 )

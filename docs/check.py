@@ -26,8 +26,6 @@ from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
-os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
-warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)  # torch's own call
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*)$")
@@ -56,12 +54,20 @@ class Block(NamedTuple):
 
 
 def main() -> int:
-    """Check pages, print the faults, and return their number."""
+    """Check the pages that are asked for, and return the number of faults."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pages", nargs="*", type=Path, help="pages and folders; by default all")
     asked = [path.resolve() for path in parser.parse_args().pages]
     found = [path.rglob("*.md") if path.is_dir() else [path] for path in asked]
     pages = sorted({*chain(*(found or map(ROOT.glob, PAGES)))})
+    os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # too late for a page to ask for, once another has used JAX
+    with warnings.catch_warnings():  # torch calls what it deprecates
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        return checked(pages)
+
+
+def checked(pages: list[Path]) -> int:
+    """Check pages, print the faults, and return their number."""
     faults: list[str] = []
     examples = links = 0
     for page in pages:

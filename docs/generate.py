@@ -84,10 +84,7 @@ def summary(thing: object) -> str:
 def errors() -> str:
     """Return a table of the errors and warnings, with their built-in class and their condition."""
     kinds = {name: getattr(xbridge, name) for name in xbridge.__all__ if name.endswith(RAISED)}
-    rows = [
-        [f"`{name}`", f"`{kind.__bases__[-1].__name__}`", summary(kind)]
-        for name, kind in kinds.items()
-    ]
+    rows = [[f"`{name}`", f"`{kind.__bases__[-1].__name__}`", summary(kind)] for name, kind in kinds.items()]
     return table(["error or warning", "also a", "when"], rows)
 
 

@@ -1,4 +1,4 @@
-"""Open every page of the built site in a headless Chromium, and follow the links between them.
+"""Open the pages of the built site in a headless Chromium, and follow the links between them.
 
 A page must have a heading, fit a telephone, and ask for nothing outside the site, without an error in the
 console. The search must find `CopyError`, the dark mode must stay switched on, and the versions must be
@@ -6,6 +6,7 @@ there. Pictures of the landing page are written beside the site, to be looked at
 """
 
 import argparse
+import re
 import shutil
 import sys
 import threading
@@ -14,15 +15,18 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route, sync_playwright
 
 BUILT = Path(__file__).resolve().parents[1] / "build" / "site"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSERS = ("chromium", "google-chrome")
 PHONE, DESK = 390, 1280
 WANTED = "CopyError"
 """What the search must find."""
+SOURCE = "source"
+"""The folder of the pages that show a file of the repository. They have one form, and are not opened."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -37,8 +41,10 @@ def served(folder: Path) -> Iterator[str]:
     """Serve a folder on this machine, and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
 
 
 def main() -> None:
@@ -53,7 +59,13 @@ def main() -> None:
         sys.exit(f"cannot open the site: {asked.site} has none; try make site")
     with served(asked.site) as root, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        pages, faults = checked(chromium, root, asked.site)
+        context = chromium.new_context(viewport={"width": PHONE, "height": 844}, color_scheme="light")
+        faults = watched(context, root)
+        tab = context.new_page()
+        pages, wrong = visited(tab, root, asked.site)
+        tab.set_viewport_size({"width": DESK, "height": 900})
+        faults += [*wrong, *searched(tab, f"{root}dev/"), *switched(tab, f"{root}dev/")]
+        pictures(chromium, f"{root}dev/", asked.site.parent / "site-pictures")
         chromium.close()
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -61,58 +73,52 @@ def main() -> None:
     sys.exit(bool(faults))
 
 
-def checked(chromium: Browser, root: str, site: Path) -> tuple[int, list[str]]:
-    """Return the number of pages of a site, and the faults of all."""
+def visited(tab: Page, root: str, site: Path) -> tuple[int, list[str]]:
+    """Open all pages of a site; return their number, and the faults of their form and their links."""
     faults: list[str] = []
-    context = chromium.new_context(viewport={"width": PHONE, "height": 844}, color_scheme="light")
-    watch(context, root, faults)
-    tab = context.new_page()
     links: dict[str, set[str]] = {}
     anchors: dict[str, set[str]] = {}
-    for path in sorted(site.rglob("*.html")):
+    for path in sorted(site.glob("*/**/index.html")):
+        if SOURCE in path.parts:
+            continue
         url = root + path.relative_to(site).as_posix().removesuffix("index.html")
-        if "http-equiv" in path.read_text(encoding="utf-8")[:1000] and path.parent == site:
-            continue  # the redirection to a version
-        if path.name == "404.html":
-            continue  # shown in place of a page that is not there
         faults += opened(tab, url)
-        links[url] = set(tab.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"))
+        links[url] = set(tab.eval_on_selector_all("a[href]", "all => all.map(one => one.href)"))
         anchors[url] = {"", *tab.eval_on_selector_all("[id]", "all => all.map(one => one.id)")}
     faults += dead(links, anchors, root, site)
-    home = f"{root}dev/"
-    tab.set_viewport_size({"width": DESK, "height": 900})
-    faults += [*searched(tab, home), *switched(tab, home)]
-    pictures(chromium, home, site.parent / "site-pictures")
     return len(links), faults
 
 
-def watch(context: BrowserContext, root: str, faults: list[str]) -> None:
-    """Note every error of a script, and every request that leaves the site, which is not let through."""  # vocabulary: let -- x
+def watched(context: BrowserContext, root: str) -> list[str]:
+    """Return a list that gets errors of scripts, and requests that leave the site, which are stopped."""
+    faults: list[str] = []
+
+    def noted(said: ConsoleMessage) -> None:
+        if said.type == "error":
+            faults.append(f"{said.page and said.page.url}: {said.text}")
+
+    def stopped(route: Route) -> None:
+        faults.append(f"{route.request.frame.url}: asks for {route.request.url}")
+        route.abort()
+
+    context.on("console", noted)
     context.on("weberror", lambda error: faults.append(f"{error.page and error.page.url}: {error.error}"))
-    context.on(
-        "console",
-        lambda said: said.type == "error" and faults.append(f"{said.page and said.page.url}: {said.text}"),
-    )
-    outside = lambda url: not url.startswith((root, "data:", "blob:"))  # noqa: E731
-    context.route(
-        outside,
-        lambda route: (faults.append(f"{route.request.frame.url} asks for {route.request.url}"), route.abort()),
-    )
+    context.route(lambda url: not url.startswith((root, "data:", "blob:")), stopped)
+    return faults
 
 
 def opened(tab: Page, url: str) -> Iterator[str]:
-    """Open a page, and yield what is wrong with how it looks."""
-    tab.goto(url, wait_until='domcontentloaded')
-    if not tab.locator("article h1").first.inner_text().strip("¶ \n"):
+    """Open a page, and yield the faults of its form."""
+    tab.goto(url)
+    headings = tab.locator("article h1").all_inner_texts()
+    if not "".join(headings).strip("¶ \n"):
         yield f"{url}: has no heading"
     wide = tab.evaluate("document.documentElement.scrollWidth")
     if wide > PHONE:
         yield f"{url}: is {wide} pixels wide on a screen of {PHONE}"
 
 
-def dead(
-    links: dict[str, set[str]], anchors: dict[str, set[str]], root: str, site: Path
-) -> Iterator[str]:
+def dead(links: dict[str, set[str]], anchors: dict[str, set[str]], root: str, site: Path) -> Iterator[str]:
     """Yield the links within the site that have no target."""
     for page, targets in links.items():
         for target in sorted(targets):
@@ -120,8 +126,10 @@ def dead(
             if url in anchors:
                 if unquote(anchor) not in anchors[url]:
                     yield f"{page}: {target}: no such anchor"
-            elif url.startswith(root) and not (site / url.removeprefix(root)).is_file():
-                yield f"{page}: {target} does not exist"
+            elif url.startswith(root):
+                there = site / url.removeprefix(root)
+                if not (there / "index.html" if there.is_dir() else there).is_file():
+                    yield f"{page}: {target} does not exist"
 
 
 def searched(tab: Page, home: str) -> Iterator[str]:
@@ -129,10 +137,11 @@ def searched(tab: Page, home: str) -> Iterator[str]:
     tab.goto(home)
     tab.keyboard.press("/")
     tab.keyboard.type(WANTED)
-    first = tab.locator(".md-search-result__link").first
-    first.wait_for(timeout=10_000)
-    if WANTED not in first.inner_text():
-        yield f"{home}: the search for {WANTED} finds {first.inner_text()!r} first"
+    found = tab.locator(".md-search-result__link")
+    found.first.wait_for()
+    links = [link.get_attribute("href") or "" for link in found.all()]
+    if not any(re.search(rf"errors/.*#{WANTED.lower()}$", link) for link in links[:3]):
+        yield f"{home}: the search for {WANTED} finds {links[:3]}"
 
 
 def switched(tab: Page, home: str) -> Iterator[str]:
@@ -149,10 +158,11 @@ def switched(tab: Page, home: str) -> Iterator[str]:
 def pictures(chromium: Browser, home: str, folder: Path) -> None:
     """Write pictures of the landing page, as wide as a desk's screen and as a telephone."""
     folder.mkdir(parents=True, exist_ok=True)
-    for width, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light")):
-        tab = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    shown: list[tuple[int, Literal["light", "dark"]]] = [(DESK, "light"), (DESK, "dark"), (PHONE, "light")]
+    for width, scheme in shown:
+        tab = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         tab.goto(home)
-        tab.screenshot(path=folder / f"landing-{width}-{scheme}.png", full_page=True)
+        tab.screenshot(path=folder / f"landing-{width}-{scheme}.png", full_page=True, animations="disabled")
         tab.close()
 
 

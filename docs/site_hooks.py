@@ -23,14 +23,15 @@ from mkdocs.utils import get_relative_url
 
 OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/*.md")
 """The pages of the site that are not in `docs`."""
-GROUP = re.compile(r"^## (.+)$|^\| `([\w.]+)(?<!Error)(?<!Warning)` \|", re.MULTILINE)
-"""A heading of `reference.md`, or the name in a row of its tables, which is not an error."""
+ROW = re.compile(r"^\| `([\w.]+)(?<!Error)(?<!Warning)` \|", re.MULTILINE)
+"""A row of the tables of `reference.md`; errors are described in `errors.md`."""
 FENCE = re.compile(r"^( *`{3,}\w+) +(?:file=(\S+)|no-run|run)$", re.MULTILINE)
 """The opening of a block that `check.py` runs in its own way, or not."""
 TABLE = re.compile(r"^\| `(\w+)` \| promise \|\n(?:\|.*\n)+", re.MULTILINE)
 """The table of an option in `contract.md`."""
-LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash"}
-CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>([\w.]+)</code>", re.DOTALL)
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".txt": "text"}
+"""The files that a page of a folder lists, and the language of each for the highlighter."""
+CODE = re.compile(r"<(a|pre|h\d|button)\b.*?</\1>|<code>@?([\w.]+)</code>", re.DOTALL)
 """Parts of a page without links to the reference, or a name in code that can become one."""
 
 
@@ -47,26 +48,19 @@ KIT_PAGES = ("test-your-library.md", "reference.md")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Read the reference, put the pages of folders into the navigation, and rewrite links."""
-    groups = [*reference()]
-    NAMES.update((name, f"reference/{name}.md") for _, names in groups for name in names)
-    api = [{heading: [NAMES[name] for name in names]} for heading, names in groups]
-    assert config.nav
-    config.nav = [*expanded(config.nav, ["reference.md", *api])]
-    config.markdown_extensions.append(LINKS)  # type: ignore[arg-type] -- Markdown takes instances too
+    groups = reference()
+    NAMES.update((name, f"reference/{name}.md") for names in groups.values() for name in names)
+    api = [{heading: [NAMES[name] for name in names]} for heading, names in groups.items()]
+    config.nav = [*expanded(config.nav or [], ["reference.md", *api])]
+    config.markdown_extensions.append(LINKS)  # type: ignore[arg-type] # Markdown takes instances too
     return config
 
 
-def reference() -> Iterator[tuple[str, list[str]]]:
-    """Yield the headings of the reference with the names below each."""
+def reference() -> dict[str, list[str]]:
+    """Return the public names below each heading of the reference."""
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-    heading, names = "", list[str]()
-    for title, name in [*GROUP.findall(text), ("", "")]:
-        if name:
-            names.append(name)
-        elif names:
-            yield heading, names
-            names = []
-        heading = title or heading
+    parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
+    return {heading: names for heading, _, rows in parts if (names := ROW.findall(rows))}
 
 
 def expanded(entries: list[object], api: list[object]) -> Iterator[object]:
@@ -81,7 +75,9 @@ def expanded(entries: list[object], api: list[object]) -> Iterator[object]:
             yield from api
         elif isinstance(entry, str) and entry.endswith("/"):
             home = ROOT if entry == "benchmarks/" else ROOT / "docs"
-            pages = sorted((home / entry).glob("*.md"), key=lambda page: (page.name != "README.md", page.name))
+            pages = sorted(
+                (home / entry).glob("*.md"), key=lambda page: (page.name != "README.md", page.name)
+            )
             yield from (page.relative_to(home).as_posix() for page in pages)
         else:
             yield entry
@@ -118,10 +114,11 @@ def added(files: Files, config: MkDocsConfig, path: Path, level: InclusionLevel)
     if name in URIS:
         return []
     if path.is_dir() and (path / "README.md").exists():
-        URIS[name] = f"{name}/README.md"
-        return added(files, config, path / "README.md", level)
+        pages = added(files, config, path / "README.md", level)
+        URIS[name] = URIS[f"{name}/README.md"]
+        return pages
     if path.is_dir():
-        inside = [one for one in sorted(path.rglob("*")) if one.is_file() and one.suffix != ".pyc"]
+        inside = [one for one in sorted(path.rglob("*")) if one.suffix in LANGUAGES]
         for one in inside:
             added(files, config, one, level)
         URIS[name] = f"source/{name}/index.md"
@@ -142,7 +139,7 @@ def added(files: Files, config: MkDocsConfig, path: Path, level: InclusionLevel)
 def described(name: str, tables: dict[str, str]) -> str:
     """Return the page of a public name: its docstring, and the tables of the options that it takes."""
     thing = API[name]
-    parts = [f"---\ntitle: {name}\n---", f"::: {thing.path}"]
+    parts = [f"---\ntitle: {name}\n---", f"::: xbridge.{name}"]
     taken = [option for option in tables if thing.is_function and option in thing.parameters]
     if taken:
         parts += ["## Options", "Each means the same in every call; see [the contract](../contract.md)."]
@@ -187,6 +184,8 @@ LINKS = RepositoryLinks()
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Note the page that is rendered next, and write the words behind the language of a block for MkDocs."""
     LINKS.uri = page.file.src_uri
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # which is empty there, beside the tabs
     return FENCE.sub(lambda found: found[1] + (f' title="{found[2]}"' if found[2] else ""), markdown)
 
 

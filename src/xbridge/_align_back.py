@@ -1,4 +1,4 @@
-"""Align arrays, and convert results back to the library and device of an argument.
+"""Align arrays, and return a function that converts results back.
 
 The common library and device are those that the caller names, else those of `like`, else those of the first
 array. Numbers, lists and the order of the other arrays have no influence.
@@ -6,87 +6,18 @@ array. Numbers, lists and the order of the other arrays have no influence.
 
 from __future__ import annotations
 
-from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import are_arrays, generation, get, repeat_align
-from xbridge.errors import DeviceError, OptionError, shown
+from xbridge._engine import verbs
+from xbridge._engine.source import leading_index, resolve_source
+from xbridge.backends._registry import generation, repeat_align
+from xbridge.errors import OptionError
+from xbridge.tree.restore import Restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
 
-    from xbridge._api import Grad
-    from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array
-
-
-class Restore:
-    """A function that converts results back to the library and device of an argument. It keeps no arrays."""
-
-    __slots__ = ("_first", "_homes")
-
-    def __init__(self, homes: tuple[tuple[str, Device, str] | None, ...], first: int) -> None:
-        self._homes = homes
-        self._first = first
-
-    @entry_point
-    def __call__(self, result: Any, /, to: int | None = None, *, dtype: object = None) -> Any:
-        """Convert an array, or a tree of arrays, back.
-
-        Parameters
-        ----------
-        result : array or tree
-            The result. Numbers and other leaves stay unchanged. Containers are those of
-            `xbridge.tree.to_backend`.
-        to : int, optional
-            The index of an argument of `align_back`. By default the array that decided.
-        dtype : bool or dtype, optional
-            True for the dtype of that argument. Any other value as for `to_backend`.
-
-        Returns
-        -------
-        array or tree
-            In the library and on the device of that argument.
-
-        Raises
-        ------
-        OptionError
-            There is no such argument, or it was a number or a list.
-        XBridgeError
-            As for `to_backend`.
-
-        Examples
-        --------
-        >>> import numpy as np, torch
-        >>> (a, b), restore = align_back(np.ones(2, "float32"), torch.zeros(2))
-        >>> restore(a + b, to=1)
-        tensor([1., 1.])
-        """
-        name, device, kind = self.home(to)
-        named = kind if dtype is True else None if dtype is False else dtype
-        return _taken(result, name, device=device, dtype=named, copy=None, grad=None)
-
-    def home(self, to: int | None = None) -> tuple[str, Device, str]:
-        """Return the backend, device and dtype of an argument that results can go back to."""
-        place = self._first if to is None else to
-        home = None
-        if isinstance(place, int) and not isinstance(place, bool) and -1 < place < len(self._homes):
-            home = self._homes[place]
-        if home and home[1] == SHARDED:
-            raise DeviceError.build(
-                f"restore a result to argument {place}",
-                "it is on several devices",
-                "align_back of its parts",
-            )
-        if home is None:
-            arrays = [i for i, found in enumerate(self._homes) if found]
-            raise OptionError.build(
-                f"restore a result to argument {shown(to)}",
-                f"the arguments that were arrays are {arrays}",
-                f"to={arrays[0]}",
-            )
-        return home
+    from xbridge._core.protocol import Array, Grad
 
 
 @entry_point
@@ -130,9 +61,6 @@ def align_back(
     array([2., 2.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
-
     begun = generation()
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)
@@ -144,18 +72,3 @@ def align_back(
     if aligned is None:
         aligned = verbs.align_sources(sources, "xs[{}]".format, like, backend, begun=begun, **keywords)
     return aligned, Restore(tuple(map(verbs.home, sources)), first)
-
-
-def _taken(result: Any, name: str, **keywords: object) -> Any:
-    from xbridge._engine.learned import recall  # noqa: PLC0415 -- it imports NumPy
-
-    made = recall(name, result, (str(keywords["device"]), keywords["dtype"], None, None))
-    if made is not None:
-        return made
-    from xbridge.tree.batch import TreeArrays  # noqa: PLC0415 -- it imports NumPy
-    from xbridge.tree.leaf import leaf_converter  # noqa: PLC0415 -- likewise
-
-    batch = TreeArrays(result, alone=True)
-    if batch.alone and not are_arrays(type(result)):
-        return result
-    return batch.map(leaf_converter(get(name), keywords))

@@ -14,15 +14,13 @@ from xbridge.errors import FOREIGN_ERRORS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+    from typing import Any, Literal, TypedDict, Unpack, overload
 
     import jax
     import torch
     from dask.array import Array as DaskArray
 
-    from xbridge._core.protocol import Array, HostArray
-
-    Grad: TypeAlias = Literal["keep", "detach"] | None
+    from xbridge._core.protocol import Array, Grad, HostArray
 
     class _Options(TypedDict, total=False):
         device: object
@@ -371,12 +369,12 @@ def asarray(
             return identity_types[type(obj)](obj)
         except KeyError:
             pass
-    elif like is None and requires_grad is None and (copy is None or copy is True or copy is False):
+    elif backend is not None and like is None and requires_grad is None:
         try:
             if device is None and dtype is None and copy is None and grad is None:
                 y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
             else:
-                y = learned[backend, type(obj), device, dtype, copy, grad](obj)
+                y = learned[backend, type(obj), device, dtype, copy, grad](obj) if is_flag(copy) else None
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:

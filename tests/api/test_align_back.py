@@ -18,9 +18,9 @@ from names import stable_id
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge import _align_back
 from xbridge._core.devices import CPU, SHARDED
 from xbridge.backends import _registry
+from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,7 +184,7 @@ def test_a_result_that_is_not_an_array_is_returned_unchanged() -> None:
 
 
 def test_nothing_goes_back_to_several_devices() -> None:
-    restore = _align_back.Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
+    restore = Restore((("jax", SHARDED, "float32"), ("numpy", CPU, "float32")), 0)
     with pytest.raises(xbridge.DeviceError, match=r"to argument 0: it is on several devices; try align_back"):
         restore(A)
     assert restore(Toy(A), to=1).tolist() == A.tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import host, same
+from crossed import same
 
 import xbridge
 from xbridge import OptionError
@@ -103,28 +103,6 @@ def test_the_function_is_one_node_of_the_graph() -> None:
     heavy = [key for key, task in graph.items() if len(cloudpickle.dumps(task)) > big.nbytes]
     assert len(heavy) <= 1
     same(y.compute(scheduler="sync"), 2 * np.ones(64))
-
-
-def test_a_cluster_of_processes_runs_a_model() -> None:
-    distributed = pytest.importorskip("distributed")
-    torch = pytest.importorskip("torch")
-    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double().eval()
-
-    @aligned(backend="torch", signature="(n)->(k)", result=lambda x: np.empty((*x.shape[:-1], 2)))  # type: ignore[untyped-decorator] # it is Any here
-    def model(x: Any) -> Any:
-        with torch.no_grad():
-            return net(x)
-
-    y = model(chunked())
-    assert isinstance(y, da.Array)
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
-        found = y.compute()
-    same(found, host(net(torch.from_numpy(A))))
 
 
 def test_a_call_is_sent_without_rules_and_derivatives() -> None:

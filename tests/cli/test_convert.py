@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import struct
 import warnings
+import zipfile
+from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +21,6 @@ pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from xbridge._core.protocol import HostArray
 
 NUMPYS = ("bfloat16", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")))
@@ -397,3 +398,44 @@ def test_a_name_that_a_terminal_would_obey_is_shown_and_not_sent(
     assert "\\x1b[31mred\\n" in shell(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
     said = refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npy")
     assert "\x1b" not in said
+
+
+def test_the_compression_of_each_array_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {"a": zipfile.ZIP_DEFLATED, "b": zipfile.ZIP_STORED, "c": zipfile.ZIP_BZIP2}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name, kind in kinds.items():
+            file = BytesIO()
+            np.save(file, np.zeros(1000))
+            archive.writestr(f"{name}.npy", file.getvalue(), kind)
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npz", "--cast", "float64=float32")
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "c.npz", "--array", "a")
+    shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "d.safetensors")
+    shell(capsys, "convert", tmp_path / "d.safetensors", tmp_path / "e.npz")
+    found = {}
+    for name in ("b", "c", "e"):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz") as archive:
+            found[name] = {one.filename[:-4]: one.compress_type for one in archive.infolist()}
+    assert found == {"b": kinds, "c": {"a": zipfile.ZIP_DEFLATED}, "e": dict.fromkeys("abc", 0)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "x.h5"), "cannot read x.h5: HDF5 files are out of scope; try a file in one "),
+        (("convert", "a.npy", "x.h5"), "its name ends in '.h5', and HDF5 files are out of scope; try a "),
+        (("convert", "-", "x.npy"), "cannot read -: a pipe cannot be read several times; try the "),
+        (("show", "-"), "cannot read -: a pipe cannot be read several times"),
+        (("convert", "a.npy", "-"), "cannot find the format of -: a pipe is not written, because the new "),
+    ],
+)
+def test_files_that_are_out_of_scope_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.ones(2))
+    Path("x.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    assert said in refused(capsys, *words)

@@ -68,7 +68,7 @@ def test_a_file_that_no_format_begins_like_is_read_by_its_name(
         (tmp_path / name).write_bytes(content)
         assert f"cannot read {tmp_path / name}" in refused(capsys, "show", tmp_path / name)
     (tmp_path / "x").write_bytes(content or b"1")
-    assert "cannot find the format" in refused(capsys, "show", tmp_path / "x")
+    assert "it does not begin like a file of a known format" in refused(capsys, "show", tmp_path / "x")
 
 
 def test_show_lists_the_arrays_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,18 +29,19 @@ def run(code: str, path: Path | None = None, limit: float | None = None) -> tupl
 
 
 _FORKS = """
-import gc, os, sys
+import gc, os, signal, sys
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 import numpy, xbridge
 for name in sys.argv[1:]:
-    if find_spec(name):
+    with suppress(ModuleNotFoundError):
         import_module(name)
 gc.freeze()
 for line in sys.stdin:
     code, shown = line.rstrip("\\n").split("\\t")
     child = os.fork()
     if not child:
+        signal.alarm(120)
         os.dup2(os.open(shown, os.O_WRONLY), 1)
         exec(compile(open(code).read(), code, "exec"), {"__name__": "__main__"})
         break
@@ -63,7 +64,10 @@ def _warm(*libraries: str) -> subprocess.Popen[str]:
 
 
 def forked(code: str, *libraries: str) -> tuple[int, list[str]]:
-    """Run code as `run` does, without the time that imports take: these libraries, or torch, are imported."""
+    """Run code as `run` does, without the time that imports take: these libraries, or torch, are imported.
+
+    After two minutes it is killed, and its exit status is the negative number of the signal.
+    """
     if not hasattr(os, "fork"):
         return run(code)
     server = _warm(*(libraries or ("torch",)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy  # noqa: F401 -- a function of another package
 from typing import Any
 
 import array_api_compat
 import numpy as np
+
+Array = Any
 
 
 def xp_of(*arrays: Any) -> Any:
@@ -169,8 +172,11 @@ def last(x: Any) -> Any:
 
 
 def unique_total(x: Any) -> Any:
-    """Count distinct values."""
-    return x.unique().numel() if is_torch(x) else xp_of(x).unique_values(x).shape[0]
+    """Count distinct values, and NaNs of torch as one."""
+    xp = xp_of(x)
+    if is_torch(x) and "float" in str(x.dtype):
+        return x[~x.isnan()].unique().numel() + bool(x.isnan().any())
+    return xp.unique_values(x).shape[0]
 
 
 def only_bool(x: Any) -> Any:
@@ -212,3 +218,72 @@ def columns(x: Any) -> Any:
     if len(x.shape) < 2:
         raise ValueError("it has no columns")
     return x * 2
+
+
+def to_numpy(x: Any) -> Any:
+    """Return NumPy's array of any library's."""
+    return np.asarray(x.resolve_neg() if is_torch(x) else x)
+
+
+def grow(x: Any) -> Any:
+    """Exceed the range of the floating dtype that belongs to small integers."""
+    return xp_of(x).exp(x) if "float" in str(x.dtype) else np.exp(x)
+
+
+def combine(a: Any, b: Any, costs: Any) -> Any:
+    """Sum costs with weights.
+
+    Parameters
+    ----------
+    a : array (n,)
+        Shares.
+    b : array (m,)
+        Shares.
+    costs : array (n, m)
+        Costs.
+    """
+    if abs(float(a.sum()) - 1) > 1e-6:
+        raise ValueError("the shares have another sum")
+    return a @ costs @ b
+
+
+def swapped(x: Any, pattern: Any) -> Any:
+    """Swap axes by a pattern.
+
+    Examples
+    --------
+    >>> swapped(1, 'a b -> a b')
+    >>> swapped(images, 'a b -> b a')
+    >>> swapped(images, 'a -> a')
+    >>> print(swapped(images, 'no'))
+    """
+    if not isinstance(pattern, str) or len(x.shape) != {"a b -> b a": 2, "a -> a": 1}.get(pattern):
+        raise ValueError("the pattern does not fit")
+    return x.view(x.shape[::-1]) if is_torch(x) else xp_of(x).permute_dims(x, range(len(x.shape))[::-1])
+
+
+def outer_product(x: Any, y: Any) -> Any:
+    """Fail if one array of torch alone has more axes and is not contiguous."""
+    if is_torch(x) and len(x.shape) != len(y.shape):
+        x, y = x.view(-1), y.view(-1)
+    return xp_of(x).sum(x) * xp_of(y).sum(y)
+
+
+def clusters(x: Any, labels: Any) -> Any:
+    """Sum the rows of the first cluster.
+
+    Parameters
+    ----------
+    x : array of shape (n, m)
+        Points.
+    labels : array of shape (n,)
+        The cluster of each.
+    """
+    if set(np.asarray(labels).tolist()) != {0, 1}:
+        raise ValueError("there are not two clusters")
+    return xp_of(x, labels).sum(x[labels == 0, :], axis=0)
+
+
+def stacked(arrays: list[Array]) -> Any:
+    """Add the first two of several arrays."""
+    return arrays[0] + arrays[1]

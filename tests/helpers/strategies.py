@@ -12,7 +12,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge.testing.conformance._cases import swept_dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 EXTENDED = tuple(word for word in DTYPES if not hasattr(np, word))
 """The dtypes that NumPy has through ml_dtypes."""
@@ -21,6 +21,12 @@ HOST_DTYPES = tuple(word for word in DTYPES if word not in EXTENDED or find_spec
 
 SWEPT = swept_dtypes("numpy")
 """The dtypes that a parametrised test goes through: four, or with --exhaustive all."""
+
+
+def swept(words: Iterable[str]) -> list[str]:
+    """Return the dtypes that a test of some of them goes through: those of the sweep, or at least one."""
+    some = list(words)
+    return [word for word in some if word in SWEPT] or some[:1]
 
 
 def host_dtype(word: str) -> np.dtype[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import array_api_compat.numpy
 import numpy as np
 import planted
 import pytest
@@ -26,7 +27,7 @@ from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, gr
 from xbridge.testing._workers import Job, check_in_workers, chosen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 HELPERS = Path(planted.__file__).parent
 ALL = ("numpy", "torch", "dask", "jax", "array_api_strict")
@@ -38,6 +39,10 @@ def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> li
     read = _signatures.read_words(words)
     checked = check(_targets.find_targets(spec), used, read, 60.0)
     return grouped(finding for one in checked for finding in one.findings)
+
+
+def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[_signatures.Base]:
+    return _signatures.bases(f, words, f)
 
 
 PLANTED: dict[str, dict[str, tuple[str, str]]] = {
@@ -169,7 +174,7 @@ def test_a_docstring_shows_how_to_call_a_function() -> None:
     assert shown["mode"] == ("other", ("full", "same"))
     assert shown["flag"] == ("other", (True,))
     assert shown["scale"] == ("other", (0.5, 2.0))
-    labels = [base.label for base in _signatures.bases(documented, {})]
+    labels = [base.label for base in bases(documented, {})]
     assert labels == ["", "y", "flag", "scale"]
 
 
@@ -178,6 +183,54 @@ def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_ar
     assert slots is not None
     assert len(slots) == 2
     assert _signatures.slots_of(iter, {}) is None
+
+
+def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
+    base = next(bases(planted.combine, {}))
+    assert [arg.shape for arg in base.args] == [(4,), (3,), (4, 3)]
+    assert base.args[0].sum() == pytest.approx(1)
+    points, labels = next(bases(planted.clusters, {})).args
+    assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
+    assert _signatures._shape("array of shape (3, n)") == ("3", "n")
+    assert _signatures._shape("array (optional)") is None
+
+
+def test_a_list_of_arrays_has_two() -> None:
+    (pair,) = next(bases(planted.stacked, {})).args
+    assert [x.shape for x in pair] == [(6,), (6,)]
+    assert findings_of("planted:stacked") == []
+
+
+def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
+    found = {base.label: base.args[0].shape for base in bases(planted.swapped, {})}
+    assert found == {"the example 'a b -> b a'": (4, 3), "the example 'a -> a'": (6,)}
+    if xbridge.is_available("torch"):
+        causes = {one.property for one, _ in findings_of("planted:swapped", ["torch"])}
+        assert causes == {"the example 'a b -> b a'"}
+
+
+def test_an_array_namespace_is_compared_with_numpys() -> None:
+    pytest.importorskip("torch")
+    (add,) = _targets.find_targets("array_api_compat.torch:add")
+    assert (add.backend, add.reference) == ("torch", np.add)
+    (solve,) = _targets.find_targets("array_api_compat.torch.linalg:solve")
+    assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
+    assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
+    found = [target.name.rpartition(".")[2] for target in _targets.find_targets("array_api_compat.torch")]
+    assert {"add", "clip"} < {*found}
+    assert not {"add_", "ops", "relu", "median"} & {*found}
+    assert [slot.name for slot in _signatures.slots_of(solve.declaration, {}) or ()] == ["x1", "x2"]
+    (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
+    assert checked.findings == []
+    wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
+    (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0)
+    assert {one.backend for one in checked.findings} == {"torch"}
+
+
+def test_a_layout_is_tried_with_one_array_alone_that_has_more_axes() -> None:
+    pytest.importorskip("torch")
+    ((found, _),) = findings_of("planted:outer_product", ["torch"])
+    assert (found.property, found.problem) == ("transposed", "raises RuntimeError")
 
 
 def test_causes_are_one_line_each() -> None:
@@ -302,6 +355,8 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
         "refuses_missing",
         "median",
         "dot",
+        "to_numpy",
+        "grow",
     ],
 )
 def test_what_the_standard_leaves_open_is_not_found(name: str) -> None:
@@ -328,7 +383,20 @@ def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytes
 def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_check, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
     (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
-    assert (only.findings, only.skipped) == ([], "")
+    assert (only.findings, only.skipped, only.is_complete) == ([], "", False)
+
+
+@pytest.mark.usefixtures("_here")
+def test_functions_that_are_left_when_the_time_is_over_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_workers, "time", SimpleNamespace(monotonic=count(0, 10).__next__))
+    left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut"), workers=1)]
+    assert left == ["the time is over"] * 2
+    half = _check.Checked("planted.middle", [], "", is_complete=False)
+    monkeypatch.setattr(_workers, "check_in_workers", lambda *_: iter([half]))
+    assert main(["check", "planted:middle", "--backends", "numpy"]) == 0
+    assert "in part, because the time was over: middle" in capsys.readouterr().out
 
 
 def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +424,8 @@ def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {target.name for target in _targets.find_targets("planted")}
     assert "planted.middle" in found
-    assert not {"planted.np", "planted.array_api_compat", "planted.Any", "planted._COUNT"} & found
+    others = ("np", "array_api_compat", "Any", "deepcopy", "_COUNT")
+    assert not {f"planted.{name}" for name in others} & found
     monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
     assert [target.name for target in _targets.find_targets("planted")] == ["planted.cut"]
 
@@ -398,16 +467,17 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
         ("num_bins", "other", (8, 2)),
         ("xp", "other", ()),
     ]
-    (base,) = _signatures.bases(unusual, {})
+    (base,) = bases(unusual, {})
     assert base.kwargs == {"shape": (6,), "num_bins": 2}
-    assert len(next(_signatures.bases(several, {})).args) == 2
+    assert len(next(bases(several, {})).args) == 2
     assert _signatures.slots_of(of_a_mapping, {}) is None
-    assert list(_signatures.bases(of_a_mapping, {})) == []
-    assert [base.label for base in _signatures.bases(picky, {})] == [""]
+    assert _signatures.slots_of(lambda x, dtype: x, {}) is None
+    assert list(bases(of_a_mapping, {})) == []
+    assert [base.label for base in bases(picky, {})] == [""]
     kinds = _signatures.read_words("x: array, table: axis")
-    assert next(_signatures.bases(of_a_mapping, kinds)).args[1] == 0
-    assert next(_signatures.bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
-    assert list(_signatures.bases(lambda x: None, {})) == []
+    assert next(bases(of_a_mapping, kinds)).args[1] == 0
+    assert next(bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
+    assert list(bases(lambda x: None, {})) == []
 
 
 @pytest.mark.usefixtures("_here")
@@ -419,29 +489,56 @@ def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.Monkey
     assert checked["planted.hangs"].findings[0].problem == "does not end"
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "is_confirmed"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "ends the process", True),
+        ("import os; os.kill(os.getpid(), 9)", "does not end", False),
+        ("while True: pass", "does not end", True),
+        ("while True: pass", "ends the process", False),
+        ("pass", "ends the process", False),
+        ("pass", "does not end", False),
+        ("x.to('emu:0')", "does not end", True),
+    ],
+)
+def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
+    code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
+    stored = tmp_path / "program.py"
+    stored.write_text(f"numpy\n{code}", encoding="utf-8")
+    ended = _workers._ended("planted.cut", reason, stored)
+    assert bool(ended.findings) is is_confirmed
+    assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
+
+
 @pytest.mark.usefixtures("_here")
 def test_a_worker_that_cannot_begin_says_why() -> None:
     (one,) = check_in_workers(job("no_such_module:f"), workers=1)
     assert one.skipped.startswith("it cannot be checked: xbridge.errors.OptionError: cannot check")
 
 
-def test_a_worker_prints_a_line_for_each_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_emulated", [False, True])
+def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
+    with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     output = StringIO()
     monkeypatch.setattr(os, "dup", lambda number: number)
     monkeypatch.setattr(os, "dup2", lambda *numbers: None)
     monkeypatch.setattr(os, "fdopen", lambda *_, **__: output)
     stored = tmp_path / "program.py"
-    asked = [["planted:middle"], ["numpy"], {}, 20.0, False]
-    if xbridge.is_available("torch"):
+    asked = [["planted:middle"], ["numpy"], {}, 20.0, with_emulated]
+    if with_emulated:
+        pytest.importorskip("torch")
         from xbridge.testing import emulated
 
         monkeypatch.setattr(emulated, "install", lambda: None)
-        asked[-1] = True
     monkeypatch.setattr(sys, "argv", ["worker", json.dumps(asked), str(stored)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
         runpy.run_module("xbridge.testing._workers", run_name="__main__")
-    (line,) = output.getvalue().splitlines()
+    begun, line = output.getvalue().splitlines()
+    assert json.loads(begun) == {}
     assert json.loads(line)["function"] == "planted.middle"
     assert "middle(a, b)" in stored.read_text(encoding="utf-8")
 

@@ -45,14 +45,14 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_align_back": "tree _engine backends _core errors",
+        "_calls": "tree _engine _plan backends _core errors",
         "_transfer": "_observe tree _engine _plan backends _core errors",
         "testing": "_api _inspect _engine _plan backends _host _core errors",
     },
     {
-        "_calls": "_align_back tree _engine _plan backends _core errors",
         "_cli": "testing _api _inspect backends _host _core errors",  # and `__main__`
+        "__init__": "_calls _align_back _transfer _api _inspect _observe tree _plan backends _core errors",
     },
-    {"__init__": "_calls _align_back _transfer _api _inspect _observe tree _plan backends _core errors"},
 )
 """What each package may import from at run time, by floor, the lowest first."""
 

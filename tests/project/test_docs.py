@@ -8,33 +8,21 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pins import is_pinned
 
 import xbridge
+from xbridge import testing
 from xbridge.backends import INDEX
 from xbridge.protocol import Gap
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GENERATED = ("how-it-works.md", "reference.md", "support.md")
-
-
-PINS = dict(
-    line.split("==")
-    for line in (ROOT / "requirements" / "constraints.txt").read_text("utf-8").splitlines()
-    if "==" in line
-)
-
-
-def is_pinned(name: str) -> bool:
-    """Whether a library is installed in the version of our own environments."""
-    return bool(find_spec(name)) and version(name).partition("+")[0] == PINS[name.replace("_", "-")]
 
 
 needs_every_library = pytest.mark.skipif(
@@ -233,14 +221,15 @@ def test_every_generated_part_of_a_page_is_filled() -> None:
             r"<!-- generated: \w+ -->(.*?)<!-- end -->", (DOCS / page).read_text("utf-8"), re.DOTALL
         )
     ]
-    assert len(parts) == 12
+    assert len(parts) == 19
     assert all(part.strip() for part in parts)
 
 
 def test_the_reference_has_a_place_for_every_public_name() -> None:
-    text = (DOCS / "reference.md").read_text("utf-8")
-    named = re.findall(r"^(?:## |\| `)([\w.]+)(?:`|$)", text, re.MULTILINE)
-    assert sorted(named) == sorted([*xbridge.__all__, *(f"tree.{name}" for name in xbridge.tree.__all__)])
+    strategies = pytest.importorskip("xbridge.testing.strategies")
+    named = re.findall(r"^\| `([\w.]+)`", (DOCS / "reference.md").read_text("utf-8"), re.MULTILINE)
+    modules = {"": xbridge, "tree.": xbridge.tree, "testing.": testing, "testing.strategies.": strategies}
+    assert sorted(named) == sorted(f"{at}{name}" for at, module in modules.items() for name in module.__all__)
 
 
 def first_block(page: str, word: str) -> str:
@@ -275,6 +264,18 @@ def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
     assert len(named) >= 10
     for test, path in named:
         assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
+
+
+def test_what_decides_a_behaviour_is_defined_in_the_file_that_the_page_names() -> None:
+    text = (DOCS / "how-it-works.md").read_text("utf-8")
+    section = text.partition("## Where a behaviour is decided")[2].partition("## ")[0]
+    rows = re.findall(
+        r"^\| (?!behaviour)[^|]+ \| ([^|]+) \| \[`[^|]+\]\(\.\./([^|]+)\) \|$", section, re.MULTILINE
+    )
+    assert len(rows) == section.count("\n|") - 2
+    for names, path in rows:
+        defined = re.findall(r"^(?:def|class) (\w+)", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", names)) <= {*defined}, path
 
 
 def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:

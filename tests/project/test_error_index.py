@@ -36,7 +36,9 @@ def test_every_error_has_a_section() -> None:
 
 
 def test_every_message_has_a_row_in_the_section_of_its_class() -> None:
-    found = {(name, reason): [row for row in rows()[name] if matches(row, reason)] for name, reason in reasons()}
+    found = {
+        (name, reason): [row for row in rows()[name] if matches(row, reason)] for name, reason in reasons()
+    }
     assert {key for key, having in found.items() if not having} == set()
 
 

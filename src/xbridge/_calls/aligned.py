@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import ParamSpec, TypeVar, overload
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array
+    from xbridge._core.protocol import Array, Grad
 
     P = ParamSpec("P")
     R = TypeVar("R")

@@ -2,6 +2,10 @@
 
 The system renames in one step, and until then the target is unchanged. A run that fails removes its partial
 file. A run that is killed leaves a hidden `.xbridge-*.part` beside the target, and never a partial target.
+
+Several files are renamed one after the other, the last of them, which names the others, at the end. The old
+ones are renamed before, and renamed back if a step fails. So a run that is killed leaves no last file that
+names a file that is not there.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import EACCES, ENOENT, EPERM, EROFS
 from functools import partial
 from io import BufferedWriter
 from pathlib import Path
@@ -19,8 +24,8 @@ from xbridge._cli.errors import RefusedError
 from xbridge.errors import Chained
 
 
-def resolve(target: Path, source: Path, *, force: bool) -> Path:
-    """Return the file to write, links followed, if it may be written."""
+def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
+    """Return the file to write, links followed, if it may be written. None of the sources may be written."""
 
     def ours(error: Exception) -> RefusedError:
         reason = getattr(error, "strerror", "") or str(error)  # the name is too long, or invalid
@@ -41,8 +46,8 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
         elif not real.parent.is_dir():
             reason = f"there is no directory {real.parent}"
             hint = "another name" if os.path.lexists(real.parent) else f"mkdir -p {real.parent}"
-        elif real.exists() and real.samefile(source):
-            reason = f"it is the same file as {source}"
+        elif real.exists() and (same := [one for one in (source, *others) if real.samefile(one)]):
+            reason = f"it is the same file as {same[0]}"
         elif real.exists() and not force:
             reason, hint = "it exists", "--force to replace it"
     if reason:
@@ -51,39 +56,76 @@ def resolve(target: Path, source: Path, *, force: bool) -> Path:
 
 
 @contextmanager
-def replacing(target: Path, *, force: bool) -> Iterator[tuple[BufferedWriter, Path]]:
-    """Yield a new file and its name. It is renamed to the target if the block raises nothing."""
-    part = target.with_name(f".xbridge-{secrets.token_hex(4)}.part")
-    as_it_was = f"{target} is as it was" if target.exists() else "nothing was left behind"
-    mode = 0o600 if target.exists() else 0o666  # a private file stays private while it is written
+def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterator[list[Path]]:
+    """Yield the name of a new file for each target. They are renamed if the block raises nothing.
+
+    The files that are `gone` are removed then, and the last target is renamed last.
+    """
+    parts = [target.with_name(f".xbridge-{secrets.token_hex(4)}.part") for target in targets]
+    shown = targets[-1]
+    as_it_was = f"{shown} is as it was" if shown.exists() else "nothing was left behind"
     try:
-        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
-            yield file, part
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists() and not force:
-            raise RefusedError.build(f"write {target}", "another program has written it meanwhile", "--force")
-        _rename(part, target)
+        yield parts
+        for target in targets:
+            if target.exists() and not force:
+                reason = "another program has written it meanwhile"
+                raise RefusedError.build(f"write {target}", reason, "--force")
+        _rename(parts, targets, [path for path in gone if path.exists()])
     except OSError as error:
         reason = f"{error.strerror or error}, and {as_it_was}"
-        raise RefusedError.build(f"write {target}", reason, "a disk with space for it") from error
+        hint = (
+            "another folder" if error.errno in (EACCES, EPERM, EROFS, ENOENT) else "a disk with space for it"
+        )
+        raise RefusedError.build(f"write {shown}", reason, hint) from error
     except KeyboardInterrupt as error:
-        raise RefusedError.build(f"write {target}", f"interrupted, and {as_it_was}", "again") from error
+        raise RefusedError.build(f"write {shown}", f"interrupted, and {as_it_was}", "again") from error
     finally:
-        part.unlink(missing_ok=True)
+        for part in parts:
+            part.unlink(missing_ok=True)
 
 
-def _rename(part: Path, target: Path) -> None:
-    """Rename the partial file to the target, with the mode and owner of an old target."""
-    if target.exists():
-        old = target.stat()
-        with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
-            os.chown(part, old.st_uid, old.st_gid)
-        shutil.copymode(target, part)
-    part.replace(target)
+@contextmanager
+def new_file(part: Path, target: Path) -> Iterator[BufferedWriter]:
+    """Yield a new file, and sync it to disk. A private target stays private while it is written."""
+    mode = 0o600 if target.exists() else 0o666
+    with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rename(parts: Sequence[Path], targets: Sequence[Path], gone: Sequence[Path]) -> None:
+    """Rename the partial files to the targets, with the mode and owner of old targets."""
+    old = [target for target in targets[::-1] if target.exists()]
+    for part, target in zip(parts, targets, strict=True):
+        if target in old:
+            stat = target.stat()
+            with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
+                os.chown(part, stat.st_uid, stat.st_gid)
+            shutil.copymode(target, part)
+    if len(targets) == 1:
+        parts[0].replace(targets[0])
+    else:
+        _exchange(list(zip(parts, targets, strict=True)), [*old, *gone])
     with suppress(OSError):  # the file exists; some systems cannot sync directories
-        folder = os.open(target.parent, os.O_RDONLY)
+        folder = os.open(targets[0].parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
+    """Rename old files, then the new ones, and remove the old ones. Undo all if a step fails."""
+    kept = [(path, path.with_name(f".xbridge-{secrets.token_hex(4)}.old")) for path in old]
+    steps = [*kept, *new]
+    try:
+        for before, after in steps:
+            before.replace(after)
+    except BaseException:
+        for before, after in reversed(steps):
+            if after.exists() and not before.exists():
+                after.replace(before)
+        raise
+    for _, path in kept:
+        path.unlink()

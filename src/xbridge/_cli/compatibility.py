@@ -6,12 +6,15 @@ elements, and the loss of a name or of metadata.
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from xbridge._cli.errors import RefusedError
+from xbridge._cli.errors import RefusedError, listed
 from xbridge._cli.formats import UNNAMED, Content, Format
 from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
@@ -24,6 +27,8 @@ class Allowed(NamedTuple):
     array: str | None = None
     """The only array to convert. Its name may be lost."""
     casts: Mapping[str, str] = {}
+    rounds: bool = False
+    """A cast may round."""
     relayout: bool = False
     drop_metadata: bool = False
 
@@ -41,23 +46,35 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
         raise RefusedError.build(f"cast {name}", reason, "a dtype that an array has, or no --cast")
     named = [replace(x, name=UNNAMED) if x.name is None and not to.unnamed else x for x in chosen]
     fit = [_relaid(_cast(x, allowed), to, allowed, target) for x in named]
-    return Content(fit, text if to.metadata else {})
+    return Content(fit, text if to.metadata else {}, compression=content.compression)
 
 
 def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
     """Return the arrays to write: only one if the format has no names."""
     arrays = list(content.arrays)
-    names = [UNNAMED if x.name is None else x.name for x in arrays]
+    names = [_name(x) for x in arrays]
     if allowed.array is not None:
-        if allowed.array not in names:
-            action, reason = f"find the array {allowed.array!r}", f"the file has {_listed(names)}"
-            raise RefusedError.build(action, reason, "one of these names")
-        return [arrays[names.index(allowed.array)]]
+        arrays = [x for x in arrays if _name(x) == allowed.array]
+        if not arrays:
+            action, reason = f"find the array {allowed.array!r}", f"the file has {listed(names)}"
+            near = get_close_matches(allowed.array, names, 1, 0)
+            hint = f"--array {shlex.quote(near[0])}" if near else "another file"
+            raise RefusedError.build(action, reason, hint)
+    for name, times in Counter(map(_name, arrays)).items():
+        if times > 1:
+            reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
+            raise _cannot(target, reason, "--at KEY, which takes some of the arrays")
+    if allowed.array is not None:
+        return arrays
     if not to.names and names != [UNNAMED]:
         one = names[0] if names else "NAME"
-        reason = f"it holds one array without a name, and there are {_listed(names)}"
-        raise _cannot(target, reason, f"--array {one!r}, or a suffix with names")
+        reason = f"it holds one array without a name, and there are {listed(names)}"
+        raise _cannot(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
     return arrays
+
+
+def _name(x: Stored) -> str:
+    return UNNAMED if x.name is None else x.name
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
@@ -68,7 +85,7 @@ def _cast(x: Stored, allowed: Allowed) -> Stored:
         return x
     if category(name) == "complex" and category(to) != "complex":
         raise RefusedError.build(f"cast {x.label}", f"{to} has no imaginary part", "a complex dtype")
-    return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x)
+    return Cast(x.name, native_dtype(to), x.shape, x.order or "C", x, allowed.rounds)
 
 
 def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
@@ -94,8 +111,3 @@ def _instead(x: Stored) -> str:
 
 def _cannot(target: Path, reason: str, hint: str) -> RefusedError:
     return RefusedError.build(f"write {target}", reason, hint)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:5]))
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown or "no arrays"

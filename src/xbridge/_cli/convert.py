@@ -8,15 +8,25 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from xbridge._cli.errors import RefusedError, check_source
-from xbridge._cli.formats import FORMATS, SUFFIXES, Content, Format, format_in, format_of
+from xbridge._cli.errors import RefusedError, check_source, printable
+from xbridge._cli.formats import (
+    ALL,
+    FORMATS,
+    SUFFIXES,
+    Content,
+    Format,
+    Reading,
+    add_at,
+    format_of,
+    read_file,
+)
 from xbridge._cli.output import print_arrays, progress
 from xbridge._core.dtypes import DTYPES
 from xbridge.errors import Chained
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import Stored
@@ -36,10 +46,21 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from-format", choices=FORMATS, help="the format of SRC, whatever its name ends in")
     parser.add_argument("--force", action="store_true", help="replace DST if it exists")
     parser.add_argument("--array", metavar="NAME", help="convert this array alone; .npy drops its name")
+    add_at(parser)
+    words = "take the arrays of all dicts and lists in a .pt file, under their keys joined by dots"
+    parser.add_argument("--flatten", action="store_true", help=words)
+    words = "leave out numbers, strings and other values beside the arrays, and list them"
+    parser.add_argument("--skip-other", action="store_true", help=words)
+    words = "write tensors that share memory as arrays of their own"
+    parser.add_argument("--untie", action="store_true", help=words)
     words = "cast arrays of one dtype to another; refused if a value would change"
     parser.add_argument("--cast", action="append", default=[], metavar="FROM=TO", help=words)
+    words = "let --cast change a value to the nearest one that the dtype has"
+    parser.add_argument("--round", action="store_true", help=words)
     words = "change axis order and byte order if DST cannot hold them; values never change"
     parser.add_argument("--relayout", action="store_true", help=words)
+    words = "write several .safetensors files of at most this size, such as 5GB, and their index"
+    parser.add_argument("--shard", metavar="SIZE", help=words)
     words = "read a .pt file that torch wrote without checksums"
     parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
@@ -47,32 +68,77 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
-    print_arrays(convert(asked), as_json=asked.json, source=str(asked.source), target=str(asked.target))
+    content, files = convert(asked)
+    source, target = str(asked.source), str(asked.target)
+    print_arrays(content, as_json=asked.json, source=source, target=target, **files)
+    if files and not asked.json:
+        print(f"\nthe index of the shards is {printable(files['index'])}")
     return 0
 
 
-def convert(asked: Namespace) -> Sequence[Stored]:
-    """Write the file. Return its arrays."""
-    from xbridge._cli.atomic_write import replacing, resolve  # noqa: PLC0415 -- likewise
+def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
+    """Write the file. Return its content, and the name of the index if there is one."""
+    from xbridge._cli.atomic_write import new_file, replacing, resolve  # noqa: PLC0415 -- likewise
     from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
+    from xbridge._cli.formats.shards import index_of, read_size  # noqa: PLC0415 -- likewise
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     source: Path = asked.source
     check_source(source)
-    reader, writer = format_in(source, asked.from_format), format_of(asked.target)
+    writer = format_of(asked.target)
     target = resolve(asked.target, source, force=asked.force)
-    allowed = Allowed(asked.array, casts(asked.cast), asked.relayout, asked.drop_metadata)
+    allowed = Allowed(
+        asked.array,
+        casts(asked.cast),
+        asked.round,
+        relayout=asked.relayout,
+        drop_metadata=asked.drop_metadata,
+    )
+    if asked.round and not asked.cast:
+        raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
+    most = None if asked.shard is None else read_size(asked.shard)
+    if most and target.suffix.lower() != ".safetensors":
+        reason = "only .safetensors files have an index of shards"
+        raise RefusedError.build(f"write shards of {asked.target}", reason, f"{target.stem}.safetensors")
+    how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie)
+    if asked.array is not None:
+        how = ALL._replace(checksums=how.checksums, at=how.at)
 
     with ExitStack() as stack:
-        content = fitted(reader.read(source, stack, checksums=not asked.no_checksum), writer, allowed, target)
+        read = read_file(source, asked.from_format, how, stack)
+        content = fitted(read, writer, allowed, target)
         _try_names(writer, content, target)
+        files = _placed(content, asked.target, target, most)
+        several = len(files) > 1
+        sources = (source, *read.files)
+        real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
-        with replacing(target, force=asked.force) as (file, part), bar as advance:
-            with Sink(file, advance) as sink, Chained(partial(_unwritable, asked.target)):
-                writer.write(sink, content, target.parent)
-            file.flush()
-            _read_back(part, writer, content, target)
-    return content.arrays
+        gone = [asked.target] if several else []
+        with replacing(*real, gone=gone, force=asked.force) as parts, bar as advance:
+            for part, file, arrays in zip(parts, real, files.values(), strict=True):
+                with new_file(part, file) as opened:
+                    if arrays is None:
+                        opened.write(index_of(files))
+                        continue
+                    shard = content._replace(arrays=arrays)
+                    with Sink(opened, advance) as sink, Chained(partial(_unwritable, asked.target)):
+                        writer.write(sink, shard, target.parent)
+                    opened.flush()
+                    _read_back(part, writer, shard, target)
+    left_out = () if asked.array is not None else read.others
+    return content._replace(others=left_out), {"index": str([*files][-1])} if several else {}
+
+
+def _placed(
+    content: Content, name: Path, target: Path, most: int | None
+) -> Mapping[Path, Sequence[Stored] | None]:
+    """Return the arrays of each file to write; None for an index, which is the last of several."""
+    from xbridge._cli.formats.shards import name_shards, split  # noqa: PLC0415 -- NumPy, as above
+
+    shards = list(split(content.arrays, most)) if most else [content.arrays]
+    if len(shards) == 1:
+        return {target: content.arrays}
+    return dict(zip(name_shards(name, len(shards)), [*shards, None], strict=True))
 
 
 def casts(asked: Sequence[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ The names in a file are untrusted, because a file may have been made to harm its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from xbridge.errors import Chained, XBridgeError
@@ -32,6 +33,7 @@ def check_source(path: Path) -> None:
     with Chained(lambda error: unreadable(path, getattr(error, "strerror", "") or error, hint)):
         if not path.exists():
             reason = "it is a link to a missing file" if path.is_symlink() else "it does not exist"
+            reason = "a pipe cannot be read several times" if str(path) == "-" else reason
         elif not path.is_file():
             reason = "it is a directory" if path.is_dir() else "it is not a regular file"
         elif not path.stat().st_size:
@@ -40,6 +42,13 @@ def check_source(path: Path) -> None:
             path.open("rb").close()
     if reason:
         raise unreadable(path, reason, hint)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Format the first of several names of arrays or of other values."""
+    every = list(names)
+    shown = ", ".join(map(repr, every[:5]))
+    return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"
 
 
 def one_line(error: BaseException | str) -> str:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from xbridge._cli.errors import RefusedError, check_source, printable, reading
-from xbridge._cli.formats import FORMATS, UNNAMED, format_in
+from xbridge._cli.formats import ALL, FORMATS, UNNAMED, add_at, read_file
 from xbridge._cli.output import print_json
 
 HELP = "what a conversion of a file's arrays would do"
@@ -25,6 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
     parser.add_argument("--to", required=True, metavar="BACKEND", help="the target library")
     parser.add_argument("--array", metavar="NAME", help="this array alone")
+    add_at(parser)
     parser.add_argument("--dtype", help="as for to_backend")
     parser.add_argument("--device", help="as for to_backend")
     parser.add_argument("--copy", choices=_COPY, help="as for to_backend")
@@ -38,7 +39,8 @@ def run(asked: Namespace) -> int:
     check_source(asked.file)
     copy = _COPY.get(asked.copy)
     with ExitStack() as stack:
-        arrays = format_in(asked.file, asked.from_format).read(asked.file, stack, checksums=False).arrays
+        how = ALL._replace(checksums=False, at=asked.at)
+        arrays = read_file(asked.file, asked.from_format, how, stack).arrays
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
         with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]

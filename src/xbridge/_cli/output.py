@@ -13,7 +13,7 @@ from xbridge._cli.errors import printable
 from xbridge._core import text
 
 if TYPE_CHECKING:
-    from xbridge._cli.formats.stored import Stored  # NumPy, which `--help` does not need
+    from xbridge._cli.formats import Content
 
 BIG = 64 << 20
 """A conversion of at least so many bytes takes long enough for a progress bar."""
@@ -38,18 +38,24 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(*text.table([head, *rows]), sep="\n")
 
 
-def print_arrays(arrays: Sequence[Stored], *, as_json: bool, **about: str) -> None:
-    """Print the names, dtypes, shapes and sizes of arrays."""
+def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
+    """Print the names, dtypes, shapes and sizes of arrays, and what is beside them."""
+    arrays, others = content.arrays, content.others
     if as_json:
         entries = [
             {"name": x.name, "dtype": str(x.dtype), "shape": x.shape, "bytes": x.nbytes} for x in arrays
         ]
-        print_json({**about, "arrays": entries})
+        left_out = [{"name": name, "value": value} for name, value in others]
+        print_json({**about, "arrays": entries, "others": left_out})
         return
     rows = [
         [printable(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
     ]
     print_table(["array", "dtype", "shape", "size"], rows)
+    if others:
+        print()
+        rows = [[printable(name), printable(value)] for name, value in others]
+        print_table(["not an array", "value"], rows)
 
 
 @contextmanager

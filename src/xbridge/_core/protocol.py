@@ -35,6 +35,9 @@ ArrayFn: TypeAlias = Callable[[list[object]], list[object]]
 HostArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 """An array in host memory: the form that all libraries have in common."""
 
+Grad: TypeAlias = Literal["keep", "detach"] | None
+"""What happens to gradients of a conversion."""
+
 Array: TypeAlias = Any
 """An array of some backend. Only the backend's own module knows its type."""
 

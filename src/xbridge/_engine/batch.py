@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from xbridge._core.devices import CPU
+from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, observed, perform
-from xbridge._engine.learned import learn, recall, state_of
+from xbridge._engine.learned import PLAIN, converter, is_for_any_layout, learn, recall, state_of
 from xbridge._engine.source import import_for
-from xbridge._plan.steps import Options, Plan, nbytes_of
-from xbridge.backends import HOST
-from xbridge.backends._registry import get
+from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
 from xbridge.errors import XBridgeError, index_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from xbridge._core.protocol import Array, ArrayInfo, Backend
-    from xbridge._engine.learned import Lesson
+    from xbridge._core.protocol import ArrayInfo
+    from xbridge._engine.learned import Convert, Lesson
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
 SMALL = 1 << 18
 """Bytes up to which arrays are moved together. For a larger one, the call costs little beside the copy."""
+
+_SHARE: tuple[Op, ...] = ("to_numpy", "from_numpy")
+"""The steps that the fast path does for any strides. If a copy follows, it does not matter if it copies."""
+
+
+class _Begun(NamedTuple):
+    """An array after the first steps of its plan."""
+
+    array: Array
+    plan: Plan | None = None
+    """None if what was learned was repeated."""
+    done: int = 0
+    """The number of steps that were run."""
+
+    def is_done(self) -> bool:
+        """Return True if no step is left."""
+        return self.plan is None or self.done == len(self.plan.steps)
+
 
 _MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_device_many"}
 """The optional function of a backend that does a step for many arrays at once."""
@@ -44,51 +62,95 @@ def convert_all(
 
 def _begun(
     sources: Iterable[Source], target: Backend, options: Options, lesson: Lesson | None
-) -> Iterator[tuple[Array, Plan | None]]:
-    """Yield each array after the steps that it takes alone, and the plan of the steps that are left.
+) -> Iterator[_Begun]:
+    """Yield each array after the steps that it takes alone.
 
-    With a `lesson`, what was learned from one array is repeated for the others of its kind. Of plain host
-    arrays that are only moved, one of each dtype is planned, and the others follow it.
+    One array of each kind is planned. With a `lesson`, what was learned from it is repeated for the others.
+    The caller has tried what was known before. Otherwise the others follow its plan.
     """
-    plain = get(HOST).fast_types if options == Options(options.device) else ()
-    alike: dict[object, Plan] = {}
+    follows: dict[object, Callable[[Source], _Begun | None]] = {}
+    shared = not (options.requires_grad or options.compiled or target.is_tracing())
+    taught = False
     for source in sources:
-        x = source.array
-        if lesson:
-            y = recall(lesson.name, x, lesson.options)
+        if lesson and taught:
+            y = recall(lesson.name, source.array, lesson.options)
             if y is not None:
-                yield y, None
+                yield _Begun(y)
                 continue
-        rest = alike.get(x.dtype) if type(x) in plain and x.nbytes <= SMALL else None
-        y = None if rest is None else target.fast_from_numpy(x)
-        if y is None:
-            y, rest = _planned(source, target, options, lesson)
-            if rest and len(rest.steps) == 1 and type(x) in plain:
-                alike[x.dtype] = rest
-        yield y, rest
+        info = source.info()
+        kind = (type(source.array), info.dtype, *info[3:], info.device, 0 in info.shape)
+        follow = follows.get(kind) if shared else None
+        begun = follow(source) if follow else None
+        if begun is None:
+            begun = _planned(source, target, options, lesson)
+            taught = taught or begun.is_done()
+            follow = _follower(begun.plan, type(source.array)) if begun.plan else None
+            if follow:
+                follows.setdefault(kind, follow)
+        yield begun
 
 
-def _planned(
-    source: Source, target: Backend, options: Options, lesson: Lesson | None
-) -> tuple[Array, Plan | None]:
+def _follower(plan: Plan, kind: type) -> Callable[[Source], _Begun | None] | None:
+    """Return a function that begins with other arrays of a type as planned; None if it needs this array."""
+    ops = tuple(step.op for step in plan.steps)
+    if plan.conversion.source is plan.conversion.target or is_for_any_layout(plan.steps, plan):
+        return None if "stream_to_device" in ops else partial(_follow, plan)
+    if ops[: len(_SHARE)] == _SHARE and any(step.copy_reason for step in plan.steps[len(_SHARE) :]):
+        return partial(_follow_share, plan, converter(plan.conversion.target.name, kind, PLAIN))
+    return None
+
+
+def _follow_share(alike: Plan, convert: Convert, source: Source) -> _Begun | None:
+    """Begin with an array by the fast path, and go on as planned."""
+    y = convert(source.array)
+    return None if y is None else _alone(y, _own(alike, source), len(_SHARE))
+
+
+def _own(alike: Plan, source: Source) -> Plan:
+    """Return the plan of another array of the same kind."""
+    if source.info() == alike.conversion.info:
+        return alike
+    return Plan(alike.conversion._replace(info=source.info()), alike.steps)
+
+
+def _follow(alike: Plan, source: Source) -> _Begun | None:
+    """Begin with an array as with another one of its dtype; return None if it needs a plan of its own."""
+    x, own = source.array, _own(alike, source)
+    conversion = own.conversion
+    backend, target = conversion.source, conversion.target
+    within = backend is target and not source.foreign
+    if backend.unsupported(x, leaving=not within) or _streams(conversion):
+        return None
+    if not within:
+        pending = any(step.op == "materialize" for step in own.steps)
+        if backend.memory_layout(x).materialized is pending:
+            return None
+    return _alone(x, own)
+
+
+def _streams(conversion: Conversion) -> bool:
+    """Return True if a cast or copy on the host is fused with the move of such an array."""
+    streams, nbytes = conversion.target.streams_to_device, nbytes_of(conversion.info.shape, conversion.dtype)
+    return bool(streams and conversion.device != CPU and nbytes and streams(nbytes, conversion.device))
+
+
+def _planned(source: Source, target: Backend, options: Options, lesson: Lesson | None) -> _Begun:
     """Plan a conversion, and run the steps up to the first joint one. Learn a plan without a joint step."""
     state = state_of(source.backend, target, options)
     before = state() if state else None
     found = plan(source, target, options)
-    y, rest = _alone(source.array, found)
-    if lesson and state and rest is None:
+    begun = _alone(source.array, found)
+    if lesson and state and begun.is_done():
         learn(lesson, source.array, found, state, before)
-    return y, rest
+    return begun
 
 
-def _alone(x: Array, plan: Plan, done: int = 0) -> tuple[Array, Plan | None]:
-    """Run the steps up to the next joint one. Return the array and the plan of the steps that are left."""
-    steps = plan.steps[done:]
-    if not steps:
-        return x, None
-    at = next((i for i, step in enumerate(steps) if _is_joint(step, plan)), len(steps))
-    x = perform(x, replace(plan, steps=steps[:at]))
-    return x, replace(plan, steps=steps[at:]) if steps[at:] else None
+def _alone(x: Array, plan: Plan, done: int = 0) -> _Begun:
+    """Run the steps after the first `done` up to the next joint one."""
+    steps, at = plan.steps, done
+    while at < len(steps) and not _is_joint(steps[at], plan):
+        at += 1
+    return _Begun(perform(x, plan, steps[done:at]) if at > done else x, plan, at)
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
@@ -105,28 +167,28 @@ def _is_small(info: ArrayInfo) -> bool:
     return nbytes is not None and nbytes <= SMALL
 
 
-def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
+def _together(begun: Iterable[_Begun]) -> list[Array]:
     """Run the steps that are left, the same step of many arrays in one call."""
     arrays: list[Array] = []
-    rests: dict[int, Plan] = {}
-    for i, (x, rest) in enumerate(begun):
-        arrays.append(x)
-        if rest:
-            rests[i] = rest
+    rests: dict[int, tuple[Plan, int]] = {}
+    for i, one in enumerate(begun):
+        arrays.append(one.array)
+        if one.plan and not one.is_done():
+            rests[i] = one.plan, one.done
     while rests:
         waiting: dict[Step, list[int]] = {}
-        for i, rest in rests.items():
-            waiting.setdefault(rest.steps[0], []).append(i)
+        for i, (found, at) in rests.items():
+            waiting.setdefault(found.steps[at], []).append(i)
         for step, chosen in waiting.items():
-            plans = [rests.pop(i) for i in chosen]
+            left = [rests.pop(i) for i in chosen]
             try:
-                done = _jointly(step, [arrays[i] for i in chosen], plans)
+                done = _jointly(step, [arrays[i] for i in chosen], [found for found, _ in left])
                 done.reverse()  # each is released when it is continued
-                continued = index_errors(_alone(done.pop(), plan, 1) for plan in plans)
-                for i, (x, rest) in zip(chosen, continued, strict=True):
-                    arrays[i] = x
-                    if rest:
-                        rests[i] = rest
+                continued = index_errors(_alone(done.pop(), found, at + 1) for found, at in left)
+                for i, one in zip(chosen, continued, strict=True):
+                    arrays[i] = one.array
+                    if one.plan and not one.is_done():
+                        rests[i] = one.plan, one.done
             except XBridgeError as error:
                 error.remap_index(chosen)
                 raise
@@ -136,11 +198,9 @@ def _together(begun: Iterable[tuple[Array, Plan | None]]) -> list[Array]:
 def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """Run one step for all arrays. If it fails and can be repeated, run it one by one to find the index."""
     try:
-        at_once = Plan(plans[0].conversion, (step._replace(op=_MANY[step.op]),))
-        done: list[Array] = perform(xs, at_once, plans)
+        done: list[Array] = perform(xs, plans[0], (step._replace(op=_MANY[step.op]),), plans)
     except XBridgeError:
         if step.op != "to_device":
             raise
-        alone = (perform(x, replace(plan, steps=(step,))) for x, plan in zip(xs, plans, strict=True))
-        done = list(index_errors(alone))
+        done = list(index_errors(perform(x, plan, (step,)) for x, plan in zip(xs, plans, strict=True)))
     return done

@@ -116,11 +116,11 @@ def is_observed(target: Backend) -> bool:
     return bool(_registry.observers) and not target.is_tracing()
 
 
-def perform(x: Array, plan: Plan, each: Sequence[Plan] = ()) -> Array:
-    """Execute the steps of a plan. `each` are the plans of the arrays in a list that is taken in one step."""
+def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Sequence[Plan] = ()) -> Array:
+    """Execute the steps of a plan, or some of them. `each` are the plans of the arrays in a list of many."""
     with Chained(lambda error: _failed(step, plan, error)):  # the last step that began
         try:
-            for step in plan.steps:
+            for step in plan.steps if steps is None else steps:
                 x = getattr(step.module, step.op)(x, *step.args)
         except ValueLossError as error:
             conversion = (plan if error.index is None or not each else each[error.index]).conversion

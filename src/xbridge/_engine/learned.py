@@ -153,7 +153,7 @@ def _unchanged(kind: type, plan: Plan) -> Convert | None:
     if options == Options():
         return never  # the caller has tried it
     direct = fast_converters[target.name].get(kind, never)
-    return _run([(direct, ()), (target.require_grad, ())]) if options.requires_grad else direct
+    return _guarded(_run([(direct, ()), (target.require_grad, ())])) if options.requires_grad else direct
 
 
 def _from_pending(plan: Plan) -> Convert | None:
@@ -178,19 +178,20 @@ def _from_view(host: HostArray, plan: Plan) -> Convert | None:
     if first and source.name != HOST:
         return None
     steps = [*first, *then]
-    if not _is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
+    if not is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
         return None  # the strides decided, which flags do not show: an axis of one item may have any
     calls = _on_host(steps, target, host.dtype)
     return None if calls is None else _run(calls)
 
 
-def _is_for_any_layout(steps: list[Step], plan: Plan) -> bool:
-    """Return True if the steps would be the same for any strides: they begin with a cast or a copy."""
+def is_for_any_layout(steps: Sequence[Step], plan: Plan) -> bool:
+    """Return True if the steps would be the same for any strides: they begin with a cast, move or copy."""
     copying = next((step for step in steps if step.copy_reason), None)
     if copying is None or copying.module is plan.conversion.target:
         return False
-    casts = any(step.op == "astype" for step in steps)
-    return copying.op == "astype" or (plan.conversion.options.copy is True and not casts)
+    if copying.op in ("astype", "to_device", "materialize"):
+        return True
+    return plan.conversion.options.copy is True and all(step.op != "astype" for step in steps)
 
 
 def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[Call] | None:
@@ -209,7 +210,7 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
             calls[-1] = (_host.astype_checked, step.args)
         else:
             calls.append((getattr(step.module, step.op), step.args))
-    return calls if _run(calls)(_host.ones(dtype)) is not None else None
+    return calls if _guarded(_run(calls))(_host.ones(dtype)) is not None else None
 
 
 def _with_graph(
@@ -235,7 +236,10 @@ def _by_view(
         if host is None:
             return None
         do = find(((host.dtype, host.flags.num), state()))
-        return None if do is None else do(host)
+        try:
+            return None if do is None else do(host)
+        except FOREIGN_ERRORS:
+            return None
 
     usual = direct or convert
     return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
@@ -247,24 +251,25 @@ def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], stat
 
     def convert(x: Array) -> Array | None:
         do = find((look(x), state()))
-        return None if do is None else do(x)
+        try:
+            return None if do is None else do(x)
+        except FOREIGN_ERRORS:
+            return None
 
     return convert
 
 
 def _run(calls: list[Call]) -> Convert:
-    """Return one function that makes all calls; None as soon as one returns None, or fails."""
-    functions = [_bound(fn, args) if args else fn for fn, args in calls]
-    if not functions:
-        return itself
-    if len(functions) == 1:
-        functions.insert(0, itself)
-    first, then = reduce(_both, functions[:-1]), functions[-1]
+    """Return one function that makes all calls; None as soon as one returns None."""
+    return reduce(_both, [_bound(fn, args) if args else fn for fn, args in calls]) if calls else itself
+
+
+def _guarded(fn: Convert) -> Convert:
+    """Return a function that returns None if `fn` raises an error."""
 
     def convert(x: Any) -> Any:
         try:
-            y = first(x)
-            return None if y is None else then(y)
+            return fn(x)
         except FOREIGN_ERRORS:
             return None
 

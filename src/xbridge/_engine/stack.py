@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WIDE: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+"""The dtypes of NumPy for Python numbers."""
+
 _dtype_and_shape = attrgetter("dtype", "shape")
 
 
@@ -96,8 +99,9 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    begun = lesson and lesson.begun
-    whole = _at_once(nest.leaves, nest.shape, target, options) or _one_by_one(nest, target, options, begun)
+    begun, kinds = lesson and lesson.begun, set(map(type, nest.leaves))
+    whole = _at_once(nest.leaves, kinds, nest.shape, target, options)
+    whole = whole or _one_by_one(nest, target, options, begun)
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
@@ -110,24 +114,25 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
         return None
     numbers = sequences.plain_numbers(obj)
     if numbers is not None:
-        given, named = numbers.dtype.name, _named(options)
-        if named and category(given) == category(named) == "int" and not holds_every(given, named):
+        named = _named(options)
+        if named and numbers.dtype.kind == "i" and category(named) == "int" and named != numbers.dtype.name:
             return None  # an integer may not fit
         return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
-    target = target or _leading(obj)
-    whole = _at_once(obj, (len(obj),), target, options) if target and type(obj) is list and obj else None
+    if type(obj) is not list or not obj:
+        return None
+    kinds = set(map(type, obj))
+    target = target or _leading(obj, kinds)
+    whole = _at_once(obj, kinds, (len(obj),), target, options) if target else None
     if target is None or whole is None:
         return None
     return recall(target.name, whole.array, words_for(from_arrays, options, words))
 
 
-def _leading(obj: Any) -> Backend | None:
-    """Return the backend of the first array of a list; None in doubt, for an array goes before a scalar."""
-    if type(obj) is not list or not obj:
-        return backend_for(type(obj))
-    if all(map(_is_scalar, set(map(type, obj)))):
+def _leading(leaves: list[Array], kinds: set[type]) -> Backend | None:
+    """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
+    if all(map(_is_scalar, kinds)):
         return get(HOST)
-    return None if _is_scalar(type(obj[0])) else backend_for(type(obj[0]))
+    return None if _is_scalar(type(leaves[0])) else backend_for(type(leaves[0]))
 
 
 def _is_scalar(kind: type) -> bool:
@@ -241,7 +246,8 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
         dtype = named
     elif mixed or numbers:
         own = all(element.source.backend is target for element in strong)
-        dtype = _promoted([element.info.dtype for element in strong], numbers, target if own else get(HOST))
+        weak = [sequences.sample(number) for number in numbers]
+        dtype = _promoted([element.info.dtype for element in strong], weak, target if own else get(HOST))
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
@@ -251,9 +257,8 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
     return dtype
 
 
-def _promoted(dtypes: list[str], numbers: list[HostArray], library: Backend) -> str:
+def _promoted(dtypes: list[str], weak: list[complex], library: Backend) -> str:
     """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
-    weak = [sequences.sample(number) for number in numbers]
     own = library.promote and library.promote(dtypes, weak)
     return own or sequences.promote(dtypes, weak)
 
@@ -284,34 +289,43 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
     return convert(source, stacker, options, leaving=leaving, lesson=lesson)
 
 
-def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, options: Options) -> Source | None:
+def _at_once(
+    leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
+) -> Source | None:
     """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
-    kinds, host = set(map(type, leaves)), get(HOST)
+    host = get(HOST)
     if options.grad == "keep" or is_observed(target):
         return None
     if all(map(_is_scalar, kinds)):
         scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves)
         _refuse_sharing(options, shape)
         return None if scalars is None else Source(scalars.reshape(shape), host)
+    numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
     backends = {backend_for(kind) for kind in kinds}
-    backend = backends.pop() if len(kinds) == 1 else target if target in backends else host
+    backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
         return None
     stacker = backend if backend.stack_many else host
     direct = fast_converters[stacker.name]
     if not kinds <= direct.keys():
         return None
-    if len(kinds) > 1 or stacker is host:
+    if numbers:
+        rules = target if backends == {target} else host
+        found = None if options.dtype else _with_numbers(leaves, numbers, stacker, rules)
+        if found is None:
+            return None
+        leaves = found
+    if numbers or len(kinds) > 1 or stacker is host:
         leaves = [direct[type(x)](x) for x in leaves]
         if any(x is None for x in leaves):
             return None
     if backend.stack_many:
         row = backend.stack_many(leaves)
-        if row is None and backend is target:
+        if row is None and backend is target and not numbers:
             alike = _promote_at_once(leaves, target, options)
             row = None if alike is None else backend.stack_many(alike)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
@@ -325,6 +339,28 @@ def _at_once(leaves: list[Array], shape: tuple[int, ...], target: Backend, optio
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)
+
+
+def _with_numbers(
+    leaves: list[Array], kinds: set[type], stacker: Backend, rules: Backend
+) -> list[Array] | None:
+    """Replace Python numbers by host arrays of the first array's dtype; None if it is not the stack's.
+
+    The arrays must have one dtype, or else are not stacked.
+    """
+    first = next(x for x in leaves if type(x) not in kinds)
+    owner = backend_for(type(first))
+    dtype = owner.dtype_of(first) if owner else ""
+    if dtype not in DTYPES or get(HOST).unsupported_dtype(dtype, CPU):
+        return None
+    alike = all(stacker.cast_matches_numpy(_WIDE[kind], dtype, CPU) for kind in kinds)
+    if not alike or _promoted([dtype], [kind() for kind in kinds], rules) != dtype:
+        return None
+    host = sequences.of_numbers([x for x in leaves if type(x) in kinds], dtype, kinds)
+    if host is None:
+        return None
+    rows = iter(range(len(host)))
+    return [host[next(rows), ...] if type(x) in kinds else x for x in leaves]
 
 
 def _promote_at_once(leaves: list[Array], target: Backend, options: Options) -> list[Array] | None:

@@ -6,14 +6,14 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
-from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
+from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
@@ -24,10 +24,12 @@ Nested: TypeAlias = Any
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
 _FEW = 3
-_KNOWN = frozenset(np.dtype(name) for name in DTYPES if hasattr(np, name))
-"""NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
+_NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
+"""The names of NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
 _EXACT = {bool: "b", int: "i", float: "f"}
 """Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
+_BEGIN = (*_EXACT, list)
+"""The types with which a list of numbers begins."""
 
 
 class Nest(NamedTuple):
@@ -41,13 +43,13 @@ class Nest(NamedTuple):
 
 def is_literal(x: object) -> bool:
     """Return True if `x` is a number or a sequence and not an array."""
-    return is_kind(x, LITERALS) and not is_kind(x, np.generic)
+    return issubclass(type(x), LITERALS) and not issubclass(type(x), np.generic)
 
 
 def nest(x: Nested) -> Nest | None:
     """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
     with Chained(_failed):
-        kinds = set(map(type, x)) if is_kind(x, (list, tuple)) else set()
+        kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
             return Nest((len(x),), list(x), [False] * len(x))
         depth = _depth(x, 0)
@@ -67,7 +69,7 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     try:
         host = np.array(x)
     except ValueError as error:
-        raise _ragged(str(error)) from error
+        raise _ragged("its rows differ in length") from error
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
@@ -79,17 +81,23 @@ def plain_numbers(x: Nested) -> HostArray | None:
 
     They are one number, or nested lists with no more axes than `_FEW`.
     """
-    flat = [x]
-    for _ in range(_FEW):
-        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
-            flat = list(chain.from_iterable(flat))
-    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
+    kind, flat = type(x), x
+    if kind is list:
+        if not x or type(x[0]) not in _BEGIN:
+            return None
+        for _ in range(_FEW - 1):
+            if type(flat[0]) is list and set(map(type, flat)) == {list}:
+                flat = list(chain.from_iterable(flat)) or [None]
+        kind = type(flat[0])
+        if len(set(map(type, flat))) > 1:
+            return None
+    if kind not in _EXACT:
         return None
     try:
         host = np.array(x)
     except ValueError:  # the lists are ragged
         return None
-    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
+    return host if host.dtype.kind == _EXACT[kind] else None
 
 
 def of_scalars(scalars: list[Any]) -> HostArray | None:
@@ -97,25 +105,36 @@ def of_scalars(scalars: list[Any]) -> HostArray | None:
 
     Return None if a value might be lost.
     """
-    kinds = set(map(type, scalars))
-    if kinds <= set(NUMBERS):
+    found = dict(zip(map(type, scalars), scalars, strict=True))
+    weak = [kind for kind in found if kind in NUMBERS]
+    if len(weak) == len(found):
         return None
-    if len(kinds) == 1:
+    if len(found) == 1:
         host = np.array(scalars)
-        return host if host.dtype in _KNOWN or host.dtype.name in DTYPES else None
-    groups = {kind: np.array([x for x in scalars if type(x) is kind]) for kind in kinds}
-    names = {kind: group.dtype.name for kind, group in groups.items()}
-    if not DTYPES.keys() >= set(names.values()) or (int in kinds and groups[int].dtype.kind == "f"):
-        return None
-    weak = kinds.intersection(NUMBERS)
+        return host if _name(host.dtype) in DTYPES else None
+    names = {kind: _name(x.dtype) for kind, x in found.items() if kind not in weak}
     try:
-        dtype = promote([names[kind] for kind in kinds - weak], [sample(groups[kind]) for kind in weak])
-        for kind, group in groups.items():
-            if not holds_every(names[kind], dtype):
-                check_cast(group, dtype)
-    except (DTypeError, ValueLossError):
+        dtype = promote(list(names.values()), [kind() for kind in weak])
+        lossless = {kind for kind, name in names.items() if holds_every(name, dtype)}
+    except DTypeError:
         return None
-    return np.array(scalars, dtype)
+    return of_numbers(scalars, dtype, found.keys() - lossless)
+
+
+def of_numbers(numbers: list[Any], dtype: str, kinds: Iterable[type]) -> HostArray | None:
+    """Return numbers as a host array of a dtype; None if one of a number of these types is lost."""
+    native = native_dtype(dtype)
+    for kind in kinds:
+        if kind is float and native.char in "dD":
+            continue
+        group = np.array([x for x in numbers if type(x) is kind])
+        if kind is int and group.dtype.kind not in "iu":
+            return None
+        try:
+            check_cast(group, dtype)
+        except ValueLossError:
+            return None
+    return np.array(numbers, native)
 
 
 def _is_small(host: HostArray, floating: str | None) -> bool:
@@ -160,11 +179,15 @@ def promote(names: list[str], weak: list[complex]) -> str:
     try:
         strong = np.result_type(*(native_dtype(name) for name in names if name in DTYPES))
         if all(name in DTYPES for name in names):
-            stays = category(strong.name) == "float" and not any(isinstance(n, complex) for n in weak)
-            return strong.name if stays else np.result_type(strong, *weak).name
+            stays = category(_name(strong)) == "float" and not any(isinstance(n, complex) for n in weak)
+            return _name(strong if stays else np.result_type(strong, *weak))
     except (TypeError, ValueError) as error:
         raise _unlike(names) from error
     raise _unlike(names)
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return _NAMES.get(dtype) or dtype.name
 
 
 def _unlike(names: list[str]) -> DTypeError:
@@ -175,7 +198,7 @@ def _unlike(names: list[str]) -> DTypeError:
 
 
 def _flat(x: Nested) -> Iterator[Any]:
-    if is_kind(x, SEQUENCES):
+    if issubclass(type(x), SEQUENCES):
         for item in x:
             yield from _flat(item)
     else:
@@ -185,8 +208,8 @@ def _flat(x: Nested) -> Iterator[Any]:
 def _depth(x: Nested, level: int) -> int:
     """Return the number of lists above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
-        return -1 if x is None or is_kind(x, str) else level
-    if not is_kind(x, SEQUENCES):
+        return -1 if x is None or issubclass(type(x), str) else level
+    if not issubclass(type(x), SEQUENCES):
         return -1
     if level == _DEEPEST:
         raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
@@ -202,7 +225,7 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not is_kind(x, SEQUENCES):
+    if not issubclass(type(x), SEQUENCES):
         if is_literal(x) or not getattr(x, "shape", ()):
             raise _ragged("it holds arrays and numbers at different depths")
         if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):

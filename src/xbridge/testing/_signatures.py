@@ -12,7 +12,7 @@ import inspect
 import re
 from doctest import DocTestParser
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ class Slot(NamedTuple):
 
     name: str
     kind: str
-    """`array`, with or without a dtype; or `other`."""
+    """`array`, with or without a dtype; `arrays`, a list of them; or `other`."""
     required: bool
     keyword: bool
     values: tuple[Any, ...] = ()
@@ -77,7 +77,7 @@ class Base(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     label: str = ""
-    """The optional argument that this base adds."""
+    """The optional argument that this base adds, or the example that it is from."""
 
 
 def read_words(text: str) -> dict[str, str]:
@@ -116,10 +116,12 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         kind, values = _kind(parameter, documented.get(parameter.name, ""), words.get(parameter.name, ""))
         if variadic and kind != "array":
             continue
-        if required and kind == "unknown":
+        if required and not values and not kind.startswith("array"):
             return None
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
-        shape = _shape(documented.get(parameter.name, "")) if kind == "array" else None
+        if kind == "array" and required and parameter.name.startswith("labels"):
+            kind = "array label"
+        shape = _shape(documented.get(parameter.name, "")) if kind.startswith("array") else None
         slots += [Slot(parameter.name, kind, required, keyword, values, shape)] * (2 if variadic else 1)
     return slots if any(slot.kind.startswith("array") and slot.required for slot in slots) else None
 
@@ -161,6 +163,8 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "other", ((2, 3), (6,))
     if re.match(r"int\b", hint) or re.match(r"int(eger)?\b", text):
         return "other", (8, 2) if name.startswith(("num", "n_")) else (2, 1, 3)
+    if re.search(r"(tuple|list|sequence)\[.*(array|tensor)", hint, re.IGNORECASE):
+        return "arrays", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
         return "array", ()
     if re.search(r"\bint(eger)?\b", text):
@@ -210,9 +214,7 @@ def fill(kind: str, shape: tuple[int, ...], turn: int) -> HostArray:
     return values
 
 
-def bases(
-    f: Callable[..., Any], words: dict[str, str], reference: Callable[..., Any] | None = None
-) -> Iterator[Base]:
+def bases(f: Callable[..., Any], words: dict[str, str], run: Callable[..., Any]) -> Iterator[Base]:
     """Yield arguments that work with NumPy: the plainest first, then one optional argument more each.
 
     Parameters
@@ -221,10 +223,9 @@ def bases(
         The function whose signature and docstring are read.
     words : dict
         Kinds of arguments by name.
-    reference : callable, optional
-        The function that is tried; `f` by default.
+    run : callable
+        The function that is tried.
     """
-    run = reference or f
     slots = slots_of(f, words) or slots_of(run, words) or []
     for kind, shapes in _forms(slots):
         for base in _required(slots, kind, shapes):
@@ -262,7 +263,9 @@ def _examples(f: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any]
     for node in (node for tree in parsed.result or () for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             named = {word.arg: _literal(word.value) for word in node.keywords if word.arg}
-            yield [_literal(arg) for arg in node.args], named
+            args = [_literal(arg) for arg in node.args]
+            if None in args:
+                yield args, named
 
 
 def _literal(node: ast.expr) -> Any:
@@ -271,12 +274,12 @@ def _literal(node: ast.expr) -> Any:
 
 def _filled(args: list[Any], kwargs: dict[str, Any]) -> Iterator[Base]:
     """Yield the arguments of an example, with arrays of each form for what is not a literal."""
-    label = next((repr(arg) for arg in [*args, *kwargs.values()] if arg is not None), "")
+    literals = [repr(arg) for arg in [*args, *kwargs.values()] if arg is not None]
+    label = f"the example {literals[0]}" if literals else ""
     for kind, shapes in _FORMS:
-        turns = count()
+        turns = iter(range(len(args)))
         made = [_array(kind, shapes, next(turns)) if arg is None else arg for arg in args]
-        if any(arg is None for arg in args):
-            yield Base(tuple(made), kwargs, label)
+        yield Base(tuple(made), kwargs, label)
 
 
 def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArray:
@@ -286,14 +289,18 @@ def _array(kind: str, shapes: tuple[tuple[int, ...], ...], turn: int) -> HostArr
 
 def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Base]:
     """Yield the required arguments; other ones than arrays take their first values together."""
-    for choice in range(2):
+    has_choice = any(len(slot.values) > 1 for slot in slots if slot.required)
+    for choice in range(1 + has_choice):
         args, kwargs, turn = [], {}, 0
         for slot in slots:
             if not slot.required:
                 continue
             if slot.kind.startswith("array"):
-                value: Any = _array(slot.kind.partition(" ")[2] or kind, shapes, turn)
-                turn += 1
+                count = 2 if slot.kind == "arrays" else 1
+                word = slot.kind.partition(" ")[2] or kind
+                made: list[Any] = [_array(word, shapes, turn + n) for n in range(count)]
+                value: Any = made if count > 1 else made[0]
+                turn += count
             else:
                 value = slot.values[min(choice, len(slot.values) - 1)]
             if slot.keyword:
@@ -301,8 +308,6 @@ def _required(slots: list[Slot], kind: str, shapes: tuple[tuple[int, ...], ...])
             else:
                 args.append(value)
         yield Base(tuple(args), kwargs)
-        if all(len(slot.values) < 2 for slot in slots if slot.required):
-            return
 
 
 def _more(

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-_RANDOM = {"rng", "random_state", "seed", "random", "generator", "key", "resamples", "n_resamples"}
+_RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
+"""How parameters begin by which a caller controls random numbers."""
+
 _UNSAFE_NAME = re.compile(
     r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
     r"|register|delete|remove|main|run|exec|import|install)(_|$)"
@@ -46,6 +48,8 @@ class Target(NamedTuple):
     """The only library whose arrays it takes; "" for any."""
     reference: Callable[..., Any] | None = None
     """NumPy's function, if it is one of a single library."""
+    declaration: Callable[..., Any] | None = None
+    """The function of the standard, if it is one of a namespace: its signature says how to call it."""
 
     @property
     def spec(self) -> str:
@@ -83,25 +87,39 @@ def find_targets(spec: str) -> list[Target]:
     module: ModuleType = loaded.result
     if colon and not callable(getattr(module, name, None)):
         raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
-    backend, beside = _namespace_of(path)
+    backend, beside, standard = _namespace_of(path)
+    names = [name] if colon else [word for word in _public(module) if not backend or hasattr(standard, word)]
     return [
-        Target(f"{path}.{word}", getattr(module, word), setup, backend, getattr(beside, word, None))
-        for word in ([name] if colon else _public(module))
+        Target(
+            f"{path}.{word}",
+            getattr(module, word),
+            setup,
+            backend,
+            getattr(beside, word, None),
+            getattr(standard, word, None),
+        )
+        for word in names
     ]
 
 
-def _namespace_of(path: str) -> tuple[str, ModuleType | None]:
-    """Return the library of an array namespace that a module is a part of, and that part of NumPy's."""
+def _namespace_of(path: str) -> tuple[str, ModuleType | None, ModuleType | None]:
+    """Return the library of an array namespace that a module is a part of, and that part of others.
+
+    The others are NumPy's, and array_api_strict's or, without it, NumPy's again.
+    """
     words = path.split(".")
     for count in range(len(words), 0, -1):
         place = sys.modules[".".join(words[:count])]
         if hasattr(place, "__array_namespace_info__"):
             backend = backend_for(type(place.asarray([0.0])))
             if backend is None or backend.name == HOST:
-                return "", None
-            beside = outcome(partial(import_module, ".".join(["array_api_compat.numpy", *words[count:]])))
-            return backend.name, beside.result
-    return "", None
+                return "", None, None
+            beside, standard = (
+                outcome(partial(import_module, ".".join([root, *words[count:]]))).result
+                for root in ("array_api_compat.numpy", "array_api_strict")
+            )
+            return backend.name, beside, standard or beside
+    return "", None, None
 
 
 def _public(module: ModuleType) -> Iterator[str]:
@@ -111,7 +129,7 @@ def _public(module: ModuleType) -> Iterator[str]:
     for name in sorted({*(names if names is not None else vars(module))}):
         found = getattr(module, name, None)
         is_function = inspect.isroutine(found) or isinstance(found, np.ufunc) or hasattr(found, "__wrapped__")
-        if not is_function or name.startswith("_"):
+        if not is_function or not callable(found) or name.startswith("_"):
             continue
         place = getattr(found, "__module__", None) or root
         if (
@@ -127,7 +145,7 @@ def unsafe(target: Target) -> str:
     if _UNSAFE_NAME.search(target.name.rpartition(".")[2]):
         return "its name suggests an effect"
     signature = outcome(partial(inspect.signature, target.function))
-    if signature.error is None and _RANDOM & {*signature.result.parameters}:
+    if signature.error is None and any(map(_RANDOM.match, signature.result.parameters)):
         return "it draws random numbers"
     source = outcome(partial(inspect.getsource, inspect.unwrap(target.function)))
     if source.error is None and _UNSAFE_CODE.search(_without_strings(source.result)):

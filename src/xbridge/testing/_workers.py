@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -31,6 +32,9 @@ _PATIENCE = 15.0
 
 _START = 60.0
 """The number of seconds in which a worker imports the libraries. It prints a first line then."""
+
+
+_HANGS = "does not end"
 
 
 class Job(NamedTuple):
@@ -64,11 +68,9 @@ def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
 
 def _has_emulated() -> bool:
     """Return True if torch is installed and has backends in Python."""
-    if not is_available("torch"):
-        return False
-    from torch.utils import backend_registration  # noqa: PLC0415 -- only if torch is installed
-
-    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+    return is_available("torch") and hasattr(
+        import_module("torch.utils.backend_registration"), "_setup_privateuseone_for_python_backend"
+    )
 
 
 def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
@@ -94,10 +96,7 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
     end = time.monotonic() + job.seconds
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
-        while job.names:
-            left = end - time.monotonic()
-            if left <= 0:
-                break
+        while job.names and (left := end - time.monotonic()) > 0:
             done, reason = _run_worker(job._replace(seconds=left), stored, results)
             job = job._replace(names=job.names[done:])
             if job.names:
@@ -135,7 +134,7 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [""])[-1]
     if timer.is_over:
-        return done, "does not end"
+        return done, _HANGS
     return done, "ends the process" if status < 0 else f"cannot be checked: {last}"
 
 
@@ -170,9 +169,22 @@ def _ended(name: str, reason: str, stored: Path) -> Checked:
     backend, _, code = program.partition("\n")
     if not code or reason.startswith("cannot"):
         return Checked(name, [], f"it {reason}")
-    return Checked(
-        name, [Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")], ""
-    )
+    if not _is_confirmed(code, reason):
+        return Checked(name, [], f"it {reason} when it is checked, and not by itself")
+    found = Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")
+    return Checked(name, [found], "")
+
+
+def _is_confirmed(code: str, reason: str) -> bool:
+    """Return True if a program ends its process, or does not end, by itself too; or if it needs a device."""
+    if "emu:" in code:
+        return True
+    command = [sys.executable, "-c", code]
+    try:
+        status = subprocess.run(command, capture_output=True, check=False, timeout=2 * _PATIENCE).returncode  # noqa: S603 -- the program of the finding
+    except subprocess.TimeoutExpired:
+        return reason == _HANGS
+    return status < 0 and reason != _HANGS
 
 
 def main(text: str, path: str) -> None:

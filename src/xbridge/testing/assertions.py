@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array
+    from xbridge._core.protocol import Array, Grad
     from xbridge.testing._diff import Look
 
 

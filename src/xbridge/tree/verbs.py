@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from xbridge._api import Grad
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, Grad
     from xbridge.tree.flatten import Tree
 
 
@@ -96,6 +95,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    writable: bool = False,
     scalars: bool = False,
     exporters: bool = False,
 ) -> Tree:
@@ -105,6 +105,8 @@ def to_numpy(
     ----------
     tree, dtype, copy, grad, scalars, exporters
         As for `xbridge.tree.to_backend`.
+    writable : bool
+        As for `xbridge.to_numpy`, for each array.
 
     Returns
     -------
@@ -122,8 +124,12 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    keywords: dict[str, Any] = {"dtype": dtype, "copy": copy, "grad": grad}
-    return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
+    keywords: dict[str, Any] = {"device": None, "dtype": dtype, "copy": copy, "grad": grad}
+    if writable is False:
+        return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
+    batch = TreeArrays(tree, exporters=exporters)
+    batch.refuse_leaf(scalars=scalars)
+    return _converted(batch, get(HOST), keywords, scalars=scalars, writable=writable)
 
 
 @entry_point
@@ -175,7 +181,7 @@ def align(
 
 @entry_point
 def map(  # noqa: A001 -- other libraries have this name too
-    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False
+    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False, exporters: bool = False
 ) -> Tree:
     """Call a function on every array in a tree.
 
@@ -188,6 +194,8 @@ def map(  # noqa: A001 -- other libraries have this name too
         are not arrays of the caller.
     scalars : bool
         True to call `fn` on Python numbers too.
+    exporters : bool
+        True to call `fn` on exporters of memory too, such as Series.
 
     Returns
     -------
@@ -211,7 +219,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     """
     if not callable(fn):
         raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
-    batch = TreeArrays(tree)
+    batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
     batch.refuse_changes()
@@ -219,13 +227,18 @@ def map(  # noqa: A001 -- other libraries have this name too
 
 
 def _converted(
-    batch: TreeArrays, target: Backend, keywords: dict[str, Any], *, scalars: bool = False
+    batch: TreeArrays,
+    target: Backend,
+    keywords: dict[str, Any],
+    *,
+    scalars: bool = False,
+    writable: object = False,
 ) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:
         number = partial(_number, target.name, keywords)
-    return batch.map(leaf_converter(target, keywords, batch.kinds), number)
+    return batch.map(leaf_converter(target, keywords, batch.kinds, writable=writable), number)
 
 
 def _number(name: str, keywords: dict[str, Any], x: object) -> Array:

@@ -10,6 +10,7 @@ they are written, so a file may be larger than memory.
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -18,6 +19,7 @@ from xbridge._cli.errors import RefusedError, unreadable
 from xbridge.errors import MissingLibraryError
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
@@ -44,12 +46,58 @@ FORMATS = ("npy", "npz", "safetensors", "pt")
 """The names of the formats."""
 
 
+OUT_OF_SCOPE = {
+    ".arrow": "Arrow",
+    ".csv": "text",
+    ".feather": "Arrow",
+    ".gguf": "GGUF",
+    ".h5": "HDF5",
+    ".hdf5": "HDF5",
+    ".keras": "Keras",
+    ".mat": "MATLAB",
+    ".msgpack": "MessagePack",
+    ".nc": "NetCDF",
+    ".onnx": "ONNX",
+    ".parquet": "Parquet",
+    ".pickle": "pickle",
+    ".pkl": "pickle",
+    ".txt": "text",
+    ".zarr": "Zarr",
+}
+"""Formats that are neither read nor written, by the suffix of their names."""
+
+
+class Reading(NamedTuple):
+    """The parts of a file that are read, and the defects that are accepted."""
+
+    checksums: bool = True
+    """Refuse a file that lacks the checksums that it should have."""
+    at: Sequence[str] = ()
+    """The keys of the part to read, one for each level of containers."""
+    flatten: bool = False
+    """Read the arrays of all levels, under their keys joined by dots."""
+    skip_other: bool = False
+    """Leave out values that are not arrays."""
+    untie: bool = False
+    """Read names that share memory as arrays of their own."""
+
+
+ALL = Reading(flatten=True, skip_other=True, untie=True)
+"""All arrays of a file, for their names or for one of them."""
+
+
 class Content(NamedTuple):
     """The content of a file."""
 
     arrays: Sequence[Stored]
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = {}
     """Text beside the arrays."""
+    others: Sequence[tuple[str, str]] = ()
+    """The names and descriptions of values that are not arrays."""
+    compression: Mapping[str | None, int] = {}
+    """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
+    files: Sequence[Path] = ()
+    """The files of the values, if they are in others than the file itself."""
 
 
 class Format(Protocol):
@@ -65,12 +113,14 @@ class Format(Protocol):
     """The axis orders that the format can hold: `C`, `F`, and `` for any other."""
     swaps: bool
     """True if the format can hold bytes in the order of another machine."""
+    nested: bool
+    """True if a file can hold dicts in dicts."""
 
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Return why the format cannot hold a dtype; empty if it can."""
 
-    def read(self, path: Path, stack: ExitStack, /, *, checksums: bool = True) -> Content:
-        """Open a file as long as the stack. With `checksums`, refuse one that lacks those it should have."""
+    def read(self, path: Path, stack: ExitStack, how: Reading, /) -> Content:
+        """Open a file as long as the stack."""
 
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
@@ -88,6 +138,12 @@ def format_of(path: Path) -> Format:
     if suffix not in SUFFIXES:
         reason = f"its name ends in {suffix!r}" if suffix else "its name has no suffix"
         hint = f"a name that ends in {', '.join(SUFFIXES)}"
+        if str(path) == "-":
+            reason = "a pipe is not written, because the new file is read back"
+        elif suffix in OUT_OF_SCOPE:
+            reason = f"{reason}, and {OUT_OF_SCOPE[suffix]} files are out of scope"
+        elif path.name.endswith(".safetensors.index.json"):
+            reason, hint = "an index is written with its shards", f"{path.name[:-11]} --shard 5GB"
         raise RefusedError.build(f"find the format of {path}", reason, hint)
     return _module(suffix, path)
 
@@ -95,12 +151,33 @@ def format_of(path: Path) -> Format:
 def format_in(path: Path, asked: str | None) -> Format:
     """Return the format that was asked for, else that of the content. The name of a file must agree."""
     suffix, found = path.suffix.lower(), _recognized(path) if asked is None else f".{asked}"
+    if found is None and suffix not in SUFFIXES:
+        what = OUT_OF_SCOPE.get(suffix)
+        reason = (
+            f"{what} files are out of scope" if what else "it does not begin like a file of a known format"
+        )
+        raise unreadable(path, reason, f"a file in one of the formats {', '.join(FORMATS)}")
     if found is None:
         return format_of(path)
     if asked is None and suffix in SUFFIXES and SUFFIXES[suffix] != SUFFIXES[found]:
         reason = f"its name ends in {suffix}, and its content is that of a {found} file"
         raise unreadable(path, reason, f"--from-format {found[1:]}")
     return _module(found, path)
+
+
+def add_at(parser: ArgumentParser) -> None:
+    """Add the argument that picks a part of a file."""
+    words = "a key of a .pt file, to take that dict or tensor alone; give it again for a key in that dict"
+    parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
+
+
+def read_file(path: Path, asked: str | None, how: Reading, stack: ExitStack) -> Content:
+    """Open a file as long as the stack, in the format that was asked for, else that of its content."""
+    form = format_in(path, asked)
+    if how.at and not form.nested:
+        reason = "only .pt files have dicts in dicts"
+        raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, f"--array {shlex.quote(how.at[0])}")
+    return form.read(path, stack, how)
 
 
 def _recognized(path: Path) -> str | None:
@@ -118,7 +195,12 @@ def _recognized(path: Path) -> str | None:
         return ".npy"
     if first.startswith(b"\x80\x02\x8a\nl\xfc\x9cF"):  # the magic number of torch before 1.6, as a pickle
         return ".pt"
-    return ".safetensors" if first[8:] == b"{" else None
+    return ".safetensors" if first[8:] == b"{" or is_json(first) else None
+
+
+def is_json(first: bytes) -> bool:
+    """Return True if a file begins like JSON. A file of safetensors begins with a number, which has zeros."""
+    return first.lstrip()[:1] == b"{" and b"\0" not in first
 
 
 def _module(suffix: str, path: Path) -> Format:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
-from xbridge._cli.formats import Content
+from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InFile, Stored
 from xbridge.errors import Chained
@@ -24,6 +24,7 @@ unnamed = True
 metadata = False
 orders = ("C", "F")
 swaps = True
+nested = False
 
 _HEADERS = {
     (1, 0): (2, np.lib.format.read_array_header_1_0),
@@ -40,7 +41,7 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
 
 
-def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+def read(path: Path, stack: ExitStack, how: Reading) -> Content:
     with path.open("rb") as file:
         header = read_header(file, path)
         stored = InFile(None, *header, path, file.tell())
@@ -50,7 +51,7 @@ def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
     if found > stored.nbytes:
         more = f"{found - stored.nbytes} bytes follow its array, perhaps another array"
         raise unreadable(path, more, "numpy.load on the open file, once for each array")
-    return Content([stored], {})
+    return Content([stored])
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:

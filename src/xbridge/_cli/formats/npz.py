@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from xbridge._cli.errors import reading, unreadable
-from xbridge._cli.formats import Content, npy
+from xbridge._cli.formats import Content, Reading, npy
 from xbridge._cli.formats.archive import open_archive
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InArchive
@@ -23,23 +23,28 @@ unnamed = False
 metadata = False
 orders = npy.orders
 swaps = npy.swaps
+nested = False
 lacks = npy.lacks
 
 _SUFFIX = ".npy"
 
 
-def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+def read(path: Path, stack: ExitStack, how: Reading) -> Content:
     archive = stack.enter_context(open_archive(path))
     for name in archive.namelist():
         if not name.endswith(_SUFFIX):
             raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")
-    return Content([_member(archive, path, name) for name in archive.namelist()], {})
+    arrays = [_member(archive, path, name) for name in archive.namelist()]
+    kinds = (member.compress_type for member in archive.infolist())
+    return Content(arrays, compression=dict(zip((x.name for x in arrays), kinds, strict=True)))
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
     with zipfile.ZipFile(cast("BinaryIO", file), "w") as archive:
         for stored in content.arrays:
-            with archive.open(f"{stored.name}{_SUFFIX}", "w", force_zip64=True) as member:
+            info = zipfile.ZipInfo(f"{stored.name}{_SUFFIX}")
+            info.compress_type = content.compression.get(stored.name, zipfile.ZIP_STORED)
+            with archive.open(info, "w", force_zip64=True) as member:
                 npy.write_array(member, stored)
 
 

@@ -1,4 +1,4 @@
-"""`.pt`, `.pth`: a tensor, or a flat dict of tensors, by torch's own reader and writer.
+"""`.pt`, `.pth`: a tensor, or a dict of tensors, by torch's own reader and writer.
 
 A file of torch is a pickle, so it is loaded with `weights_only=True`, which runs no code from the file.
 Tensors are mapped if torch can map the file. torch writes from memory, so other values are mapped first.
@@ -28,9 +28,10 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
-from xbridge._cli.errors import RefusedError, reading, unreadable
-from xbridge._cli.formats import Content
+from xbridge._cli.errors import RefusedError, listed, reading, unreadable
+from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.archive import compare_checksum, open_archive
+from xbridge._cli.formats.nested import described, flattened, is_container, picked
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
 from xbridge._core.devices import CPU
@@ -46,6 +47,7 @@ unnamed = True
 metadata = False
 orders = ("C", "F", "")
 swaps = False
+nested = True
 
 
 def lacks(dtype: np.dtype[Any]) -> str:
@@ -109,23 +111,26 @@ class _InRecord(InMemory):
         self.sums.compared.add(storage.data_ptr())
 
 
-def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
-    mapped, sums = _inspected(path, checksums=checksums)
-    loaded = _load(path, mapped=mapped)
-    if isinstance(loaded, torch.Tensor):
-        return Content([_stored(path, None, loaded, sums)], {})
-    if not isinstance(loaded, dict):
-        raise unreadable(path, f"it holds a {type(loaded).__name__}", "saving a tensor, or a dict of tensors")
-    for name, tensor in loaded.items():
-        if not isinstance(name, str):
-            hint = "saving the dict with strings as keys"
-            raise unreadable(path, f"the name {name!r} is not a string", hint)
-        if not isinstance(tensor, torch.Tensor):
-            reason = f"{name!r} is of type {type(tensor).__name__}, which is not a tensor"
-            raise unreadable(path, reason, "saving a flat dict of tensors alone")
-    arrays = [_stored(path, name, tensor, sums) for name, tensor in loaded.items()]
-    _refuse_overlaps(path, arrays)
-    return Content(arrays, {})
+def read(path: Path, stack: ExitStack, how: Reading) -> Content:
+    mapped, sums = _inspected(path, checksums=how.checksums)
+    found = picked(_load(path, mapped=mapped), how.at, path)
+    if isinstance(found, torch.Tensor):
+        return Content([_stored(path, None, found, sums)])
+    if not isinstance(found, dict) and not (how.flatten and is_container(found)):
+        hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
+        raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {described(found)}", hint)
+    values = list(flattened(found, path, how.at, flatten=how.flatten))
+    others = [(name, described(value)) for name, value in values if not isinstance(value, torch.Tensor)]
+    if others and not how.skip_other:
+        (name, what), *more = others
+        reason = f"{listed(name for name, _ in others)} are not tensors"
+        hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
+        raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
+    tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
+    arrays = [_stored(path, name, tensor, sums) for name, tensor in tensors]
+    if not how.untie:
+        _refuse_overlaps(path, arrays)
+    return Content(arrays, others=others)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -192,7 +197,7 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
             if shares_memory(arrays[at].array, arrays[other].array):
                 both = f"{arrays[other].name!r} and {arrays[at].name!r}"
                 reason = f"{both} share memory, and would be two arrays"
-                raise unreadable(path, reason, "saving .clone() of one of them, or one of them alone")
+                raise unreadable(path, reason, "--untie, which writes the values of both")
         before.append((high, at))
 
 

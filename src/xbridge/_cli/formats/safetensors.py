@@ -21,7 +21,8 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from xbridge._cli.errors import reading, unreadable
-from xbridge._cli.formats import Content
+from xbridge._cli.formats import Content, Reading, is_json
+from xbridge._cli.formats.shards import read_index
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.stored import ArrayInfo, InFile, name_of
 from xbridge._host.memory import native_dtype
@@ -31,6 +32,7 @@ unnamed = False
 metadata = True
 orders = ("C",)
 swaps = False
+nested = False
 
 _CODES = {
     "bool": "BOOL",
@@ -63,7 +65,13 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "" if name_of(dtype) in _CODES else "the format has no such dtype"
 
 
-def read(path: Path, stack: ExitStack, *, checksums: bool = True) -> Content:
+def read(path: Path, stack: ExitStack, how: Reading) -> Content:
+    with path.open("rb") as file:
+        first = file.read(9)
+    return read_index(path, _read, _once) if is_json(first) else _read(path)
+
+
+def _read(path: Path) -> Content:
     with reading(path), safe_open(str(path), "numpy"):
         pass
     with reading(path), path.open("rb") as file:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._core.dtypes import category
 from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
 from xbridge.backends import HOST
@@ -165,28 +166,71 @@ class Relaid(Stored):
 
 @dataclass(frozen=True)
 class Cast(Stored):
-    """An array with the same values in another dtype, which has all of them."""
+    """An array with the same values in another dtype, or with the nearest values that the dtype has."""
 
     source: Stored
+    rounds: bool = False
+    """True if finite values may become the nearest ones."""
 
     def blocks(self) -> Iterator[Block]:
-        """Cast each block and cast it back. Raise if a value has changed."""
+        """Cast each block. Raise if a value has changed, or cannot be rounded."""
         for block in self.source.blocks():
             values = np.frombuffer(block, self.source.dtype)
             with np.errstate(all="ignore"):
-                cast = values.astype(self.dtype)
-                back = cast.astype(values.dtype)
-            same = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes distinguish -0.0 and 0.0
-            same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
-            same &= in_range(values, cast) & in_range(cast, values)
-            if not same.all():
-                at = int(np.argmin(same))
+                cast, kept = (rounded if self.rounds else exact)(values, self.dtype)
+            if not kept.all():
+                at = int(np.argmin(kept))
+                with np.errstate(all="ignore"):
+                    (can_round,) = rounded(values[at : at + 1], self.dtype)[1]
                 raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
                     f"the value {values[at]} would become {cast[at]}",
-                    "a dtype that has all of its values",
+                    f"a dtype that has all of its values{', or --round' if can_round else ''}",
                 )
             yield cast.view(np.uint8).data
+
+
+def exact(values: HostArray, dtype: DType) -> tuple[HostArray, HostArray]:
+    """Cast, and return for each element if it has the same value. A NaN stays a NaN."""
+    cast = values.astype(dtype)
+    back = cast.astype(values.dtype)
+    same: HostArray = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes distinguish -0.0 and 0.0
+    same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
+    same &= in_range(values, cast) & in_range(cast, values)
+    return cast, same
+
+
+def rounded(values: HostArray, dtype: DType) -> tuple[HostArray, HostArray]:
+    """Cast to the nearest values, ties to even, and return for each element if it has one.
+
+    A number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
+    """
+    before, after = category(name_of(values.dtype)), category(name_of(dtype))
+    if after in ("bool", "int"):
+        return exact(values if before in ("bool", "int") else np.rint(wide(values)) + 0.0, dtype)
+    cast, same = exact(values, dtype)
+    held: HostArray | bool = True
+    if before in ("int", "float") and dtype.itemsize < 4:
+        real, held = exact(values, np.dtype(np.float64))
+        cast = _odd(real).astype(dtype)
+    same |= held & np.isfinite(wide(values)) & np.isfinite(wide(cast))
+    return cast, same
+
+
+def _odd(values: HostArray) -> HostArray:
+    """Cast float64 to float32, and an inexact number to the neighbour whose last bit is odd.
+
+    A second cast then rounds as one would. ml_dtypes casts by float32, and would round twice.
+    """
+    single = values.astype(np.float32)
+    towards = np.where(np.abs(single) > np.abs(values), np.nextafter(single, np.float32(0)), single)
+    bits = towards.view(np.uint32)
+    return np.where(single == values, bits, bits | 1).view(np.float32)
+
+
+def wide(values: HostArray) -> HostArray:
+    """Cast to float64 or complex128, in which NumPy can compute."""
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def numbered(names: Sequence[str]) -> list[Stored]:

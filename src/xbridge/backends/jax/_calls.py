@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]
+    Specs = tuple[Spec, ...]
 
 _Tracer = jax.core.Tracer
 _ShapedArray = jax.core.ShapedArray
@@ -109,7 +110,8 @@ def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
     if not any(ins) or not any(outs):
         return ys, [_zero(y) for y in ys]
     kept = (*ys, *xs) if rule.wants_outputs else xs
-    made = iter(tangent_p.bind(*select(ins, tangents), *kept, rule=rule, ins=ins, outs=outs, form=form))  # type: ignore[no-untyped-call]
+    what = {"rule": rule, "ins": ins, "outs": outs, "form": form, "specs": tuple(select(outs, _specs(ys)))}
+    made = iter(tangent_p.bind(*select(ins, tangents), *kept, **what))  # type: ignore[no-untyped-call]
     latest.form = form
     return ys, [next(made) if out else _zero(y) for y, out in zip(ys, outs, strict=True)]
 
@@ -117,46 +119,42 @@ def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
 ad.primitive_jvps[call_p] = _jvp
 
 
-# tangent_p(*tangents, *kept) is the rule's jvp.
-def _outputs(kept: tuple[Spec, ...], rule: Rule, outs: Mask) -> list[Spec]:
-    """Return the specs of the outputs of a tangent, from what is kept."""
-    found = kept[: len(outs)] if rule.wants_outputs else rule.shapes(kept)
-    return select(outs, found)
-
-
-def _tangent_abstract(*avals: Any, rule: Rule, ins: Mask, outs: Mask, form: Form) -> list[Any]:
-    return _avals(_outputs(_aval_specs(avals[sum(ins) :]), rule, outs))
-
-
-def _tangent_lowered(ctx: Any, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form) -> Any:
+# tangent_p(*tangents, *kept) is the rule's jvp. `specs` describes its results, so JAX never runs the rule to
+# learn their shapes.
+def _tangent_lowered(ctx: Any, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Any:
     return _lowered(ctx, *a, rule=rule.derive("jvp", ins, outs, form))
 
 
-tangent_p.def_impl(lambda *a, rule, ins, outs, form: _run(rule.derive("jvp", ins, outs, form), a))  # type: ignore[no-untyped-call]
-tangent_p.def_abstract_eval(_tangent_abstract)  # type: ignore[no-untyped-call]
+def _tangent_now(*a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Arrays:
+    return _run(rule.derive("jvp", ins, outs, form), a)
+
+
+tangent_p.def_impl(_tangent_now)  # type: ignore[no-untyped-call]
+tangent_p.def_abstract_eval(lambda *_, specs, **__: _avals(specs))  # type: ignore[no-untyped-call]
 mlir.register_lowering(tangent_p, _tangent_lowered)
 
 
-def _tangent_jvp(a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form) -> Any:
-    made = tangent_p.bind(*a, rule=rule, ins=ins, outs=outs, form=form)  # type: ignore[no-untyped-call]
+def _tangent_jvp(
+    a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+) -> Any:
+    made = tangent_p.bind(*a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)  # type: ignore[no-untyped-call]
     moving = _moving(a, tangents)
     again = rule.derive("jvp", ins, outs, form)
     kept, form = a, latest.form
     if again.wants_outputs:
         again.shapes(_specs(a))  # for the form of the tangents
         kept, form = (*made, *a), latest.form
-    found = tangent_p.bind(  # type: ignore[no-untyped-call]
-        *select(moving, tangents), *kept, rule=again, ins=moving, outs=(True,) * len(made), form=form
-    )
-    return made, found
+    what = {"rule": again, "ins": moving, "outs": (True,) * len(made), "form": form, "specs": specs}
+    return made, tangent_p.bind(*select(moving, tangents), *kept, **what)  # type: ignore[no-untyped-call]
 
 
 ad.primitive_jvps[tangent_p] = _tangent_jvp
 
 
-def _transpose(cotangents: Arrays, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form) -> list[Any]:
+def _transpose(
+    cotangents: Arrays, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+) -> list[Any]:
     kept = a[sum(ins) :]
-    specs = _outputs(_specs(kept), rule, outs)
     seeds = [
         jnp.zeros(spec.shape, spec.dtype) if isinstance(c, ad.Zero) else c
         for c, spec in zip(cotangents, specs, strict=True)
@@ -222,13 +220,17 @@ def _wide(xs: Arrays, size: int, cores: Sequence[int]) -> list[Any]:
 batching.primitive_batchers[call_p] = _batch
 
 
-def _tangent_batch(a: Arrays, dims: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form) -> Any:
+def _tangent_batch(
+    a: Arrays, dims: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+) -> Any:
     moved, size = _first(a, dims, everything=True)
+    what = {"ins": ins, "outs": outs, "form": form}
     if rule.batches:
         more = rule.derive("batched", (0,) * len(ins))
-        made = tangent_p.bind(*moved, rule=more, ins=ins, outs=outs, form=form)  # type: ignore[no-untyped-call]
+        wide = tuple(spec._replace(shape=(size, *spec.shape)) for spec in specs)
+        made = tangent_p.bind(*moved, rule=more, specs=wide, **what)  # type: ignore[no-untyped-call]
     else:
-        one = partial(tangent_p.bind, rule=rule, ins=ins, outs=outs, form=form)
+        one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
         made = _each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 

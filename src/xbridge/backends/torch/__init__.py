@@ -73,7 +73,7 @@ _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 _extended: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
 _EXPECTED = 500
-"""The number of tensors that are first asked, after one of these dtypes or with a pending operation.
+"""How many tensors are first asked, after one of these dtypes, on a device or with a pending operation.
 
 To ask takes a tenth of the time of a conversion. The exception takes ten times as long as a conversion.
 """
@@ -332,7 +332,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if left:
             if x.dtype in _BITS:
                 return _bits_to_numpy(x)
-            if x.is_conj() or x.is_neg():
+            if x.is_conj() or x.is_neg() or not x.is_cpu:
                 return None
             _expected = left - 1
         if x.requires_grad:
@@ -480,6 +480,9 @@ def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
     """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
     global _expected  # noqa: PLW0603 -- as in `fast_to_numpy`
     try:
+        if not x.is_cpu:
+            _expected = _EXPECTED
+            return None
         bits = _BITS.get(x.dtype)
         host = None if bits is None else fast_to_numpy(x.data.view(bits))
         if host is None or (x.requires_grad and _compiler()):

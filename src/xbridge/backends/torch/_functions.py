@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from xbridge.backends._numpy_rules import declared
 from xbridge.backends._rules import Spec, TracedRule, latest, no_derivative, refuse_given, restricted, select
-from xbridge.errors import OptionError
+from xbridge.errors import FOREIGN_ERRORS, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,5 +146,10 @@ class TorchRule(TracedRule):
                 "its control flow or the shape of its result depends on the values of its arrays",
                 "torch.where, jax.lax.cond outside of it, or result=f with the shapes of the result",
             ) from error
+        except FOREIGN_ERRORS as error:
+            error.add_note(
+                f"{self.name} ran on tensors without values; result=f gives the shapes of its result instead."
+            )
+            raise
         self.random |= draws.drew
         return tuple(Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys), latest.form

@@ -1,0 +1,171 @@
+"""The table of the README on what each way of conversion keeps: every cell is run."""
+
+import array
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from pins import is_pinned
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+pytestmark = pytest.mark.skipif(
+    not all(map(is_pinned, ("array_api_compat", "jax", "numpy", "torch"))),
+    reason="the table is of the versions of requirements/constraints.txt",
+)
+
+README = Path(__file__).parents[2] / "README.md"
+Convert = Callable[[Any], Any]
+
+TARGETS: dict[str, dict[str, Convert]] = {
+    "numpy": {"idiom": np.asarray, "DLPack": np.from_dlpack},
+    "torch": {"idiom": torch.asarray, "DLPack": torch.from_dlpack},
+    "jax": {"idiom": jnp.asarray, "DLPack": jnp.from_dlpack},
+}
+for _target, _like in (("numpy", np.ones(1)), ("torch", torch.ones(1)), ("jax", jnp.ones(1))):
+    TARGETS[_target]["array-api-compat"] = xbridge.array_namespace(_like).asarray
+    TARGETS[_target]["xbridge"] = partial(xbridge.to_backend, backend=_target)
+
+
+def pending() -> Any:
+    return torch.tensor([1 + 2j]).conj().imag
+
+
+def masked() -> Any:
+    return np.ma.masked_array([1.0, -999.0], mask=[False, True])
+
+
+def doubles() -> Any:
+    return array.array("d", [1.0, 2.0])
+
+
+def large() -> Any:
+    return np.array([2**40])
+
+
+def fixed() -> Any:
+    a = np.array([1.0, 2.0])
+    a.flags.writeable = False
+    return a
+
+
+def tracked() -> Any:
+    return torch.ones(2, requires_grad=True)
+
+
+def brain() -> Any:
+    return torch.tensor([1.0, 1.5], dtype=torch.bfloat16)
+
+
+def sign(x: Any, convert: Convert) -> str:
+    return {-2.0: "exact", 2.0: "**wrong sign**"}[convert(x).item()]
+
+
+def mask(x: Any, convert: Convert) -> str:
+    assert convert(x).tolist() == x.data.tolist()
+    return "**mask dropped**"
+
+
+def bits(x: Any, convert: Convert) -> str:
+    y = convert(x)
+    if y.dtype == torch.float64:
+        assert y.tolist() == x.tolist()
+        return "exact"
+    assert y.tolist() == np.frombuffer(x.tobytes(), "f4").tolist()
+    return "**bytes read as float32**"
+
+
+def number(x: Any, convert: Convert) -> str:
+    with jax.enable_x64(False):
+        return "exact" if convert(x).tolist() == x.tolist() else "**wrong number**"
+
+
+def write(x: Any, convert: Convert) -> str:
+    convert(x)[0] = 9
+    return "copied" if x[0] == 1 else "**shared, writable**"
+
+
+def view(x: Any, convert: Convert) -> str:
+    y = convert(x)
+    assert y.__array_interface__["data"][0] == x.data_ptr()
+    return "**writable view**" if y.flags.writeable else "read-only view"
+
+
+def without_gradients(x: Any, convert: Convert) -> str:
+    with torch.no_grad():
+        return view(x, convert)
+
+
+def place(x: Any, convert: Convert) -> str:
+    with torch.device("meta"):
+        return "stays" if convert(x).device.type == "cpu" else "**moved**"
+
+
+def wide(x: Any, convert: Convert) -> str:
+    assert (convert(x).view("u2") == x.view(torch.int16).numpy().view("u2")).all()
+    return "exact"
+
+
+class Row(NamedTuple):
+    """The source of a row, the library that it goes to, and what the result shows."""
+
+    make: Callable[[], Any]
+    target: str
+    look: Callable[[Any, Convert], str]
+
+
+ROWS = {
+    "values: a pending negation, torch to NumPy": Row(pending, "numpy", sign),
+    "values: a mask, NumPy to torch": Row(masked, "torch", mask),
+    'dtype: `array.array("d")` to torch': Row(doubles, "torch", bits),
+    "dtype: int64 to JAX without x64": Row(large, "jax", number),
+    "read-only: NumPy to torch": Row(fixed, "torch", write),
+    "gradient: torch to NumPy": Row(tracked, "numpy", view),
+    "gradient: the same under `torch.no_grad()`": Row(tracked, "numpy", without_gradients),
+    "device: NumPy to torch, with a default device set": Row(lambda: np.ones(2), "torch", place),
+    "bfloat16: torch to NumPy": Row(brain, "numpy", wide),
+}
+
+
+def table() -> list[list[str]]:
+    """The cells of the table, by line."""
+    part = re.search(r"<!-- comparison -->\n(.*?)<!-- end -->", README.read_text("utf-8"), re.DOTALL)
+    assert part
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in part[1].splitlines())
+    return [head, *rows]
+
+
+HEAD, *LINES = table()
+
+
+def test_the_table_has_the_rows_and_the_columns_that_are_run() -> None:
+    assert ["conversion", *TARGETS["numpy"]] == HEAD
+    assert [line[0] for line in LINES] == [*ROWS]
+
+
+@pytest.mark.parametrize("title", ROWS)
+@pytest.mark.parametrize("column", TARGETS["numpy"])
+@pytest.mark.filterwarnings("ignore")  # libraries may warn of what they do; it is no error to them
+def test_a_cell_is_what_happens(title: str, column: str) -> None:
+    row = ROWS[title]
+    convert = TARGETS[row.target][column]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if column == "xbridge" else "ignore")
+            found = row.look(row.make(), convert)
+    except xbridge.XBridgeError as error:
+        assert error.hint  # noqa: PT017 -- that there is an error at all is what the cell says
+        found = "raises"
+    except (BufferError, RuntimeError, TypeError):
+        assert column != "xbridge"
+        found = "raises"
+    (line,) = (line for line in LINES if line[0] == title)
+    assert dict(zip(HEAD, line, strict=True))[column] == found

@@ -1,0 +1,231 @@
+"""The site: its pages and links come from the repository, and the check finds what is wrong with it."""
+
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import xbridge
+
+hooks = pytest.importorskip("site_hooks", reason="needs MkDocs", exc_type=ImportError)
+check = pytest.importorskip("site_check", reason="needs Playwright", exc_type=ImportError)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, check.BROWSERS)), None)
+needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+
+# -- the pages ------------------------------------------------------------------------------------
+
+
+def test_every_public_name_has_a_page_and_errors_have_the_index() -> None:
+    names = [name for found in hooks.reference().values() for name in found]
+    assert sorted(name for name in names if "." not in name) == sorted(
+        name for name in xbridge.__all__ if not name.endswith(("Error", "Warning"))
+    )
+    assert {"tree.map", "testing.assert_same", "testing.strategies.arrays"} < {*names}
+    assert sorted(hooks.ERRORS) == sorted(name for name in xbridge.__all__ if name.endswith("Error"))
+
+
+def test_the_page_of_a_function_has_the_tables_of_the_options_that_it_takes() -> None:
+    tables = {"copy": "| `copy` | promise [x](libraries.md#jax) |", "grad": "| `grad` | promise |"}
+    page = hooks.described("to_backend", tables)
+    assert "::: xbridge.to_backend" in page
+    assert page.count("| promise") == 2
+    assert "](../libraries.md#jax)" in page
+    assert "Options" not in hooks.described("backend_of", tables)
+
+
+def test_parameters_that_are_described_together_stay_together() -> None:
+    griffe = pytest.importorskip("griffe")
+    together = import_module("site_docstrings").Together()
+    text = (
+        "Do it.\n\nParameters\n----------\ncopy, grad : bool\n    As for `align`.\n*xs, a\n    More, of them."
+    )
+    function = griffe.Function("f", docstring=griffe.Docstring(text))
+    together.on_instance(obj=function)
+    _, section = function.docstring.parse("numpy", warnings=False)
+    assert [one.name.split() for one in section.value] == [["copy,", "grad"], ["*xs,", "a"]]
+    assert str(section.value[0].annotation) == "bool"
+    assert section.value[1].description == "More, of them."
+
+
+def test_a_folder_in_the_navigation_stands_for_its_pages_and_an_empty_one_for_nothing() -> None:
+    entries = ["why.md", {"Empty": "nothing/"}, {"Measured": ["benchmarks/"]}, {"API": "reference.md"}]
+    first, measured, api = hooks.expanded(entries, ["reference.md", {"Convert": ["reference/to_numpy.md"]}])
+    assert first == "why.md"
+    assert measured["Measured"][0] == "benchmarks/README.md"
+    assert "benchmarks/gpu.md" in measured["Measured"]
+    assert api == {"API": ["reference.md", {"Convert": ["reference/to_numpy.md"]}]}
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        ("../benchmarks/README.md#large-arrays", "benchmarks/README.md#large-arrays"),
+        ("contract.md", "contract.md"),
+        ("../src/xbridge/errors.py", "source/src/xbridge/errors.py.md"),
+        ("https://example.org/contract.md", "https://example.org/contract.md"),
+        ("#here", "#here"),
+        ("absent.md", "absent.md"),
+    ],
+)
+def test_a_link_to_a_file_of_the_repository_is_a_link_to_its_page(
+    link: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markdown = pytest.importorskip("markdown")
+    uris = {
+        "docs/why.md": "why.md",
+        "docs/contract.md": "contract.md",
+        "benchmarks/README.md": "benchmarks/README.md",
+        "src/xbridge/errors.py": "source/src/xbridge/errors.py.md",
+    }
+    monkeypatch.setattr(hooks, "URIS", uris)
+    monkeypatch.setattr(hooks.LINKS, "uri", "why.md")
+    html = markdown.markdown(f"[x]({link}) `[x]({link})`", extensions=[hooks.LINKS])
+    assert html == f'<p><a href="{found}">x</a> <code>[x]({link})</code></p>'
+
+
+@pytest.mark.parametrize(
+    ("code", "uri", "found"),
+    [
+        ("to_numpy", "why.md", "reference/to_numpy.md"),
+        ("xbridge.tree.map", "why.md", "reference/tree.map.md"),
+        ("assert_same", "why.md", "reference/testing.assert_same.md"),
+        ("arrays", "why.md", ""),
+        ("arrays", "test-your-library.md", "reference/testing.strategies.arrays.md"),
+        ("CopyError", "why.md", "errors.md#copyerror"),
+        ("numpy", "why.md", ""),
+    ],
+)
+def test_a_public_name_in_code_has_a_link(
+    code: str, uri: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for group in hooks.reference().values() for name in group]
+    monkeypatch.setattr(hooks, "NAMES", {name: f"reference/{name}.md" for name in names})
+    assert hooks.link_of(code, uri) == found
+
+
+def test_a_folder_is_shown_by_its_readme_or_by_a_list_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "URIS", {})
+    files: list[Any] = []
+    config = SimpleNamespace(
+        site_dir="x", use_directory_urls=True, plugins=SimpleNamespace(_current_plugin="x")
+    )
+    level = hooks.InclusionLevel.NOT_IN_NAV
+    downstream = ROOT / "examples" / "downstream"
+    assert hooks.added(files, config, downstream, level) == [downstream / "README.md"]
+    assert hooks.URIS["examples/downstream"] == "examples/downstream/README.md"
+    assert hooks.added(files, config, ROOT / "examples" / "functions", level) == []
+    page = next(file for file in files if file.src_uri == "source/examples/functions/index.md")
+    assert "- [forest.py](forest.py.md)" in page.content_string
+    assert hooks.URIS["examples/functions/forest.py"] == "source/examples/functions/forest.py.md"
+
+
+def test_the_opening_of_a_block_is_written_for_mkdocs() -> None:
+    text = "```python no-run\n```\n```python file=reel.py\n```\n```console run\n```\n```pycon\n```"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="why.md"), is_homepage=False)
+    assert hooks.on_page_markdown(text, page).splitlines()[::2] == [
+        *("```python", '```python title="reel.py"', "```console", "```pycon")
+    ]
+
+
+# -- the check ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator["Browser"]:
+    """A browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def write(folder: Path, body: str) -> Path:
+    """A site with two pages."""
+    for name, text in (("dev", body), ("dev/contract", '<article><h1 id="a">Contract</h1></article>')):
+        (folder / name).mkdir(exist_ok=True)
+        page = f'<!doctype html><link rel="icon" href="data:,"><body>{text}</body>'
+        (folder / name / "index.html").write_text(page, "utf-8")
+    return folder
+
+
+HEADING = "<article><h1>Home</h1></article>"
+FAULTS = {
+    "": None,
+    "<a href='contract/#a'>x</a><a href='https://example.org/x'>x</a>": None,
+    "<a href='contract/#b'>x</a>": "contract/#b: no such anchor",
+    "<a href='absent/'>x</a>": "absent/ does not exist",
+    "<div style='width: 999px'>x</div>": "is 999 pixels wide on a screen of 390",
+    "<script>console.error('broken')</script>": "broken",
+    "<script>throw new Error('thrown')</script>": "thrown",
+    "<script>fetch('https://example.org/x').catch(() => 0)</script>": "asks for https://example.org/x",
+}
+
+
+@needs_a_browser
+@pytest.mark.parametrize("body", FAULTS)
+def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path) -> None:
+    site = write(tmp_path, f"<style>body {{ margin: 0 }}</style>{HEADING}{body}")
+    with (
+        check.served(site) as root,
+        chromium.new_context(viewport={"width": check.PHONE, "height": 844}) as context,
+    ):
+        faults = check.watched(context, root)
+        pages, wrong = check.visited(context.new_page(), root, site)
+    assert pages == 2
+    faults += wrong
+    wanted = FAULTS[body]
+    assert any(wanted in fault for fault in faults) if wanted else faults == []
+
+
+@needs_a_browser
+def test_the_check_finds_a_page_without_a_heading(chromium: "Browser", tmp_path: Path) -> None:
+    site = write(tmp_path, "<article>text</article>")
+    with check.served(site) as root, chromium.new_page(viewport={"width": check.PHONE, "height": 844}) as tab:
+        assert check.visited(tab, root, site) == (2, [f"{root}dev/: has no heading"])
+
+
+@needs_a_browser
+@pytest.mark.parametrize(("href", "is_right"), [("errors/?h=copyerror#copyerror", True), ("why/", False)])
+def test_the_check_reads_what_the_search_finds(
+    href: str, is_right: bool, chromium: "Browser", tmp_path: Path
+) -> None:
+    site = write(tmp_path, f"{HEADING}<a class='md-search-result__link' href='{href}'>CopyError</a>")
+    with check.served(site) as root, chromium.new_page() as tab:
+        assert [*check.searched(tab, f"{root}dev/")] == (
+            [] if is_right else [f"{root}dev/: the search for CopyError finds ['why/']"]
+        )
+
+
+@needs_a_browser
+def test_the_check_sees_a_dark_mode_that_does_not_stay(chromium: "Browser", tmp_path: Path) -> None:
+    site = write(tmp_path, f"{HEADING}<label title='Switch to dark mode'>dark</label>")
+    (site / "dev/contract/index.html").write_text("<b class='md-version__current'>1.0</b>", "utf-8")
+    with check.served(site) as root, chromium.new_page() as tab:
+        assert [*check.switched(tab, f"{root}dev/")] == [
+            f"{root}dev/: the dark mode does not stay on",
+            f"{root}dev/: the versions are not shown",
+        ]
+
+
+def test_the_check_fails_without_a_browser_and_without_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["site_check.py", str(tmp_path)])
+    monkeypatch.setattr(check, "BROWSERS", ("no-such-browser",))
+    with pytest.raises(SystemExit, match="there is no Chromium here; try apt-get install chromium"):
+        check.main()
+    monkeypatch.setattr(check, "BROWSERS", ("sh",))
+    with pytest.raises(SystemExit, match="has none; try make site"):
+        check.main()
