@@ -285,7 +285,7 @@ def test_an_option_is_a_keyword_with_one_default_wherever_it_is_taken(name: str)
             assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)
 
 
-@pytest.mark.parametrize("folder", ["how-to"])
+@pytest.mark.parametrize("folder", ["how-to", "adoption"])
 def test_the_index_of_a_folder_has_each_of_its_pages(folder: str) -> None:
     index = (DOCS / folder / "README.md").read_text("utf-8")
     pages = {page.name for page in (DOCS / folder).glob("*.md")} - {"README.md"}
