@@ -35,8 +35,9 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/run.stamp ## Run the example on real data
+demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy in torch's optimizer
 	@$(VENV)/bin/python -W error examples/digits.py
+	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
 test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
 
@@ -149,7 +150,7 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
 	@touch $@

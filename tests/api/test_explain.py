@@ -202,7 +202,8 @@ def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
         assert protect(x.ctypes.data, mmap.PAGESIZE, 0) == 0
         for dtype in (None, "default", "float32"):
             for copy in (None, True, False):
-                print(xbridge.explain(x[::-1], "numpy", dtype=dtype, copy=copy).source.nbytes)
+                plan = xbridge.explain(x[::-1], "numpy", dtype=dtype, copy=copy)
+                print(plan.source.nbytes, flush=True)
         x[0]
     """
     status, lines = run(code)

@@ -471,6 +471,7 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
     assert base.kwargs == {"shape": (6,), "num_bins": 2}
     assert len(next(bases(several, {})).args) == 2
     assert _signatures.slots_of(of_a_mapping, {}) is None
+    assert _signatures.slots_of(lambda x, dtype: x, {}) is None
     assert list(bases(of_a_mapping, {})) == []
     assert [base.label for base in bases(picky, {})] == [""]
     kinds = _signatures.read_words("x: array, table: axis")
@@ -486,6 +487,29 @@ def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.Monkey
         one.function: one for one in check_in_workers(job("planted:middle", "planted:hangs"), workers=1)
     }
     assert checked["planted.hangs"].findings[0].problem == "does not end"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "is_confirmed"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "ends the process", True),
+        ("import os; os.kill(os.getpid(), 9)", "does not end", False),
+        ("while True: pass", "does not end", True),
+        ("while True: pass", "ends the process", False),
+        ("pass", "ends the process", False),
+        ("pass", "does not end", False),
+        ("x.to('emu:0')", "does not end", True),
+    ],
+)
+def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
+    code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
+    stored = tmp_path / "program.py"
+    stored.write_text(f"numpy\n{code}", encoding="utf-8")
+    ended = _workers._ended("planted.cut", reason, stored)
+    assert bool(ended.findings) is is_confirmed
+    assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
 
 
 @pytest.mark.usefixtures("_here")

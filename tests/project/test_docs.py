@@ -266,6 +266,18 @@ def test_every_test_that_the_principles_name_is_in_the_file_they_name() -> None:
         assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path} has no {test}"
 
 
+def test_what_decides_a_behaviour_is_defined_in_the_file_that_the_page_names() -> None:
+    text = (DOCS / "how-it-works.md").read_text("utf-8")
+    section = text.partition("## Where a behaviour is decided")[2].partition("## ")[0]
+    rows = re.findall(
+        r"^\| (?!behaviour)[^|]+ \| ([^|]+) \| \[`[^|]+\]\(\.\./([^|]+)\) \|$", section, re.MULTILINE
+    )
+    assert len(rows) == section.count("\n|") - 2
+    for names, path in rows:
+        defined = re.findall(r"^(?:def|class) (\w+)", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", names)) <= {*defined}, path
+
+
 def test_the_lines_that_the_page_on_records_names_are_conversions_of_the_example() -> None:
     lines = (ROOT / "examples" / "digits.py").read_text("utf-8").splitlines()
     page = (DOCS / "explain.md").read_text("utf-8")

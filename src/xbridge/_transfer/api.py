@@ -160,8 +160,8 @@ def transfer(
     -----
     Arrays on a device are read after the work that the current stream had before the call. The result can be
     used on any stream. Its memory may be reused when the stream that was current at the call is done with
-    it. Small arrays that go from the host to one device, or back, are moved in one piece and share their new
-    memory, which any one of them keeps alive.
+    it. Small arrays that go from the host to one device, or back, are moved in one piece. They share their
+    new memory, which any one of them keeps alive.
 
     Arrays that cannot leave the thread, such as a tracer or a tensor in a compiled program, are converted at
     once. So are all arrays if no thread can be started.

@@ -116,7 +116,7 @@ def slots_of(f: Callable[..., Any], words: dict[str, str]) -> list[Slot] | None:
         kind, values = _kind(parameter, documented.get(parameter.name, ""), words.get(parameter.name, ""))
         if variadic and kind != "array":
             continue
-        if required and kind == "unknown":
+        if required and not values and not kind.startswith("array"):
             return None
         keyword = parameter.kind is parameter.KEYWORD_ONLY or (not required and not variadic)
         if kind == "array" and required and parameter.name.startswith("labels"):

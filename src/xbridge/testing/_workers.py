@@ -34,6 +34,9 @@ _START = 60.0
 """The number of seconds in which a worker imports the libraries. It prints a first line then."""
 
 
+_HANGS = "does not end"
+
+
 class Job(NamedTuple):
     """The functions of one worker, and how it calls them."""
 
@@ -131,7 +134,7 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [""])[-1]
     if timer.is_over:
-        return done, "does not end"
+        return done, _HANGS
     return done, "ends the process" if status < 0 else f"cannot be checked: {last}"
 
 
@@ -166,9 +169,22 @@ def _ended(name: str, reason: str, stored: Path) -> Checked:
     backend, _, code = program.partition("\n")
     if not code or reason.startswith("cannot"):
         return Checked(name, [], f"it {reason}")
-    return Checked(
-        name, [Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")], ""
-    )
+    if not _is_confirmed(code, reason):
+        return Checked(name, [], f"it {reason} when it is checked, and not by itself")
+    found = Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")
+    return Checked(name, [found], "")
+
+
+def _is_confirmed(code: str, reason: str) -> bool:
+    """Return True if a program ends its process, or does not end, by itself too; or if it needs a device."""
+    if "emu:" in code:
+        return True
+    command = [sys.executable, "-c", code]
+    try:
+        status = subprocess.run(command, capture_output=True, check=False, timeout=2 * _PATIENCE).returncode  # noqa: S603 -- the program of the finding
+    except subprocess.TimeoutExpired:
+        return reason == _HANGS
+    return status < 0 and reason != _HANGS
 
 
 def main(text: str, path: str) -> None:

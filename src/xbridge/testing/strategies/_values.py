@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import shake_128
 from itertools import cycle, islice
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -105,13 +105,15 @@ def arrange(values: HostArray, dtype: str, contents: str, turn: int) -> HostArra
 def _spill(draw: st.DrawFn, codes: HostArray, palette: Palette) -> None:
     """Write random bits to a part of the array.
 
-    Each number that shrinks leaves fewer of them, or moves the same ones towards the start.
+    Each number that shrinks leaves fewer of them, or moves the same ones towards the start. The first of the
+    block precedes itself, so that a small array has no others that a smaller number loses.
     """
     end = _share(draw(numbers(_SHARES)), codes.size)
     length = min(_share(draw(numbers(_SHARES)), codes.size), end)
     last, seed = draw(numbers(_STOCK)), draw(numbers(_SEEDS))
     stock = palette.wild(seed, max(codes.size, _STOCK))
-    codes[end - length : end] = stock.take(range(last - length + 1, last + 1), mode="wrap")
+    mode: Literal["clip", "wrap"] = "clip" if codes.size <= _STOCK else "wrap"
+    codes[end - length : end] = stock.take(range(last - length + 1, last + 1), mode=mode)
 
 
 def _share(eighths: int, count: int) -> int:
