@@ -1,4 +1,4 @@
-"""docs/errors.md: every message has a row, and every row is the form of a message or of a text of the code."""
+"""docs/errors.md: every message has a row, and every row is a form of message or of a text of the code."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import xbridge
 
 ROOT = Path(__file__).parents[2]
-MESSAGE = re.compile(r"^    (\w+): cannot .*?: (.*); try ", re.MULTILINE)
+MESSAGE = re.compile(r"^    (\w+): (?:at .*?: )?cannot .*?: (.*); try ", re.MULTILINE)
 
 
 def rows() -> dict[str, list[str]]:
