@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends._registry import backend_for, by_type, get, is_number
-from xbridge.errors import OptionError, UnsupportedArrayError
+from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def explain(
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
         raise OptionError.build(
-            f"explain a {type(x).__name__} with these arguments",
+            f"explain {type_of(x)} with these arguments",
             "it is not a function that aligned made, and a conversion has one target",
             "explain(x, 'torch')",
         )
@@ -302,7 +302,7 @@ def _plain_owner(x: Array) -> Backend:
     backend = _owner(x)
     refused = backend.unsupported(x, leaving=False)
     if refused:
-        action = f"find the namespace of a {type(x).__name__}"
+        action = f"find the namespace of {type_of(x)}"
         raise refused.error.build(action, refused.reason, refused.hint)
     return backend
 
@@ -310,6 +310,6 @@ def _plain_owner(x: Array) -> Backend:
 def _owner(x: Array) -> Backend:
     backend = backend_for(type(x))
     if backend is None:
-        action = f"name the backend of a {type(x).__name__}"
+        action = f"name the backend of {type_of(x)}"
         raise UnsupportedArrayError.build(action, "no backend owns that type", "asarray(x)")
     return backend

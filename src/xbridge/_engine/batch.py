@@ -69,7 +69,7 @@ def _begun(
     The caller has tried what was known before. Otherwise the others follow its plan.
     """
     follows: dict[object, Callable[[Source], _Begun | None]] = {}
-    shared = not (options.requires_grad or options.compiled or target.is_tracing())
+    shared = not (options.requires_grad or options.writable or options.compiled or target.is_tracing())
     taught = False
     for source in sources:
         if lesson and taught:

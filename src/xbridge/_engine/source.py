@@ -13,7 +13,7 @@ from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import OptionError, UnsupportedArrayError
+from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 
 class Source:
@@ -78,10 +78,9 @@ def resolve_like(like: object) -> Source:
     try:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
-        kind = type(like).__name__
         named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
         hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
-        raise OptionError.build(f"take a {kind} as like", "it is not an array", hint) from error
+        raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
 
 
 def import_source(

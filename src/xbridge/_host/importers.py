@@ -22,7 +22,7 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
-from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
@@ -105,7 +105,7 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     if (interface := _attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
     if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
-        action, hint = f"read a {type(x).__name__}", "moving it to the cpu first"
+        action, hint = f"read {type_of(x)}", "moving it to the cpu first"
         refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
@@ -262,14 +262,14 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
         with exporting(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise unreadable(x, f"its __array__ returned a {type(host).__name__}")
+        raise unreadable(x, f"its __array__ returned {type_of(host)}")
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
 def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
         reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
-        raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint)
+        raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with exporting(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
@@ -280,7 +280,7 @@ def _from_buffer(x: object) -> HostArray:
             reason, hint = "no backend owns the type and it exports no memory", _way_out(type(x))
             if x is None:
                 reason, hint = "None is not an array", "an array in its place"
-            raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint) from error
+            raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
@@ -303,4 +303,4 @@ def _way_out(cls: type) -> str:
 
 
 def not_shared(x: object, reason: str) -> CopyError:
-    return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")
+    return CopyError.build(f"share the memory of {type_of(x)}", reason, "copy=None")

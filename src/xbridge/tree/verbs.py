@@ -10,7 +10,7 @@ from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
 from xbridge.backends._registry import get, repeat
-from xbridge.errors import OptionError
+from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import convert_flat
 from xbridge.tree.leaf import leaf_converter
@@ -218,7 +218,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     [(2, 3), {'y': (4,)}, None]
     """
     if not callable(fn):
-        raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
+        raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "map(fn, tree)")
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
