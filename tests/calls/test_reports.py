@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -238,3 +239,19 @@ def test_a_function_that_returns_none_runs_once_a_call() -> None:
     for count in range(1, 4):
         assert call(torch.ones(2)) is None
         assert len(seen) == count
+
+
+def test_a_followed_call_that_was_seen_before_is_examined_again_while_a_compiler_traces() -> None:
+    call = aligned(backend="jax")(lambda x: jax.numpy.sin(x))  # noqa: PLW0108 -- a function of its own
+    for _ in range(3):
+        x = leaf()
+        same(torch.autograd.grad(call(x).sum(), x)[0], np.cos(X))
+    same(torch.compile(lambda x: call(x) + 1, fullgraph=True, backend="eager")(leaf()), np.sin(X) + 1)
+    (shortcut,) = call.__xbridge__.shortcuts.values()
+    unknown = object()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xbridge._calls.run._UNKNOWN", unknown)
+        patch.setattr(
+            shortcut, "_caller", SimpleNamespace(**{**vars(get("torch")), "is_tracing": lambda: True})
+        )
+        assert shortcut.run((leaf(),)) is unknown

@@ -360,12 +360,13 @@ class Shortcut:
     def _embedded(self, args: tuple[Array, ...]) -> Any:
         """Run the call as a rule."""
         caller = self._caller
-        if caller.run is None or caller.is_tracing():
+        assert caller.run is not None  # noqa: S101 -- it comes with `follows`
+        if caller.is_tracing():
             return _UNKNOWN
         rule = self._rule
         if rule is None:
             rule = self._rule = self._function.rule(self._library.name, self._form, (), None)
-        ys = caller.run(rule, args)
+        ys = caller.run(rule, list(args))
         form = latest.form
         return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
 
