@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 aligned: Any = xbridge.aligned
 
@@ -28,9 +28,11 @@ wide64 = pytest.fixture(autouse=True)(wide)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def freeze() -> None:
+def freeze() -> Iterator[None]:
     """Leave all that there is out of the collections of these tests, which takes long to look through."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 MAKE: dict[str, Callable[[], Callable[[Any], Any]]] = {

@@ -534,11 +534,28 @@ def test_a_number_that_the_dtype_of_numpys_scalars_cannot_hold_is_refused(xs: li
             xbridge.asarray(xs)
 
 
+def test_scalars_of_a_dtype_without_a_name_are_refused_beside_others() -> None:
+    for scalar in (np.longdouble(1), np.datetime64("2026-01-01"), np.timedelta64(1, "s")):
+        with pytest.raises(xbridge.XBridgeError):
+            xbridge.asarray([scalar, np.float32(1), 1.0])
+
+
 def test_a_list_that_begins_with_anything_else_holds_no_plain_numbers() -> None:
-    for xs in ([None], ["1"], [np.float64(1)], [[], [1]], [[[1]], [2]], [[[[1]]]], [1, 2.0], [], (1, 2)):
+    odd: list[Any] = [
+        [None],
+        ["1"],
+        [np.float64(1)],
+        [[], [1]],
+        [[[1]], [2]],
+        [[[[1]]]],
+        [1, 2.0],
+        [],
+        (1, 2),
+    ]
+    for xs in (*odd, 1j):
         assert sequences.plain_numbers(xs) is None
-    for xs in ([1, 2], [[1.5], [2.5]], [[[True]]], 1, 2.5):
+    plain: list[Any] = [[1, 2], [[1.5], [2.5]], [[[True]]], 1, 2.5]
+    for xs in plain:
         found = sequences.plain_numbers(xs)
         assert found is not None
         assert found.tolist() == xs
-    assert sequences.plain_numbers(1j) is None

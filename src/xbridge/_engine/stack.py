@@ -351,7 +351,7 @@ def _with_numbers(
     first = next(x for x in leaves if type(x) not in kinds)
     owner = backend_for(type(first))
     dtype = owner.dtype_of(first) if owner else ""
-    if dtype not in DTYPES or get(HOST).unsupported_dtype(dtype, CPU):
+    if dtype not in DTYPES:
         return None
     alike = all(stacker.cast_matches_numpy(_WIDE[kind], dtype, CPU) for kind in kinds)
     if not alike or _promoted([dtype], [kind() for kind in kinds], rules) != dtype:

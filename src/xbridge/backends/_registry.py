@@ -248,7 +248,8 @@ def _named(module: ModuleType) -> str:
     """Return the name of the backend for the library that a module belongs to; "" if there is none.
 
     That is the library whose package contains the module. A module of another package, such as
-    array-api-compat, stands for the library that it is named after, if it has the library's array type by its name.
+    array-api-compat, stands for the library that it is named after, if it has the library's array type by
+    the name of that type.
     """
     root, *parts = str(getattr(module, "__name__", "")).split(".")
     names = _nominated(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,3 +207,20 @@ def test_only_places_of_one_kind_are_stored_and_every_array_is_read_the_short_wa
 def test_a_dtype_without_a_name_and_an_array_without_items_have_no_short_way() -> None:
     assert backend.fast_to_numpy(jnp.ones(3, "int4")) is None
     assert backend.fast_to_numpy(jnp.ones(0)) is None
+
+
+@pytest.mark.parametrize("device", [("gpu", 0), ("cpu", 1)], ids=str)
+def test_an_array_elsewhere_than_on_the_first_device_of_the_host_has_no_short_way(
+    device: tuple[str, int],
+) -> None:
+    platform, index = device
+    one = SimpleNamespace(platform=platform, local_hardware_id=index)
+    x: Any = SimpleNamespace(sharding=_Place(one))
+    assert backend.fast_to_numpy(x) is None
+
+
+class _Place:
+    """A place in JAX."""
+
+    def __init__(self, device: object) -> None:
+        self._device_assignment = (device,)

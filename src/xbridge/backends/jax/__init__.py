@@ -262,7 +262,7 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
         if place not in _near and not _is_near(place):
             return None
         host = np.asarray(x)
-    except (RuntimeError, ValueError):  # it was deleted, or is on several devices
+    except (RuntimeError, TypeError, ValueError):  # it was deleted, is on several devices, or has random keys
         return None
     return host if host.flags.num in _SHARED and host.size and host.dtype in _NAMES else None
 
