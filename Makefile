@@ -30,23 +30,24 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin coverage mutation lint format bench docs site site-check find-bugs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-adopters adopters coverage mutation lint format bench docs site site-check find-bugs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/run.stamp ## Run the example on real data
+demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy in torch's optimizer
 	@$(VENV)/bin/python -W error examples/digits.py
+	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
 test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
-test-exhaustive: test ## Run the same with all dtypes, not a sweep over four of them
+test-exhaustive: test ## Run the same with all dtypes and more examples
 
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-KIT := tests/kit tests/project tests/mutation tests/backends/cupy  # with conformance, half of the time
+KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
 	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
@@ -78,6 +79,13 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 
 test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
+
+test-adopters: $(VENV)/adopters.stamp ## Show the faults of other projects' converters, and their cure
+	$(VENV)/bin/python -m pytest tests/project/test_adopters.py $(ARGS)
+
+adopters: $(VENV)/adopters.stamp ## Run those projects' own tests before and after, and measure (ARGS=autoray runs one)
+	$(VENV)/bin/python examples/adopters/run_tests.py $(ARGS)
+	$(VENV)/bin/python examples/adopters/measure.py
 
 coverage: COVERAGE = yes
 coverage: SWEEP = --exhaustive
@@ -149,7 +157,7 @@ $(VENV)/run.stamp: requirements/demo.txt $(PINS) pyproject.toml | $(VENV)/new.st
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,torch]' -c $(PINS)
 	@touch $@
 
-$(VENV)/dev.stamp: requirements/dev.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
+$(VENV)/dev.stamp: requirements/dev.txt requirements/examples.txt requirements/site.txt requirements/tests.txt requirements/core.txt $(VENV)/run.stamp
 	@echo "Installing the tests' and linters' tools into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt -c $(PINS)
 	@touch $@
@@ -157,6 +165,11 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/site.txt requirements/tests
 $(VENV)/mutation.stamp: requirements/mutation.txt $(VENV)/dev.stamp
 	@echo "Installing what changes the code into $(VENV)"
 	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/mutation.txt -c $(PINS)
+	@touch $@
+
+$(VENV)/adopters.stamp: requirements/adopters.txt $(VENV)/dev.stamp
+	@echo "Installing the projects whose converters are replaced into $(VENV)"
+	@$(VENV)/bin/python $(PIP_INSTALL) -r requirements/adopters.txt -c $(PINS)
 	@touch $@
 
 $(VENV)/bench.stamp: requirements/bench.txt requirements/bench-no-deps.txt $(VENV)/run.stamp

@@ -17,6 +17,7 @@ from typing import Any
 
 import fresh
 import in_place_of
+import rows_calls
 import rows_dask
 import rows_jax
 from harness import MS, SHARE, Figure, best, figure, measure
@@ -60,6 +61,7 @@ def beside_idioms(only: str, command: str, *, quick: bool) -> str:
     groups: list[tuple[str, Callable[[], dict[str, Any]], tuple[Section, ...]]] = [
         ("torch", names, sections(quick=quick)),
         ("jax", lambda: {**names(), **rows_jax.names()}, rows_jax.sections(quick=quick)),
+        ("jax", lambda: {**names(), **rows_calls.names()}, rows_calls.sections(quick=quick)),
         ("dask", lambda: {**names(), **rows_dask.names()}, rows_dask.sections(quick=quick)),
         ("torch", lambda: {**names(), **names_of_trees()}, sections_of_trees(quick=quick)),
         ("hypothesis", lambda: {**names(), **names_of_kit()}, (section_of_kit(quick=quick),)),

@@ -1,4 +1,4 @@
-"""Open every page of the built site in a headless Chromium, and follow the links between them.
+"""Open the pages of the built site in a headless Chromium, and follow the links between them.
 
 A page must have a heading, fit a telephone, and ask for nothing outside the site, without an error in the
 console. The search must find `CopyError`, the dark mode must stay switched on, and the versions must be
@@ -25,6 +25,8 @@ BROWSERS = ("chromium", "google-chrome")
 PHONE, DESK = 390, 1280
 WANTED = "CopyError"
 """What the search must find."""
+SOURCE = "source"
+"""The folder of the pages that show a file of the repository. They have one form, and are not opened."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -39,8 +41,10 @@ def served(folder: Path) -> Iterator[str]:
     """Serve a folder on this machine, and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
 
 
 def main() -> None:
@@ -55,9 +59,12 @@ def main() -> None:
         sys.exit(f"cannot open the site: {asked.site} has none; try make site")
     with served(asked.site) as root, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        pages, faults = visited(chromium, root, asked.site)
-        tab = chromium.new_page(viewport={"width": DESK, "height": 900}, color_scheme="light")
-        faults += [*searched(tab, f"{root}dev/"), *switched(tab, f"{root}dev/")]
+        context = chromium.new_context(viewport={"width": PHONE, "height": 844}, color_scheme="light")
+        faults = watched(context, root)
+        tab = context.new_page()
+        pages, wrong = visited(tab, root, asked.site)
+        tab.set_viewport_size({"width": DESK, "height": 900})
+        faults += [*wrong, *searched(tab, f"{root}dev/"), *switched(tab, f"{root}dev/")]
         pictures(chromium, f"{root}dev/", asked.site.parent / "site-pictures")
         chromium.close()
     for fault in faults:
@@ -66,15 +73,14 @@ def main() -> None:
     sys.exit(bool(faults))
 
 
-def visited(chromium: Browser, root: str, site: Path) -> tuple[int, list[str]]:
-    """Return the number of pages of a site, and the faults of all."""
+def visited(tab: Page, root: str, site: Path) -> tuple[int, list[str]]:
+    """Open all pages of a site; return their number, and the faults of their form and their links."""
     faults: list[str] = []
-    context = chromium.new_context(viewport={"width": PHONE, "height": 844})
-    watch(context, root, faults)
-    tab = context.new_page()
     links: dict[str, set[str]] = {}
     anchors: dict[str, set[str]] = {}
     for path in sorted(site.glob("*/**/index.html")):
+        if SOURCE in path.parts:
+            continue
         url = root + path.relative_to(site).as_posix().removesuffix("index.html")
         faults += opened(tab, url)
         links[url] = set(tab.eval_on_selector_all("a[href]", "all => all.map(one => one.href)"))
@@ -83,8 +89,9 @@ def visited(chromium: Browser, root: str, site: Path) -> tuple[int, list[str]]:
     return len(links), faults
 
 
-def watch(context: BrowserContext, root: str, faults: list[str]) -> None:
-    """Note every error of a script, and every request to an address outside the site, which is stopped."""
+def watched(context: BrowserContext, root: str) -> list[str]:
+    """Return a list that gets errors of scripts, and requests that leave the site, which are stopped."""
+    faults: list[str] = []
 
     def noted(said: ConsoleMessage) -> None:
         if said.type == "error":
@@ -97,11 +104,12 @@ def watch(context: BrowserContext, root: str, faults: list[str]) -> None:
     context.on("console", noted)
     context.on("weberror", lambda error: faults.append(f"{error.page and error.page.url}: {error.error}"))
     context.route(lambda url: not url.startswith((root, "data:", "blob:")), stopped)
+    return faults
 
 
 def opened(tab: Page, url: str) -> Iterator[str]:
     """Open a page, and yield the faults of its form."""
-    tab.goto(url, wait_until="domcontentloaded")
+    tab.goto(url)
     headings = tab.locator("article h1").all_inner_texts()
     if not "".join(headings).strip("¶ \n"):
         yield f"{url}: has no heading"
@@ -118,8 +126,10 @@ def dead(links: dict[str, set[str]], anchors: dict[str, set[str]], root: str, si
             if url in anchors:
                 if unquote(anchor) not in anchors[url]:
                     yield f"{page}: {target}: no such anchor"
-            elif url.startswith(root) and not (site / url.removeprefix(root)).is_file():
-                yield f"{page}: {target} does not exist"
+            elif url.startswith(root):
+                there = site / url.removeprefix(root)
+                if not (there / "index.html" if there.is_dir() else there).is_file():
+                    yield f"{page}: {target} does not exist"
 
 
 def searched(tab: Page, home: str) -> Iterator[str]:

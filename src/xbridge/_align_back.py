@@ -7,15 +7,17 @@ array. Numbers, lists and the order of the other arrays have no influence.
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
+from xbridge._engine import verbs
+from xbridge._engine.source import leading_index, resolve_source
 from xbridge.backends._registry import generation, repeat_align
 from xbridge.errors import OptionError
+from xbridge.tree.restore import Restore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, Grad
-    from xbridge.tree.restore import Restore
 
 
 @entry_point
@@ -59,10 +61,6 @@ def align_back(
     array([2., 2.])
     """
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-    from xbridge._engine.source import leading_index, resolve_source  # noqa: PLC0415 -- likewise
-    from xbridge.tree.restore import Restore  # noqa: PLC0415 -- likewise
-
     begun = generation()
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)

@@ -369,12 +369,12 @@ def asarray(
             return identity_types[type(obj)](obj)
         except KeyError:
             pass
-    elif backend is not None and like is None and requires_grad is None and is_flag(copy):
+    elif backend is not None and like is None and requires_grad is None:
         try:
             if device is None and dtype is None and copy is None and grad is None:
                 y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
             else:
-                y = learned[backend, type(obj), device, dtype, copy, grad](obj)
+                y = learned[backend, type(obj), device, dtype, copy, grad](obj) if is_flag(copy) else None
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends._registry import backend_for, by_type, get, is_number
-from xbridge.errors import OptionError, UnsupportedArrayError
+from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def array_namespace(*xs: Array) -> ModuleType:
     arrays = [x for x in xs if x is not None and not is_number(x)]
     names = dict.fromkeys(_plain_owner(x).name for x in arrays)
     if len(names) != 1:
-        reason = f"the arrays come from {' and '.join(names) or 'nowhere'}"
-        hint = "align(*xs) first" if names else "an array"
+        reason = f"the arrays come from {' and '.join(names)}" if names else "no argument is an array"
+        hint = "align(*xs) first" if names else "array_namespace(asarray(x)), which is NumPy's"
         raise UnsupportedArrayError.build("find one namespace", reason, hint)
     return get(*names).namespace(arrays[0])
 
@@ -218,6 +218,7 @@ if TYPE_CHECKING:
         copy: bool | None = None,
         grad: Grad = None,
         requires_grad: bool | None = None,
+        writable: bool = False,
     ) -> Plan: ...
     @overload
     def explain(fn: Callable[..., object], x: object, /, *args: object, **kwargs: object) -> CallPlan: ...
@@ -234,6 +235,7 @@ def explain(
     copy: Any = None,
     grad: Any = None,
     requires_grad: Any = None,
+    writable: Any = False,
     **kwargs: object,
 ) -> Any:
     """Plan a conversion, or a call of an aligned function, without running it.
@@ -248,6 +250,8 @@ def explain(
         The other arguments of a function.
     device, dtype, copy, grad, requires_grad
         As for `to_backend` and `asarray`.
+    writable : bool
+        As for `to_numpy`, which alone has it.
 
     Returns
     -------
@@ -278,19 +282,19 @@ def explain(
     """
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
     function = vars(x).get("__xbridge__") if type(x) is type(explain) else None  # a proxy may raise
     if function is not None and x.__wrapped__ is function.fn:
-        named = {**asked, "requires_grad": requires_grad}
+        named = {**asked, "writable": writable or None}
         given = {word: value for word, value in named.items() if value is not None}
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
         raise OptionError.build(
-            f"explain a {type(x).__name__} with these arguments",
+            f"explain {type_of(x)} with these arguments",
             "it is not a function that aligned made, and a conversion has one target",
             "explain(x, 'torch')",
         )
-    return verbs.explain(x, backend, requires_grad=requires_grad, **asked)
+    return verbs.explain(x, backend, writable=writable, **asked)
 
 
 def _plain_owner(x: Array) -> Backend:
@@ -298,7 +302,7 @@ def _plain_owner(x: Array) -> Backend:
     backend = _owner(x)
     refused = backend.unsupported(x, leaving=False)
     if refused:
-        action = f"find the namespace of a {type(x).__name__}"
+        action = f"find the namespace of {type_of(x)}"
         raise refused.error.build(action, refused.reason, refused.hint)
     return backend
 
@@ -306,6 +310,6 @@ def _plain_owner(x: Array) -> Backend:
 def _owner(x: Array) -> Backend:
     backend = backend_for(type(x))
     if backend is None:
-        action = f"name the backend of a {type(x).__name__}"
+        action = f"name the backend of {type_of(x)}"
         raise UnsupportedArrayError.build(action, "no backend owns that type", "asarray(x)")
     return backend

@@ -57,7 +57,13 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
         text = write(x)
     except FOREIGN_ERRORS:
         text = ""
-    return text if 0 < len(text) < _LONGEST else f"a {type(x).__name__}"
+    return text if 0 < len(text) < _LONGEST else type_of(x)
+
+
+def type_of(x: object) -> str:
+    """Return the name of the type of an object, with its article."""
+    name = type(x).__name__
+    return f"an {name}" if name[:1] in "aeioAEIO" else f"a {name}"
 
 
 _OF_CALLER = "xbridge of the caller"

@@ -20,6 +20,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge._core.devices import CPU, SHARDED
 from xbridge.backends import _registry
+from xbridge.errors import type_of
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def test_like_is_an_array(like: Any, hint: str) -> None:
         lambda: xbridge.asarray(A, like=like),
     ]
     for call in calls:
-        message = rf"take a {type(like).__name__} as like: it is not an array; try {hint}$"
+        message = rf"take {type_of(like)} as like: it is not an array; try {hint}$"
         with pytest.raises(xbridge.OptionError, match=message):
             call()
 
@@ -173,7 +174,7 @@ def test_an_error_names_the_argument_whose_device_decides_too(backend: str, posi
     pytest.importorskip(backend)
     xs: list[object] = [3, 4]
     xs.insert(position, array_only(np.array(["a"])))
-    with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read a Exporter: "):
+    with pytest.raises(xbridge.DTypeError, match=rf"^at xs\[{position}\]: cannot read an Exporter: "):
         xbridge.align(*xs, backend=backend)
 
 

@@ -202,7 +202,8 @@ def test_a_conversion_of_memory_that_cannot_be_read_is_explained() -> None:
         assert protect(x.ctypes.data, mmap.PAGESIZE, 0) == 0
         for dtype in (None, "default", "float32"):
             for copy in (None, True, False):
-                print(xbridge.explain(x[::-1], "numpy", dtype=dtype, copy=copy).source.nbytes)
+                plan = xbridge.explain(x[::-1], "numpy", dtype=dtype, copy=copy)
+                print(plan.source.nbytes, flush=True)
         x[0]
     """
     status, lines = run(code)
@@ -271,7 +272,7 @@ def test_an_exporter_is_explained_by_what_it_shows() -> None:
 
 def test_an_exporter_that_would_have_to_copy_is_not_asked_to() -> None:
     exporter = Exporter(np.ones(3), copies=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of a Exporter") as caught:
+    with pytest.raises(xbridge.UnsupportedArrayError, match="explain a conversion of an Exporter") as caught:
         explain(exporter, "numpy")
     assert caught.value.reason == "its memory cannot be shown without a copy or a computation"
     assert exporter.copied == 0

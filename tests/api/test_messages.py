@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 SNAPSHOT = Path(__file__).with_name("messages.txt")
-CALLS = {"numpy": "message_calls", "torch": "message_calls_torch"}
+CALLS = {"numpy": "message_calls", "torch": "message_calls_torch", "jax": "message_calls_jax"}
 """The heading of a part -> the module whose names its calls use."""
 
 

@@ -62,6 +62,21 @@ def test_memory_that_must_not_be_written_is_not_shared_as_a_writable_array() -> 
     assert xbridge.to_numpy(x, writable=True, copy=False) is x
 
 
+def test_the_copy_for_a_writable_array_is_explained(own_registry: None) -> None:
+    xbridge.register_backend("toylib", make_backend())
+    x, fixed = np.arange(6.0), np.broadcast_to(1.0, 3)
+    assert xbridge.explain(x, "numpy", writable=True).shares_memory
+    plan = xbridge.explain(fixed, "numpy", writable=True)
+    assert (plan.writable, [step.nbytes for step in plan.steps]) == (True, [24])
+    assert "writable=True, and a shared array would be read-only" in str(plan)
+    plan = xbridge.explain(fixed, "numpy", writable=True, copy=False)
+    assert isinstance(plan.error, xbridge.CopyError)
+    with pytest.raises(xbridge.OptionError, match=r"for toylib: only to_numpy makes a writable"):
+        xbridge.explain(x, "toylib", writable=True)
+    with pytest.raises(xbridge.OptionError, match="it is True or False"):
+        xbridge.explain(x, "numpy", writable=1)  # type: ignore[call-overload] # the mistake
+
+
 @pytest.mark.parametrize("requires_grad", ["yes", 1, np.False_])
 def test_requires_grad_is_none_true_or_false(requires_grad: object) -> None:
     with pytest.raises(xbridge.OptionError, match="requires_grad=None"):
@@ -251,7 +266,7 @@ def test_a_namespace_belongs_to_one_backend() -> None:
     assert xbridge.array_namespace(1.0, np.ones(2), np.float32(2)) is array_api_compat.numpy
     with pytest.raises(xbridge.UnsupportedArrayError, match="align"):
         xbridge.array_namespace(np.ones(2), Toy(np.ones(2)))
-    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no argument is an array"):
         xbridge.array_namespace(1, 2.0)
     with pytest.raises(xbridge.UnsupportedArrayError, match="toylib has no array API namespace"):
         xbridge.array_namespace(Toy(np.ones(2)))
@@ -259,7 +274,7 @@ def test_a_namespace_belongs_to_one_backend() -> None:
 
 def test_a_namespace_is_found_beside_none_and_not_for_masked_arrays() -> None:
     assert xbridge.array_namespace(None, np.ones(2), None) is array_api_compat.numpy
-    with pytest.raises(xbridge.UnsupportedArrayError, match="nowhere"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="no argument is an array"):
         xbridge.array_namespace(None)
     with pytest.raises(xbridge.UnsupportedArrayError, match="its mask would be lost") as caught:
         xbridge.array_namespace(np.ones(2), np.ma.masked_array([1.0, 2.0], mask=[True, False]))

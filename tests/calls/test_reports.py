@@ -230,3 +230,11 @@ def test_a_compiler_that_traces_follows_every_tensor(monkeypatch: pytest.MonkeyP
     assert not follows(torch.ones(2))
     monkeypatch.setattr("xbridge.backends.torch._is_traced", lambda: True)
     assert follows(torch.ones(2))
+
+
+def test_a_function_that_returns_none_runs_once_a_call() -> None:
+    seen: list[Any] = []
+    call = aligned(backend="jax")(seen.append)
+    for count in range(1, 4):
+        assert call(torch.ones(2)) is None
+        assert len(seen) == count

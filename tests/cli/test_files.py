@@ -379,7 +379,7 @@ PT: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda torch: {"w": torch.ones(2), "epoch": 3},
         "'epoch' is int 3, not a tensor; try --skip-other, which leaves it out",
     ),
-    "a list": (lambda torch: [torch.ones(2)], "it holds a list"),
+    "a list": (lambda torch: [torch.ones(2)], "its content is a list; try --flatten"),
     "a number for a name": (lambda torch: {1: torch.ones(2)}, "the name 1 is not a string"),
     "None for a name": (lambda torch: {None: torch.ones(2)}, "the name None is not a string"),
     "shared memory": (lambda _: _alias(), "'a' and 'b' share memory, and would be two arrays"),

@@ -14,6 +14,7 @@ from xbridge._cli.atomic_write import _exchange
 from xbridge._cli.formats import safetensors as own
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
+safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest
     write_index(index, metadata={"total_size": 44, "total_parameters": 9, "title": "t", "step": 3})
     there = index.with_name("x.safetensors")
     shell(capsys, "convert", index, there)
-    with own.safe_open(str(there), "numpy") as file:
+    with safetensors.safe_open(str(there), "numpy") as file:
         assert file.metadata() == {"title": "t", "step": "3", "format": "pt"}
     write_index(index, metadata={"format": "np"})
     said = refused(capsys, "convert", index, there, "--force")
@@ -164,6 +165,7 @@ def test_arrays_that_fit_in_one_file_have_no_index(whole: Path, capsys: pytest.C
         ("x.safetensors", "0", "it is not a size"),
         ("x.safetensors", "5XB", "it is not a size"),
         ("x.safetensors", "0.1", "it is not a size"),
+        ("x.safetensors", "9" * 400, "it is not a size"),
         ("x.npz", "5GB", "only .safetensors files have an index of shards; try x.safetensors"),
         ("x.safetensors.index.json", "5GB", "an index is written with its shards; try x.safetensors --"),
     ],

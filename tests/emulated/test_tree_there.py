@@ -12,6 +12,7 @@ from emulated.there import DEVICE, KIND
 
 import xbridge
 from xbridge import tree
+from xbridge._engine import batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,31 @@ def test_of_arrays_that_cross_together_the_error_says_which_it_was() -> None:
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many arrays crossed together, pack by pack."""
     return watch_packs(monkeypatch)
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"copy": True}, {"grad": "detach"}], ids=str)
+@pytest.mark.parametrize(
+    ("home", "backend", "place"), [(KIND, "numpy", {}), ("cpu", "torch", {"device": KIND})]
+)
+def test_of_a_thousand_small_tensors_one_of_each_kind_is_planned(
+    monkeypatch: pytest.MonkeyPatch, home: str, backend: str, place: dict[str, Any], options: dict[str, Any]
+) -> None:
+    planned: list[Any] = []
+    right: Callable[..., Any] = vars(batch)["plan"]
+
+    def plan(source: Any, *args: Any) -> Any:
+        planned.append(source.array)
+        return right(source, *args)
+
+    monkeypatch.setattr(batch, "plan", plan)
+    xs = [
+        torch.full((1 + i % 7,), i, dtype=(torch.float32, torch.int32)[i % 2]).to(home) for i in range(1000)
+    ]
+    xs[500] = torch.full((2,), 500.0, device=home, requires_grad=True)
+    made = tree.to_backend(xs, backend, **place, **options)
+    assert [int(xbridge.to_numpy(y)[-1]) for y in made] == list(range(1000))
+    assert [tuple(y.shape) for y in made] == [tuple(x.shape) for x in xs]
+    assert [id(x) for x in planned] == [id(xs[i]) for i in (0, 1, 500)]
 
 
 WAYS: dict[str, Callable[[Any], Any]] = {

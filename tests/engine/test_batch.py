@@ -11,12 +11,14 @@ from toylib import CHIP, Placed, make_placed_backend
 import xbridge
 from xbridge import tree
 from xbridge._engine import batch
+from xbridge._host.memory import layout_of
+from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xbridge import Device
-    from xbridge.protocol import HostArray
+    from xbridge.protocol import HostArray, MemoryLayout
 
 LARGE = 1 << 12
 """Bytes from which on the toy library streams."""
@@ -164,3 +166,116 @@ def test_what_the_host_casts_or_copies_is_streamed_if_it_is_large(
         assert (step.op, step.nbytes) == ("stream_to_device", LARGE)
         both = (advice, "keep it where it is, or move it once")
         assert step.copy_reason == ("device", f"{copied}, and it moves from cpu to chip:0", both)
+
+
+class Plans(NamedTuple):
+    """The arrays that were planned, in order."""
+
+    arrays: list[Any]
+
+    def are(self, *xs: Any) -> bool:
+        """Return True if these arrays were planned, and forget them."""
+        same = [id(x) for x in self.arrays] == [id(x) for x in xs]
+        self.arrays.clear()
+        return same
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
+    """The plans of arrays in a batch, which are counted."""
+    seen = Plans([])
+    right: Callable[..., Any] = vars(batch)["plan"]
+
+    def plan(source: Any, *args: Any) -> Any:
+        seen.arrays.append(source.array)
+        return right(source, *args)
+
+    monkeypatch.setattr(batch, "plan", plan)
+    return seen
+
+
+def test_arrays_that_are_cast_for_a_device_follow_the_plan_of_one(moves: Moves, plans: Plans) -> None:
+    xs = [np.arange(n, dtype="i4") for n in (3, 5, 3)]
+    backwards, empty, wide = xs[1][::-1], np.arange(0, dtype="i4"), np.arange(3)
+    assert there([*xs, backwards, empty, wide], dtype="int16") == [
+        *[x.tolist() for x in xs],
+        [4, 3, 2, 1, 0],
+        [],
+        [0, 1, 2],
+    ]
+    assert plans.are(xs[0], empty, wide)
+
+
+def test_an_array_that_is_streamed_has_a_plan_of_its_own(moves: Moves, plans: Plans) -> None:
+    small, large = np.arange(3, dtype="i4"), np.arange(LARGE // 2, dtype="i4")
+    assert there([small, large, small + 1], dtype="int16")[1] == large.tolist()
+    assert plans.are(small, large)
+    assert moves.streamed == [(LARGE, CHIP, "int16")]
+    assert there([large, small, large + 1], dtype="int16")[1] == small.tolist()
+    assert [id(x) for x in plans.arrays[:2]] == [id(large), id(small)]
+    assert len(moves.streamed) == 3
+
+
+def test_arrays_on_a_device_follow_the_plan_of_one(moves: Moves, plans: Plans) -> None:
+    def placed(start: int, n: int, dtype: str = "f4") -> Placed:
+        return Placed(np.arange(start, start + n, dtype=dtype), CHIP)
+
+    xs = [placed(0, 3), placed(1, 4), placed(2, 3), placed(3, 3, "i4"), placed(4, 2)]
+    for options in ({}, {"dtype": "float64"}, {"copy": True}):
+        made = tree.to_numpy(xs, **options)
+        assert [a.tolist() for a in made] == [x.data.tolist() for x in xs]
+        assert {a.dtype.name for a in made} == ({"float64"} if "dtype" in options else {"float32", "int32"})
+        assert plans.are(xs[0], xs[3])
+
+
+def test_within_a_library_the_other_arrays_follow_too(moves: Moves, plans: Plans) -> None:
+    xs = [Placed(np.arange(n, dtype="f4"), CHIP) for n in (3, 4, 0)]
+    made = tree.to_backend(xs, "toylib", dtype="float64")
+    assert [x.data.tolist() for x in made] == [[0, 1, 2], [0, 1, 2, 3], []]
+    assert plans.are(xs[0], xs[2])
+    with pytest.raises(xbridge.CopyError, match=r"^at tree\[0\]"):
+        tree.to_backend(xs[:2], "toylib", dtype="float64", copy=False)
+    assert tree.to_backend(xs[:2], "toylib", copy=False) == xs[:2]
+
+
+def test_an_array_that_fails_as_another_one_was_planned_is_named_with_its_own_shape(
+    moves: Moves, plans: Plans
+) -> None:
+    xs = [Placed(np.ones(n, "f4"), CHIP) for n in (3, 4, 5)]
+    xs[2].data[:] = -13
+    with pytest.raises(xbridge.DeviceError, match=r"^at tree\[2\]: .* of shape \(5,\).*-13 is unlucky"):
+        tree.to_numpy(xs)
+    assert plans.are(xs[0])
+
+
+def test_a_refused_array_is_not_converted_as_others_of_its_kind(own_registry: None) -> None:
+    def unsupported(x: Placed, *, leaving: bool) -> Any:
+        refused = Unsupported(xbridge.UnsupportedArrayError, "it is freed", "another")
+        return refused if leaving and x.data.size == 4 else None
+
+    module = make_placed_backend(unsupported=unsupported)
+    xbridge.register_backend("toylib", module)
+    xs = [Placed(np.ones(n), CHIP) for n in (3, 5, 4)]
+    assert [a.size for a in tree.to_numpy(xs[:2])] == [3, 5]
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\[2\]: .*it is freed"):
+        tree.to_numpy(xs)
+
+
+def test_a_pending_array_has_a_plan_of_its_own(own_registry: None, plans: Plans) -> None:
+    def memory_layout(x: Placed) -> MemoryLayout:
+        return layout_of(x.data)._replace(materialized=x.data.size != 4)
+
+    done: list[int] = []
+
+    def materialize(x: Placed) -> Placed:
+        done.append(x.data.size)
+        return Placed(-x.data, x.device)
+
+    module = make_placed_backend(memory_layout=memory_layout, materialize=materialize)
+    xbridge.register_backend("toylib", module)
+    xs = [Placed(np.ones(n), CHIP) for n in (3, 4, 5, 4)]
+    assert [a[0] for a in tree.to_numpy(xs)] == [1, -1, 1, -1]
+    assert done == [4, 4]
+    assert plans.are(xs[0], xs[1], xs[3])
+    assert [a[0] for a in tree.to_numpy([xs[1], xs[3], xs[0], xs[2]])] == [-1, -1, 1, 1]
+    assert plans.are(xs[1], xs[0], xs[2])

@@ -168,7 +168,7 @@ def test_a_library_gets_an_interface_over_any_memory_of_the_device_as_writable(
     monkeypatch.setattr(backend, "unsupported_dtype", unsupported)
     monkeypatch.setattr(backend, "accepts_layout", accepts)
     words = {"typestr": "|u1", "shape": [1], "strides": [1], "data": (address, True)}
-    with pytest.raises(xbridge.UnsupportedArrayError, match="a Exporter: its export failed with TheirError"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="an Exporter: its export failed with TheirError"):
         xbridge.to_backend(interface(memory(), **words), "cupy")
     assert shown == [
         {"version": 3, "typestr": "|u1", "shape": (1,), "strides": (1,), "stream": None}
@@ -201,7 +201,7 @@ def test_a_copy_that_an_exporter_made_is_shared_with_no_other_array(cupy: Module
     for given in (shown(a, flags=2), Exporter(**other_memory())):
         with pytest.raises(
             xbridge.CopyError,
-            match=r"^cannot share the memory of a Exporter: it hands out a copy; try copy=None$",
+            match=r"^cannot share the memory of an Exporter: it hands out a copy; try copy=None$",
         ):
             xbridge.to_backend(given, "cupy", copy=False)
 
@@ -329,7 +329,7 @@ def refusals(x: object, error: type[xbridge.XBridgeError], reason: str) -> None:
         lambda x: xbridge.asarray([x, x]),
     ]
     for verb in verbs:
-        with pytest.raises(error, match=f"^cannot read a Exporter( through DLPack)?: {reason}; try {hint}$"):
+        with pytest.raises(error, match=f"^cannot read an Exporter( through DLPack)?: {reason}; try {hint}$"):
             verb(x)
 
 
@@ -460,7 +460,7 @@ def test_an_exception_of_an_export_is_chained_and_the_export_is_not_repeated(cup
         calls: list[object] = []
         x = Exporter(__dlpack__=raising(error, calls), __dlpack_device__=lambda: (2, 0))
         with pytest.raises(
-            xbridge.UnsupportedArrayError, match=r"^cannot read a Exporter: its export failed with .*; try "
+            xbridge.UnsupportedArrayError, match=r"^cannot read an Exporter: its export failed with .*; try "
         ) as caught:
             xbridge.to_backend(x, "cupy")
         assert caught.value.__cause__ is error
@@ -502,7 +502,7 @@ def test_a_library_that_sees_something_else_is_not_believed(
     )
     with pytest.raises(
         xbridge.UnsupportedArrayError,
-        match=r"a Exporter: it shows float64 of shape \(6,\) on cuda:0, and cupy sees float64 ",
+        match=r"an Exporter: it shows float64 of shape \(6,\) on cuda:0, and cupy sees float64 ",
     ):
         xbridge.to_backend(shown(memory()), "cupy")
 
@@ -514,7 +514,7 @@ def test_strides_that_a_library_lacks_never_reach_it(
     monkeypatch.setattr(backend, "accepts_layout", lambda info, layout: min(layout.strides) >= 0)
     for export in EXPORTS.values():
         with pytest.raises(
-            xbridge.UnsupportedArrayError, match="cannot read a Exporter: cupy has no such strides"
+            xbridge.UnsupportedArrayError, match="cannot read an Exporter: cupy has no such strides"
         ):
             xbridge.to_backend(export(memory()[::-1]), "cupy")
 

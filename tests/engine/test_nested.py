@@ -18,6 +18,7 @@ from toylib import CHIP, CPU, Placed, Toy, make_backend, make_placed_backend
 
 import xbridge
 from xbridge._engine import execute
+from xbridge._host import sequences
 from xbridge.protocol import Unsupported
 
 if TYPE_CHECKING:
@@ -275,9 +276,7 @@ def test_a_list_that_numpy_cannot_convert_is_refused() -> None:
         U, match=r"a part of it failed with ValueError\(.*\); try a list of numbers or arrays$"
     ):
         xbridge.asarray(NoLength([1.0]))
-    with pytest.raises(
-        O, match=r": setting an array element with a sequence.* inhomogeneous .*; try rows of one"
-    ):
+    with pytest.raises(O, match=r": its rows differ in length; try rows of one"):
         xbridge.asarray([[1], [1, 2]])
 
 
@@ -494,3 +493,69 @@ def test_arrays_of_several_devices_are_refused_unless_one_is_named() -> None:
             xbridge.asarray(x)
     for x in ([near, near], [near, [1, 1]]):
         assert xbridge.asarray(x, backend="numpy", dtype="float64").tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    "xs",
+    [
+        [np.float64(1.5), 2.5, 3],
+        [np.float32(1.5), 0.1, True],
+        [np.int8(1), np.float32(2.5), 7],
+        [np.uint8(9), np.bool_(True), 3],
+        [np.complex64(1j), 2.5, 1j],
+        [np.float32(1.5), np.float64(0.1), 1j],
+        [np.float16(1.5), 2.5],
+    ],
+    ids=str,
+)
+def test_numpys_scalars_and_numbers_become_what_a_plan_of_each_gives(xs: list[Any]) -> None:
+    with xbridge.record():  # every number is planned
+        expected = xbridge.asarray(xs)
+    for _ in range(2):
+        made = xbridge.asarray(xs)
+        assert (made.dtype, made.tolist()) == (expected.dtype, expected.tolist())
+
+
+@pytest.mark.parametrize(
+    "xs",
+    [
+        [np.float32(1.5), 1e300],
+        [np.float32(1.5), 2**24 + 1],
+        [np.int8(1), 300],
+        [np.int64(1), 2**70],
+        [np.int64(2**53 + 1), np.float64(1)],
+        [np.complex64(1), 1e300j],
+    ],
+    ids=str,
+)
+def test_a_number_that_the_dtype_of_numpys_scalars_cannot_hold_is_refused(xs: list[Any]) -> None:
+    for _ in range(2):
+        with pytest.raises(xbridge.ValueLossError):
+            xbridge.asarray(xs)
+
+
+def test_scalars_of_a_dtype_without_a_name_are_refused_beside_others() -> None:
+    for scalar in (np.longdouble(1), np.datetime64("2026-01-01"), np.timedelta64(1, "s")):
+        with pytest.raises(xbridge.XBridgeError):
+            xbridge.asarray([scalar, np.float32(1), 1.0])
+
+
+def test_a_list_that_begins_with_anything_else_holds_no_plain_numbers() -> None:
+    odd: list[Any] = [
+        [None],
+        ["1"],
+        [np.float64(1)],
+        [[], [1]],
+        [[[1]], [2]],
+        [[[[1]]]],
+        [1, 2.0],
+        [],
+        (1, 2),
+    ]
+    for xs in (*odd, 1j):
+        assert sequences.plain_numbers(xs) is None
+    plain: list[Any] = [[1, 2], [[1.5], [2.5]], [[[True]]], 1, 2.5]
+    for xs in plain:
+        found = sequences.plain_numbers(xs)
+        assert found is not None
+        assert found.tolist() == xs

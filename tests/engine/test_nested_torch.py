@@ -278,3 +278,84 @@ def test_rows_behind_the_end_of_their_storage_are_refused(nbytes: int) -> None:
         for backend in ("torch", "numpy"):
             with pytest.raises(xbridge.UnsupportedArrayError, match="freed or shrunk"):
                 xbridge.asarray(rows, backend=backend)
+
+
+def scalar(value: Any, dtype: str = "float32", *, grad: bool = False) -> Tensor:
+    made: Tensor = torch.tensor(value, dtype=getattr(torch, dtype), requires_grad=grad)
+    return made
+
+
+AT_ONCE: dict[str, list[Any]] = {
+    "floats": [scalar(1.5), 2.5, 0.1, scalar(0.1)],
+    "several kinds": [scalar(1.5), 2, True, 2.5],
+    "integers": [scalar(1, "uint8"), 255, False],
+    "wide": [scalar(0.1, "float64"), 0.1, 1e300],
+    "complex": [scalar(1j, "complex64"), 2j, 1.5, 3],
+    "graph": [scalar(2.0, grad=True), 0.5],
+    "two libraries": [scalar(1.5), np.array(2.5, "f4"), np.array(3.5, "f4"), 4.5],
+    "the host's": [np.array(1.5, "f4"), 2.5, np.array(0.1, "f4")],
+}
+"""Lists of numbers and arrays of one dtype, which are stacked without a plan of each."""
+
+
+@pytest.mark.parametrize("backend", [None, "torch", "numpy"])
+@pytest.mark.parametrize("xs", AT_ONCE.values(), ids=AT_ONCE)
+def test_numbers_beside_arrays_of_one_dtype_are_stacked_at_once_as_a_plan_of_each_does(
+    xs: list[Any], backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with xbridge.record():  # every array is planned
+        expected = xbridge.asarray(xs, backend=backend)
+    monkeypatch.setattr(stack, "_one_by_one", lambda *_: pytest.fail("each was planned"))
+    for _ in range(2):
+        made = xbridge.asarray(xs, backend=backend)
+        assert (type(made), made.dtype) == (type(expected), expected.dtype)
+        assert getattr(made, "requires_grad", None) == getattr(expected, "requires_grad", None)
+        assert made.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("xs", "dtype"),
+    [
+        ([scalar(1, "int64"), 2.5], torch.float32),
+        ([scalar(True, "bool"), 2], torch.int64),
+        ([scalar(0.5), scalar(0.5, "float64"), 0.1], torch.float64),
+        ([scalar(1.0, "bfloat16"), 1.00390625], torch.bfloat16),
+        ([scalar(1.0, "float16"), 1 + 2**-11 + 2**-26], torch.float16),  # NumPy rounds once, torch twice
+    ],
+    ids=str,
+)
+def test_numbers_that_change_the_dtype_or_that_torch_casts_are_planned(xs: list[Any], dtype: Any) -> None:
+    for _ in range(2):
+        made = xbridge.asarray(xs)
+        assert made.dtype == dtype
+        expected = [x.to(dtype) if isinstance(x, torch.Tensor) else torch.tensor(x).to(dtype) for x in xs]
+        if dtype == torch.float64:
+            expected[-1] = torch.tensor(xs[-1], dtype=dtype)
+        assert torch.equal(made, torch.stack(expected))
+
+
+def test_numbers_beside_arrays_that_do_not_fit_are_refused_however_often_the_list_was_stacked() -> None:
+    fits = [scalar(1.5), 2.5]
+    assert [xbridge.asarray(fits).tolist() for _ in range(2)] == [[1.5, 2.5]] * 2
+    for xs in (
+        [scalar(1.5), 1e300],
+        [scalar(1.5), 2**24 + 1],
+        [scalar(1.5), 2**70],
+        [scalar(1, "int8"), 300],
+    ):
+        for _ in range(2):
+            with pytest.raises(xbridge.ValueLossError):
+                xbridge.asarray(xs)
+    with pytest.raises(xbridge.OptionError, match="shapes"):
+        xbridge.asarray([X, 1.0])
+    with pytest.raises(xbridge.CopyError):
+        xbridge.asarray(fits, copy=False)
+    assert xbridge.asarray([scalar(1, "int64"), 300], dtype="int16").tolist() == [1, 300]
+    with pytest.raises(xbridge.ValueLossError, match="does not fit"):
+        xbridge.asarray([scalar(1, "int64"), 300], dtype="int8")
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_a_number_beside_an_array_whose_dtype_has_no_name_is_refused_as_before() -> None:
+    with pytest.raises(xbridge.DTypeError):
+        xbridge.asarray([torch.tensor(1j, dtype=torch.complex32), 1.0])

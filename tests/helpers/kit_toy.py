@@ -102,6 +102,9 @@ class Tile:
         raw = inverted(memory) if self.place != "host" else memory
         return Tile(raw, place=self.place, parents=tuple(follow) if follow else None)
 
+    def __mul__(self, other: Tile) -> Tile:
+        return self.like(self.values() * other.values(), self, other)
+
     def ancestors(self) -> set[int]:
         """Everything that a gradient of the tile reaches."""
         found = {self.id}

@@ -8,17 +8,21 @@ import numpy as np
 from kit_toy import LIBRARY_DTYPES, PLACES, Spot, Stone, Tile
 from kit_toy import namespace as xp
 
-from xbridge import _host
+from xbridge import _host, backend_of
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import instead
 from xbridge._core.protocol import ArrayInfo, Unsupported
 from xbridge._host.memory import layout_of, native_dtype
+from xbridge.backends._numpy_rules import opaque
+from xbridge.backends._rules import rules
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
     from types import ModuleType
+    from typing import Any
 
     from xbridge._core.protocol import HostArray, MemoryLayout
+    from xbridge.backends._rules import Call, Rule
 
 name = "tiles"
 array_types: tuple[type, ...] = (Tile,)
@@ -67,6 +71,26 @@ def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
 def namespace(x: Tile, /) -> ModuleType:
     module: ModuleType = xp
     return module
+
+
+def rule(call: Call, /) -> Rule:
+    return opaque(call)
+
+
+def check_call(name: str, /) -> None:
+    assert name
+
+
+def follows(x: Tile, /) -> bool:
+    return x.tracked
+
+
+def run(rule: Rule, xs: list[Tile], /) -> list[Tile]:
+    return rule.call.evaluate(rule, xs, backend_of(xs[0]))
+
+
+def trace(key: str, xs: list[Tile], numbers: list[Any], /) -> list[Tile]:
+    return run(rules[key], xs)
 
 
 def copy(x: Tile, /) -> Tile:

@@ -132,7 +132,7 @@ def test_the_mask_of_an_array_interface_is_not_lost() -> None:
     "interface", [3, {}, {"typestr": "<f8", "shape": (-1,), "version": 3}, {"typestr": "<z9", "shape": ()}]
 )
 def test_an_array_interface_that_makes_no_sense_is_refused(interface: object) -> None:
-    with pytest.raises(xbridge.UnsupportedArrayError, match="cannot read a Exporter: its export failed"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match="cannot read an Exporter: its export failed"):
         xbridge.to_numpy(Exporter(__array_interface__=interface))
 
 
@@ -167,7 +167,7 @@ def test_an_array_method_may_return_a_memmap_or_a_matrix(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "M8[D]", "V3", "i4,f4"])
 def test_an_array_method_that_returns_no_numbers_is_refused(dtype: str) -> None:
-    with pytest.raises(xbridge.DTypeError, match=r"cannot read a Exporter: it exports .*; try "):
+    with pytest.raises(xbridge.DTypeError, match=r"cannot read an Exporter: it exports .*; try "):
         xbridge.to_numpy(array_only(np.zeros(2, dtype)))
 
 

@@ -18,6 +18,7 @@ from exporters import Exporter, array_only, capsule, dlpack_only, interface_only
 from names import stable_id
 
 import xbridge
+from xbridge.errors import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def test_whatever_an_exporter_raises_is_chained(word: str) -> None:
         for verb in VERBS:
             with pytest.raises(
                 xbridge.UnsupportedArrayError,
-                match=r"cannot read a Exporter.*: (the|its) export failed with .*; try ",
+                match=r"cannot read an Exporter.*: (the|its) export failed with .*; try ",
             ) as caught:
                 verb(raising(word, error))
             alone = without_the_place(caught.value)
@@ -215,7 +216,7 @@ every_export = pytest.mark.parametrize("export", EXPORTS)
 def test_an_exporter_that_contradicts_itself_is_refused(export: str, words: dict[str, Any]) -> None:
     for verb in VERBS:
         with pytest.raises(
-            TypeError, match=r"cannot read a Exporter: its .*, and it exports .*; try "
+            TypeError, match=r"cannot read an Exporter: its .*, and it exports .*; try "
         ) as caught:
             verb(Exporter(**EXPORTS[export], **words))
         assert isinstance(
@@ -341,7 +342,7 @@ def test_the_hint_is_a_cast_that_the_class_has() -> None:
         ({"arr": 1, "cast": len, "dtype": "int64"}, "x.cast(float)"),
     ]
     for given, hint in words:
-        with pytest.raises(xbridge.DTypeError, match="cannot read a Exporter: ") as caught:
+        with pytest.raises(xbridge.DTypeError, match="cannot read an Exporter: ") as caught:
             xbridge.to_numpy(Exporter(__array__=lambda copy=None: A, **given))
         assert caught.value.hint == hint
 
@@ -364,7 +365,7 @@ def test_a_second_protocol_must_promise_to_share_as_the_first() -> None:
     x = Exporter(**{**DLPACK, "__dlpack__": refuse}, __array__=lambda: A)
     reason = r"__array__\(copy=False\) failed with TypeError\(.*\)"
     with pytest.raises(
-        xbridge.CopyError, match=rf"cannot share the memory of a Exporter: {reason}; try copy=None$"
+        xbridge.CopyError, match=rf"cannot share the memory of an Exporter: {reason}; try copy=None$"
     ):
         xbridge.to_numpy(x, copy=False)
     with pytest.raises(
@@ -379,7 +380,7 @@ def test_memory_may_be_anywhere_that_an_address_reaches() -> None:
         assert xbridge.to_numpy(capsule(byte, data=address)).ctypes.data == address
     for words in ({"data": sys.maxsize}, {"data": 1, "shape": (2,), "strides": (-1,)}):
         with pytest.raises(
-            xbridge.UnsupportedArrayError, match="cannot read a Exporter: its memory would be"
+            xbridge.UnsupportedArrayError, match="cannot read an Exporter: its memory would be"
         ):
             xbridge.to_numpy(capsule(byte, **words))
 
@@ -428,9 +429,7 @@ GROWING = (np.ones(n) for n in itertools.count(1))
     ids=["__array__", "DLPack", "the array interface", "growing"],
 )
 def test_an_exporter_of_other_memory_each_time_shares_none(x: object) -> None:
-    with pytest.raises(
-        xbridge.CopyError, match=f"of a {type(x).__name__}: it hands out a copy; try copy=None"
-    ):
+    with pytest.raises(xbridge.CopyError, match=f"of {type_of(x)}: it hands out a copy; try copy=None"):
         xbridge.to_numpy(x, copy=False)
     assert not xbridge.shares_memory(x, x)
 
@@ -488,11 +487,12 @@ def test_the_refusal_says_what_reaches_too_far() -> None:
     words = {"version": 3, "typestr": "<f8", "shape": (2,)}
     with pytest.raises(
         xbridge.UnsupportedArrayError,
-        match="a Exporter: its shape and strides reach out of its buffer of 8 bytes; try ",
+        match="an Exporter: its shape and strides reach out of its buffer of 8 bytes; try ",
     ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": bytes(8)}))
     with pytest.raises(
-        xbridge.UnsupportedArrayError, match="a Exporter: its memory would be outside of this machine's; try "
+        xbridge.UnsupportedArrayError,
+        match="an Exporter: its memory would be outside of this machine's; try ",
     ):
         xbridge.to_numpy(Exporter(__array_interface__={**words, "data": (-8, False)}))
 
@@ -678,7 +678,7 @@ def test_the_cuda_array_interface_says_that_memory_is_elsewhere(monkeypatch: pyt
         for verb in VERBS:
             with pytest.raises(
                 xbridge.DeviceError,
-                match="a Exporter: its memory is on a CUDA device; try moving it to the cpu first",
+                match="an Exporter: its memory is on a CUDA device; try moving it to the cpu first",
             ):
                 verb(x)
     assert xbridge.to_list(Exporter(__cuda_array_interface__=interface, **DLPACK)) == A.tolist()

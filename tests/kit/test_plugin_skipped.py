@@ -112,7 +112,8 @@ def test_the_counts_of_workers_are_added() -> None:
         for name in ("a", "b")
     ]
     for name in ("a", "b"):  # each worker collects all tests and runs some
-        worker, sent = SkippedBackends(["numpy", "toylib"]), {}
+        worker = SkippedBackends(["numpy", "toylib"])
+        sent: dict[str, Any] = {}
         worker.pytest_collection_finish(SimpleNamespace(items=items))  # type: ignore[arg-type] # in part
         worker.pytest_runtest_logreport(SimpleNamespace(nodeid=name, skipped=True))  # type: ignore[arg-type] # in part
         session = SimpleNamespace(config=config(sent), exitstatus=0)

@@ -133,7 +133,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "align": lambda x: xbridge.align(x, backend="jax", dtype="nearest")[0],
     "align_back": lambda x: xbridge.align_back(x, backend="jax", dtype="nearest")[0][0],
     "restore": lambda x: xbridge.align_back(jax_ones())[1](x, dtype="nearest"),
-    "aligned": lambda x: xbridge.aligned(backend="jax", dtype="nearest")(Seen)(x).x,
+    "aligned": lambda x: xbridge.aligned(backend="jax", dtype="nearest")(seen)(x).x,
     "aligned, back": lambda x: xbridge.aligned(backend="numpy", dtype="nearest")(lambda _: x)(jax_ones()),
     "tree": lambda x: tree.to_backend({"x": [x]}, "jax", dtype="nearest")["x"][0],
     "transfer": lambda x: xbridge.transfer([x], "jax", dtype="nearest").result()[0],
@@ -148,6 +148,11 @@ class Seen:
 
     def __init__(self, x: Any) -> None:
         self.x = x
+
+
+def seen(x: Any) -> Seen:
+    """Keep the argument of a call."""
+    return Seen(x)
 
 
 def jax_ones() -> Any:

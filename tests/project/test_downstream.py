@@ -43,6 +43,7 @@ def test_the_first_block_is_five_lines_that_test_every_library(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     first = BLOCKS[0]
+    assert first in (ROOT / "README.md").read_text("utf-8")
     lines = [line for line in first.splitlines() if line and not line.startswith("from ")]
     assert len(lines) == 5
     (tmp_path / "test_spectra.py").write_text(first, "utf-8")

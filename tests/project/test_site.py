@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,20 @@ def test_the_page_of_a_function_has_the_tables_of_the_options_that_it_takes() ->
     assert page.count("| promise") == 2
     assert "](../libraries.md#jax)" in page
     assert "Options" not in hooks.described("backend_of", tables)
+
+
+def test_parameters_that_are_described_together_stay_together() -> None:
+    griffe = pytest.importorskip("griffe")
+    together = import_module("site_docstrings").Together()
+    text = (
+        "Do it.\n\nParameters\n----------\ncopy, grad : bool\n    As for `align`.\n*xs, a\n    More, of them."
+    )
+    function = griffe.Function("f", docstring=griffe.Docstring(text))
+    together.on_instance(obj=function)
+    _, section = function.docstring.parse("numpy", warnings=False)
+    assert [one.name.split() for one in section.value] == [["copy,", "grad"], ["*xs,", "a"]]
+    assert str(section.value[0].annotation) == "bool"
+    assert section.value[1].description == "More, of them."
 
 
 def test_a_folder_in_the_navigation_stands_for_its_pages_and_an_empty_one_for_nothing() -> None:
@@ -162,9 +177,14 @@ FAULTS = {
 @pytest.mark.parametrize("body", FAULTS)
 def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, f"<style>body {{ margin: 0 }}</style>{HEADING}{body}")
-    with check.served(site) as root:
-        pages, faults = check.visited(chromium, root, site)
+    with (
+        check.served(site) as root,
+        chromium.new_context(viewport={"width": check.PHONE, "height": 844}) as context,
+    ):
+        faults = check.watched(context, root)
+        pages, wrong = check.visited(context.new_page(), root, site)
     assert pages == 2
+    faults += wrong
     wanted = FAULTS[body]
     assert any(wanted in fault for fault in faults) if wanted else faults == []
 
@@ -172,8 +192,8 @@ def test_the_check_finds_a_fault(body: str, chromium: "Browser", tmp_path: Path)
 @needs_a_browser
 def test_the_check_finds_a_page_without_a_heading(chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, "<article>text</article>")
-    with check.served(site) as root:
-        assert check.visited(chromium, root, site) == (2, [f"{root}dev/: has no heading"])
+    with check.served(site) as root, chromium.new_page(viewport={"width": check.PHONE, "height": 844}) as tab:
+        assert check.visited(tab, root, site) == (2, [f"{root}dev/: has no heading"])
 
 
 @needs_a_browser
@@ -182,25 +202,21 @@ def test_the_check_reads_what_the_search_finds(
     href: str, is_right: bool, chromium: "Browser", tmp_path: Path
 ) -> None:
     site = write(tmp_path, f"{HEADING}<a class='md-search-result__link' href='{href}'>CopyError</a>")
-    with check.served(site) as root:
-        tab = chromium.new_page()
+    with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.searched(tab, f"{root}dev/")] == (
             [] if is_right else [f"{root}dev/: the search for CopyError finds ['why/']"]
         )
-        tab.close()
 
 
 @needs_a_browser
 def test_the_check_sees_a_dark_mode_that_does_not_stay(chromium: "Browser", tmp_path: Path) -> None:
     site = write(tmp_path, f"{HEADING}<label title='Switch to dark mode'>dark</label>")
     (site / "dev/contract/index.html").write_text("<b class='md-version__current'>1.0</b>", "utf-8")
-    with check.served(site) as root:
-        tab = chromium.new_page()
+    with check.served(site) as root, chromium.new_page() as tab:
         assert [*check.switched(tab, f"{root}dev/")] == [
             f"{root}dev/: the dark mode does not stay on",
             f"{root}dev/: the versions are not shown",
         ]
-        tab.close()
 
 
 def test_the_check_fails_without_a_browser_and_without_a_site(

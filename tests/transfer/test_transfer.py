@@ -145,7 +145,7 @@ def test_a_transfer_shows_its_state_without_a_wait() -> None:
     assert repr(there) == "<Transfer: done>"
     with pytest.raises(xbridge.UnsupportedArrayError):
         bad.result()
-    assert repr(bad).startswith("<Transfer: failed with UnsupportedArrayError('cannot convert a object: ")
+    assert repr(bad).startswith("<Transfer: failed with UnsupportedArrayError('cannot convert an object: ")
 
 
 def test_a_transfer_that_is_dropped_ends_by_itself() -> None:

@@ -484,7 +484,7 @@ def test_an_error_names_the_attribute_that_stores_a_field() -> None:
 def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str, Any]) -> None:
     x = a_dataclass(Outside())(A, A[:1])
     vars(x).update(more)
-    expected = r"^cannot flatten a Record: the class keeps field 'x' behind a Outside, .*; try (\{.*\})$"
+    expected = r"^cannot flatten a Record: the class keeps field 'x' behind an Outside, .*; try (\{.*\})$"
     for call in (there, lambda x: tree.map(id, x), lambda x: xbridge.transfer(x, "toylib").result()):
         with pytest.raises(xbridge.UnsupportedArrayError, match=expected) as caught:
             call(x)

@@ -240,7 +240,7 @@ def test_a_function_may_change_objects_outside_of_the_tree() -> None:
 def test_an_error_of_one_leaf_alone_says_which_it_is() -> None:
     with pytest.raises(xbridge.ValueLossError, match=r"^at tree\['n'\]\[1\]: cannot"):
         tree.to_backend({"n": [1, 2**70]}, "numpy", scalars=True)
-    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: cannot convert a object"):
+    with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]: cannot convert an object"):
         tree.map(lambda _: xbridge.to_numpy(object()), {"x": A})
 
 

@@ -174,6 +174,18 @@ def test_an_array_is_a_tree_and_so_is_an_empty_container() -> None:
     assert tree.to_numpy({"x": ()}) == {"x": ()}
 
 
+@pytest.mark.parametrize("dtype", [None, "nearest", "float32"])
+def test_a_number_in_a_tree_is_planned_once(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert() -> Any:
+        return tree.to_numpy({"x": np.ones(2), "reward": 1.5}, dtype=dtype, scalars=True)
+
+    first = convert()
+    monkeypatch.setattr("xbridge._engine.verbs.asarray", None)  # which plans
+    again = convert()
+    assert again["reward"] == first["reward"] == 1.5
+    assert again["reward"].dtype == first["reward"].dtype
+
+
 ROOTS = {"text": "a", "a number": 3, "None": None, "a scalar of text": np.str_("a"), "an object": object()}
 
 
@@ -485,3 +497,32 @@ def test_trees_need_no_optree_and_do_not_import_it() -> None:
 def test_there_is_nothing_else_to_find_late() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'trees'"):
         xbridge.trees  # type: ignore[attr-defined] # noqa: B018 -- it raises
+
+
+def test_every_array_of_a_tree_can_be_writable_at_the_cost_of_the_read_only_ones() -> None:
+    x, fixed = np.ones(2), np.broadcast_to(1.0, 2)
+    batch = {"x": x, "fixed": [fixed, fixed], "n": 3, "text": np.array(["a"])}
+    for _ in range(2):  # the second call may be learned from the first
+        assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
+        made = tree.to_numpy(batch, writable=True)
+        assert made["x"] is x
+        assert made["fixed"][0] is made["fixed"][1]
+        assert made["fixed"][0].flags.writeable
+        assert not np.shares_memory(made["fixed"][0], fixed)
+        assert (made["n"], made["text"]) == (3, batch["text"])
+    assert not tree.to_numpy(batch)["fixed"][0].flags.writeable
+    assert tree.to_numpy(fixed, writable=True).flags.writeable
+    assert tree.to_numpy([2.0], writable=True, scalars=True)[0].flags.writeable
+    with pytest.raises(xbridge.CopyError, match=r"tree\['fixed'\]\[0\].*writable=True"):
+        tree.to_numpy(batch, writable=True, copy=False)
+    with pytest.raises(xbridge.OptionError, match="take writable=1"):
+        tree.to_numpy(batch, writable=1)  # type: ignore[arg-type] # the mistake
+    with pytest.raises(xbridge.UnsupportedArrayError, match="neither a container nor an array"):
+        tree.to_numpy("text", writable=True)
+
+
+def test_a_function_is_called_on_exporters_if_they_are_asked_for() -> None:
+    some = [array("d", [1, 2]), A, "text"]
+    assert tree.map(len, some)[0] is some[0]
+    assert tree.map(len, some, exporters=True) == [2, len(A), "text"]
+    assert tree.map(len, array("d", [1]), exporters=True) == 1

@@ -42,7 +42,7 @@ COPYING: dict[str, Callable[[], Any]] = {
     "tree.align": lambda: tree.align([ARRAY], copy=True),
     "tree.map": lambda: tree.map(partial(xbridge.to_numpy, copy=True), [ARRAY]),
     "align_back": lambda: xbridge.align_back(ARRAY, copy=True),
-    "align_back of a list": lambda: xbridge.align_back([ARRAY], backend="numpy"),
+    "align_back of a list": lambda: xbridge.align_back(ARRAY, [ARRAY]),
 }
 MOVING: dict[str, Callable[[], Any]] = {
     "tree.to_backend": lambda: tree.to_backend({"a": [THERE]}, "array_api_strict", device="cpu"),

@@ -23,7 +23,7 @@ from xbridge._engine.source import Source, leading_index, resolve_like, resolve_
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
-from xbridge.backends._forms import arguments, has_arrays, paths, unflatten
+from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatten
 from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get
 from xbridge.backends._rules import MOST, inexact, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from xbridge.backends._rules import Form, Rule
 
 
+_UNKNOWN: Any = object()
+"""What a shortcut returns if the call is to be examined."""
+
+
 def wrapper(function: Function) -> Callable[..., Any]:
     """Return the function that calls an aligned function."""
     fn = function.fn
@@ -47,8 +51,8 @@ def wrapper(function: Function) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             shortcut = function.shortcuts.get(tuple(map(type, args)))
-            result = None if shortcut is None else shortcut.run(args)
-            if result is not None:
+            result = _UNKNOWN if shortcut is None else shortcut.run(args)
+            if result is not _UNKNOWN:
                 return result
         read = _read(function, args, kwargs)
         if not read.arrays:
@@ -66,7 +70,9 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Return what a call with these arguments would do, without running it."""
     read = _read(function, args, kwargs)
     if not read.arrays:
-        raise OptionError.build(f"explain a call of {function.name}", "no argument is an array", "an array")
+        raise OptionError.build(
+            f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
+        )
     caller, library = read.caller, read.library
     plans = {}
     for path, x in zip(paths(read.form), read.arrays, strict=True):
@@ -187,6 +193,7 @@ def _embedded(function: Function, read: Read) -> Any:
         ys = caller.trace(program_key(function.key, form, library.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
     rule = function.rule(library.name, form, tuple(numbers), options.device)
+    _take_shortcut(function, read)
     ys = caller.run(rule, xs)
     form = latest.form
     if options.grad == "keep":
@@ -267,7 +274,7 @@ def _direct(function: Function, read: Read) -> Any:
     restore.home()
     if library.name == HOST:
         made = tuple(y if y is x else protected(y, x) for x, y in zip(arrays, made, strict=True))
-    _take_shortcut(function, sources, library, args, kwargs)
+    _take_shortcut(function, read)
     values, named = unflatten(form, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
@@ -315,60 +322,68 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
     return arrays
 
 
-class Shortcut(NamedTuple):
+class Shortcut:
     """A call of which all arguments are ordinary arrays of one library, without options."""
 
-    function: Function
-    caller: Backend
-    library: Backend
+    __slots__ = ("_caller", "_form", "_function", "_library", "_rule")
+
+    def __init__(self, function: Function, caller: Backend, library: Backend, form: Form) -> None:
+        self._function, self._caller, self._library, self._form = function, caller, library, form
+        self._rule: Rule | None = None
 
     def run(self, args: tuple[Array, ...]) -> Any:
-        """Return the result if nothing is followed; None if the call is to be examined."""
-        caller, library = self.caller, self.library
+        """Return the result, or `_UNKNOWN` before anything ran."""
+        caller, library = self._caller, self._library
         follows, convert = caller.follows, fast_converters[library.name]
         on_host = library.name == HOST
         given = []
         for x in args:
             if follows is not None and follows(x):
-                return None
+                return self._embedded(args)
             try:
                 y = convert[type(x)](x)
             except KeyError:
-                return None
+                return _UNKNOWN
             if y is None:
-                return None
+                return _UNKNOWN
             given.append(protected(y, x) if on_host else y)
         if library.check_call is not None:
-            library.check_call(self.function.name)
-        result = self.function.fn(*given)
+            library.check_call(self._function.name)
+        result = self._function.fn(*given)
         back = fast_converters[caller.name].get(type(result))
         made = None if back is None else back(result)
         if made is None:
             home = verbs.home(resolve_source(args[0]))
-            made = _restored(result, Restore((home,), 0), self.function)
+            made = _restored(result, Restore((home,), 0), self._function)
         return made
 
+    def _embedded(self, args: tuple[Array, ...]) -> Any:
+        """Run the call as a rule."""
+        caller = self._caller
+        if caller.run is None or caller.is_tracing():
+            return _UNKNOWN
+        rule = self._rule
+        if rule is None:
+            rule = self._rule = self._function.rule(self._library.name, self._form, (), None)
+        ys = caller.run(rule, args)
+        form = latest.form
+        return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
 
-def _take_shortcut(
-    function: Function,
-    sources: list[Source],
-    library: Backend,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> None:
+
+def _take_shortcut(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
-    caller = sources[0].backend
-    kinds = tuple(map(type, args))
+    caller, library = read.sources[0].backend, read.library
+    kinds = tuple(map(type, read.args))
     if (
         len(function.shortcuts) < MOST
-        and not kwargs
+        and not read.kwargs
         and function.is_plain
         and library is not caller
         and (library.name == HOST or library.assumes_immutable)
         and all(kind in caller.fast_types for kind in kinds)
         and not (library.is_tracing() or caller.is_tracing())
     ):
-        function.shortcuts[kinds] = Shortcut(function, caller, library)
+        function.shortcuts[kinds] = Shortcut(function, caller, library, read.form)
 
 
 def refuse_late(result: object, name: str) -> None:

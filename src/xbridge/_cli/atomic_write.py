@@ -119,13 +119,14 @@ def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
     """Rename old files, then the new ones, and remove the old ones. Undo all if a step fails."""
     kept = [(path, path.with_name(f".xbridge-{secrets.token_hex(4)}.old")) for path in old]
     steps = [*kept, *new]
+    done = False
     try:
         for before, after in steps:
             before.replace(after)
-    except BaseException:
-        for before, after in reversed(steps):
+        done = True
+    finally:
+        for before, after in () if done else reversed(steps):
             if after.exists() and not before.exists():
                 after.replace(before)
-        raise
     for _, path in kept:
         path.unlink()

@@ -69,7 +69,7 @@ def _begun(
     The caller has tried what was known before. Otherwise the others follow its plan.
     """
     follows: dict[object, Callable[[Source], _Begun | None]] = {}
-    shared = not (options.requires_grad or options.compiled or target.is_tracing())
+    shared = not (options.requires_grad or options.writable or options.compiled or target.is_tracing())
     taught = False
     for source in sources:
         if lesson and taught:
@@ -86,12 +86,12 @@ def _begun(
             taught = taught or begun.is_done()
             follow = _follower(begun.plan, type(source.array)) if begun.plan else None
             if follow:
-                follows[kind] = follow
+                follows.setdefault(kind, follow)
         yield begun
 
 
 def _follower(plan: Plan, kind: type) -> Callable[[Source], _Begun | None] | None:
-    """Return a function that begins with other arrays of a type as planned; None if only one has this plan."""
+    """Return a function that begins with other arrays of a type as planned; None if it needs this array."""
     ops = tuple(step.op for step in plan.steps)
     if plan.conversion.source is plan.conversion.target or is_for_any_layout(plan.steps, plan):
         return None if "stream_to_device" in ops else partial(_follow, plan)

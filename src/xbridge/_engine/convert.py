@@ -15,7 +15,7 @@ from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
 from xbridge._plan.steps import Conversion, Options, Plan, in_words
-from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 
 def convert(
@@ -85,7 +85,7 @@ def _viewed(source: Source, target: Backend) -> Source:
     try:
         return import_source(source, target, must_share=source.foreign)
     except CopyError as error:
-        action = f"explain a conversion of a {type(source.array).__name__}"
+        action = f"explain a conversion of {type_of(source.array)}"
         reason = "its memory cannot be shown without a copy or a computation"
         raise UnsupportedArrayError.build(action, reason, "reading it first: asarray(x)") from error
 

@@ -185,12 +185,13 @@ def _from_view(host: HostArray, plan: Plan) -> Convert | None:
 
 
 def is_for_any_layout(steps: Sequence[Step], plan: Plan) -> bool:
-    """Return True if the steps would be the same for any strides: they begin with a cast, a move or a copy."""
+    """Return True if the steps would be the same for any strides: they begin with a cast, move or copy."""
     copying = next((step for step in steps if step.copy_reason), None)
     if copying is None or copying.module is plan.conversion.target:
         return False
-    casts = any(step.op == "astype" for step in steps)
-    return copying.op in ("astype", "to_device", "materialize") or (plan.conversion.options.copy is True and not casts)
+    if copying.op in ("astype", "to_device", "materialize"):
+        return True
+    return plan.conversion.options.copy is True and all(step.op != "astype" for step in steps)
 
 
 def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> list[Call] | None:

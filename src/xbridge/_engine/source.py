@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xbridge._core.devices import CPU, Device
+from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import Array, ArrayInfo, Backend
 from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
@@ -12,7 +13,7 @@ from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST, _registry
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import OptionError, UnsupportedArrayError
+from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 
 class Source:
@@ -37,13 +38,20 @@ class Source:
             self._info = self.backend.array_info(self.array)
         return self._info
 
+    def home(self) -> tuple[str, Device, str]:
+        """Return the backend, device and dtype of the array, from its description if there is one."""
+        backend, info = self.backend, self._info
+        if info is None:
+            return backend.name, backend.device_of(self.array), backend.dtype_of(self.array)
+        return backend.name, info.device, info.dtype
+
     def is_literal(self) -> bool:
         """Return True if the input is a Python number or a sequence, which has no backend."""
         return self.foreign and not self.is_array and is_literal(self.array)
 
     def is_number(self) -> bool:
         """Return True if the input is a Python number, which has no backend."""
-        return self.is_literal() and isinstance(self.array, (bool, int, float, complex))
+        return self.is_literal() and issubclass(type(self.array), NUMBERS)
 
     def is_scalar(self) -> bool:
         """Return True if the input is a scalar of its backend, such as one of NumPy's."""
@@ -70,10 +78,9 @@ def resolve_like(like: object) -> Source:
     try:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
-        kind = type(like).__name__
         named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
         hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
-        raise OptionError.build(f"take a {kind} as like", "it is not an array", hint) from error
+        raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
 
 
 def import_source(

@@ -99,9 +99,9 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    begun = lesson and lesson.begun
-    kinds = set(map(type, nest.leaves))
-    whole = _at_once(nest.leaves, kinds, nest.shape, target, options) or _one_by_one(nest, target, options, begun)
+    begun, kinds = lesson and lesson.begun, set(map(type, nest.leaves))
+    whole = _at_once(nest.leaves, kinds, nest.shape, target, options)
+    whole = whole or _one_by_one(nest, target, options, begun)
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
@@ -114,8 +114,8 @@ def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given
         return None
     numbers = sequences.plain_numbers(obj)
     if numbers is not None:
-        given, named = numbers.dtype.name, _named(options)
-        if named and category(given) == category(named) == "int" and not holds_every(given, named):
+        named = _named(options)
+        if named and numbers.dtype.kind == "i" and category(named) == "int" and named != numbers.dtype.name:
             return None  # an integer may not fit
         return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
     if type(obj) is not list or not obj:
@@ -344,14 +344,14 @@ def _at_once(
 def _with_numbers(
     leaves: list[Array], kinds: set[type], stacker: Backend, rules: Backend
 ) -> list[Array] | None:
-    """Replace the Python numbers by host arrays of the first array's dtype; None if it is not that of the stack.
+    """Replace Python numbers by host arrays of the first array's dtype; None if it is not the stack's.
 
     The arrays must have one dtype, or else are not stacked.
     """
     first = next(x for x in leaves if type(x) not in kinds)
     owner = backend_for(type(first))
     dtype = owner.dtype_of(first) if owner else ""
-    if dtype not in DTYPES or get(HOST).unsupported_dtype(dtype, CPU):
+    if dtype not in DTYPES:
         return None
     alike = all(stacker.cast_matches_numpy(_WIDE[kind], dtype, CPU) for kind in kinds)
     if not alike or _promoted([dtype], [kind() for kind in kinds], rules) != dtype:

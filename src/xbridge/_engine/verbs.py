@@ -23,7 +23,7 @@ from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
 from xbridge.backends._registry import by_type, fast_converters, generation, get
-from xbridge.errors import CopyError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,8 @@ def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object)
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
     options = read_options((target, *dict.fromkeys(backends)), **keywords)
-    fn = partial(convert_all, lesson=Lesson(target.name, _given(**keywords), begun))
+    lesson = None if options.writable else Lesson(target.name, _given(**keywords), begun)
+    fn = partial(convert_all, lesson=lesson)
     made: dict[int, Array] = {}
     for own in (True, False):
         chosen = [i for i, backend in enumerate(backends) if (backend is target) is own]
@@ -214,9 +215,7 @@ def home(source: Source) -> tuple[str, Device, str] | None:
     """Return the backend, device and dtype of an array; None for a number or a list."""
     if source.is_literal():
         return None
-    source = import_source(source)
-    info = source.info()
-    return source.backend.name, info.device, info.dtype
+    return import_source(source).home()
 
 
 def to_list(x: object) -> Any:
@@ -229,6 +228,11 @@ def explain(x: object, name: str | ModuleType, **keywords: object) -> Plan:
     """See `xbridge.explain`."""
     target, source = get(name), resolve_source(x)
     options = read_options((target, source.backend), **keywords)
+    if options.writable and target.name != HOST:
+        reason = "only to_numpy makes a writable array"
+        raise OptionError.build(
+            f"take writable=True for {target.name}", reason, "explain(x, 'numpy', writable=True)"
+        )
     return outside(foresee, source, [source.backend], target, options)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import Window, layout_of
-from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import Chained, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 
 def unreadable(
@@ -24,7 +24,7 @@ def unreadable(
     error: type[XBridgeError] = UnsupportedArrayError,
 ) -> XBridgeError:
     """Return the error for an object that cannot be read."""
-    return error.build(f"read a {type(x).__name__}", reason, hint)
+    return error.build(f"read {type_of(x)}", reason, hint)
 
 
 def exporting(x: object) -> Chained:

@@ -18,7 +18,7 @@ from xbridge._core.devices import CUDA, CUDA_MANAGED, ROCM, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray, MemoryLayout, c_strides, is_aligned
 from xbridge._host.memory import native_dtype, raw_view
-from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import Chained, DeviceError, DTypeError, UnsupportedArrayError, XBridgeError, type_of
 
 _HOST = (1, 0)
 _HOST_DEVICES = (1, 3, 11)  # plain host memory, and pinned by CUDA and by ROCm
@@ -104,7 +104,7 @@ class _Borrowed:
 def _refused(
     x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = "numpy.asarray(x)"
 ) -> XBridgeError:
-    return error.build(f"read a {type(x).__name__} through DLPack", reason, hint)
+    return error.build(f"read {type_of(x)} through DLPack", reason, hint)
 
 
 def from_dlpack(x: Any, *, fetch: bool) -> tuple[HostArray, bool]:
@@ -149,7 +149,7 @@ def read(x: object, capsule: object) -> tuple[_Tensor, int]:
 def _elsewhere(x: object, device: int, number: int, hint: str) -> NotOnHostError:
     place = Device(f"{_KINDS[device]}:{number}") if device in _KINDS and number >= 0 else None
     reason = f"its memory is on {place or f'DLPack device type {device}'}"
-    refused = NotOnHostError.build(f"read a {type(x).__name__} through DLPack", reason, hint)
+    refused = NotOnHostError.build(f"read {type_of(x)} through DLPack", reason, hint)
     refused.device, refused.code = place, (device, number)
     return refused
 

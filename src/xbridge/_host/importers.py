@@ -17,25 +17,31 @@ import numpy as np
 
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
-from xbridge._core.literals import LITERALS, is_kind
+from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
-from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError
+from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
 
 _ELSEWHERE = "in its own library first"
 _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
 _AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
+_NUMBERS_OF = {
+    "select_dtypes": "x.select_dtypes('number')",
+    "astype": "x.astype(float) if it spells numbers, or x.tolist()",
+}
+"""Hints for an object without numbers, by a method that its class has."""
+
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
     "compute": "x.compute()",
     "result": "x.result()",
     "getbuffer": "numpy.frombuffer(x.getbuffer(), dtype)",
-    "isdigit": "asarray(float(x)) if it spells a number",
+    "isdigit": "asarray(float(x)) if it spells a number, or reading the file that it names",
     "__float__": "asarray(float(x))",
     "__fspath__": "numpy.load(x)",
     **dict.fromkeys(("_fields", "__dataclass_fields__", "__attrs_attrs__"), _IN_A_TREE),
@@ -66,6 +72,9 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
         if must_share:
             raise not_shared(x, "it hands out a copy")
         return np.asarray(x)
+    if issubclass(type(x), type):
+        reason = "it is a class, and its arrays are objects of it"
+        raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
     host, shares = _read(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
         # An object that shares its memory exports the same memory twice.
@@ -96,7 +105,7 @@ def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     if (interface := _attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
     if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
-        action, hint = f"read a {type(x).__name__}", "moving it to the cpu first"
+        action, hint = f"read {type_of(x)}", "moving it to the cpu first"
         refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
@@ -116,7 +125,7 @@ def is_exporter(x: Any) -> bool:
         return False
     except (BufferError, ValueError):  # a buffer that it cannot export now
         return True
-    return not is_kind(x, (bytes, bytearray, mmap))
+    return not issubclass(type(x), (bytes, bytearray, mmap))
 
 
 def _attribute(x: Any, protocol: str) -> Any:
@@ -129,7 +138,9 @@ def _compare(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        raise unreadable(x, reason, f"casting it {_ELSEWHERE}", DTypeError)
+        words = _attributes(type(x))
+        numeric = (hint for word, hint in _NUMBERS_OF.items() if word in words)
+        raise unreadable(x, reason, next(numeric, f"casting it {_ELSEWHERE}"), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
@@ -251,14 +262,14 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
         with exporting(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise unreadable(x, f"its __array__ returned a {type(host).__name__}")
+        raise unreadable(x, f"its __array__ returned {type_of(host)}")
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
 
 
 def _from_buffer(x: object) -> HostArray:
-    if is_kind(x, LITERALS) and not hasattr(type(x), "_fields"):
+    if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
         reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
-        raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint)
+        raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
     with exporting(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
@@ -267,7 +278,9 @@ def _from_buffer(x: object) -> HostArray:
             raise unreadable(x, reason, hint) from error
         except TypeError as error:
             reason, hint = "no backend owns the type and it exports no memory", _way_out(type(x))
-            raise UnsupportedArrayError.build(f"convert a {type(x).__name__}", reason, hint) from error
+            if x is None:
+                reason, hint = "None is not an array", "an array in its place"
+            raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
@@ -276,13 +289,18 @@ def _from_buffer(x: object) -> HostArray:
     return host
 
 
+def _attributes(cls: type) -> set[str]:
+    """Return the names that a class and its bases have, without those of its metaclass."""
+    return {word for base in cls.__mro__ for word in vars(base)}
+
+
 def _way_out(cls: type) -> str:
-    """Return a hint for an object. The names come from its bases, not from its metaclass."""
+    """Return a hint for an object."""
     if issubclass(cls, dict):
         return _IN_A_TREE
-    words = {word for base in cls.__mro__ for word in vars(base)}
+    words = _attributes(cls)
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 
 def not_shared(x: object, reason: str) -> CopyError:
-    return CopyError.build(f"share the memory of a {type(x).__name__}", reason, "copy=None")
+    return CopyError.build(f"share the memory of {type_of(x)}", reason, "copy=None")

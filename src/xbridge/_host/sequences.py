@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
-from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES, is_kind
+from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import check_cast, native_dtype
 from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
@@ -43,13 +43,13 @@ class Nest(NamedTuple):
 
 def is_literal(x: object) -> bool:
     """Return True if `x` is a number or a sequence and not an array."""
-    return is_kind(x, LITERALS) and not is_kind(x, np.generic)
+    return issubclass(type(x), LITERALS) and not issubclass(type(x), np.generic)
 
 
 def nest(x: Nested) -> Nest | None:
     """Return the arrays in `x` with the shape of its lists; None if there are no arrays."""
     with Chained(_failed):
-        kinds = set(map(type, x)) if is_kind(x, (list, tuple)) else set()
+        kinds = set(map(type, x)) if issubclass(type(x), (list, tuple)) else set()
         if kinds and not any(issubclass(kind, _NO_ARRAYS) for kind in kinds):
             return Nest((len(x),), list(x), [False] * len(x))
         depth = _depth(x, 0)
@@ -69,7 +69,7 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     try:
         host = np.array(x)
     except ValueError as error:
-        raise _ragged(str(error)) from error
+        raise _ragged("its rows differ in length") from error
     no_integers = type(x) is float or (type(x) is list and set(map(type, x)) == {float})
     if host.dtype.kind in "biu" or no_integers or (host.dtype.kind in "fc" and _is_small(host, floating)):
         return host
@@ -81,19 +81,23 @@ def plain_numbers(x: Nested) -> HostArray | None:
 
     They are one number, or nested lists with no more axes than `_FEW`.
     """
-    if type(x) is list and x and type(x[0]) not in _BEGIN:
-        return None
-    flat = [x]
-    for _ in range(_FEW):
-        if flat and type(flat[0]) is list and set(map(type, flat)) == {list}:
-            flat = list(chain.from_iterable(flat))
-    if not flat or type(flat[0]) not in _EXACT or len(set(map(type, flat))) > 1:
+    kind, flat = type(x), x
+    if kind is list:
+        if not x or type(x[0]) not in _BEGIN:
+            return None
+        for _ in range(_FEW - 1):
+            if type(flat[0]) is list and set(map(type, flat)) == {list}:
+                flat = list(chain.from_iterable(flat)) or [None]
+        kind = type(flat[0])
+        if len(set(map(type, flat))) > 1:
+            return None
+    if kind not in _EXACT:
         return None
     try:
         host = np.array(x)
     except ValueError:  # the lists are ragged
         return None
-    return host if host.dtype.kind == _EXACT[type(flat[0])] else None
+    return host if host.dtype.kind == _EXACT[kind] else None
 
 
 def of_scalars(scalars: list[Any]) -> HostArray | None:
@@ -194,7 +198,7 @@ def _unlike(names: list[str]) -> DTypeError:
 
 
 def _flat(x: Nested) -> Iterator[Any]:
-    if is_kind(x, SEQUENCES):
+    if issubclass(type(x), SEQUENCES):
         for item in x:
             yield from _flat(item)
     else:
@@ -204,8 +208,8 @@ def _flat(x: Nested) -> Iterator[Any]:
 def _depth(x: Nested, level: int) -> int:
     """Return the number of lists above the deepest array in `x`; -1 if there is no array."""
     if not is_literal(x):
-        return -1 if x is None or is_kind(x, str) else level
-    if not is_kind(x, SEQUENCES):
+        return -1 if x is None or issubclass(type(x), str) else level
+    if not issubclass(type(x), SEQUENCES):
         return -1
     if level == _DEEPEST:
         raise _ragged(f"it is nested more than {_DEEPEST} deep, or contains itself")
@@ -221,7 +225,7 @@ def _collect(x: Nested, depth: int, leaves: list[Any]) -> tuple[int, ...]:
     if depth == 0:
         leaves.append(x)
         return ()
-    if not is_kind(x, SEQUENCES):
+    if not issubclass(type(x), SEQUENCES):
         if is_literal(x) or not getattr(x, "shape", ()):
             raise _ragged("it holds arrays and numbers at different depths")
         if any(tuple(getattr(n, "shape", ())) != tuple(x.shape[1:]) for n in x):

@@ -36,7 +36,7 @@ from xbridge._transfer.threads import (
     resolve_destination,
     start_thread,
 )
-from xbridge.errors import OptionError, XBridgeError, shown
+from xbridge.errors import OptionError, XBridgeError, shown, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.leaf import leaf_converter
 
@@ -160,8 +160,8 @@ def transfer(
     -----
     Arrays on a device are read after the work that the current stream had before the call. The result can be
     used on any stream. Its memory may be reused when the stream that was current at the call is done with
-    it. Small arrays that go from the host to one device, or back, are moved in one piece and share their new
-    memory, which any one of them keeps alive.
+    it. Small arrays that go from the host to one device, or back, are moved in one piece. They share their
+    new memory, which any one of them keeps alive.
 
     Arrays that cannot leave the thread, such as a tracer or a tensor in a compiled program, are converted at
     once. So are all arrays if no thread can be started.
@@ -259,8 +259,7 @@ def prefetch(
     keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
     resolve_destination(backend, keywords)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
-        kind = type(iterable).__name__
-        raise OptionError.build(f"take batches from a {kind}", "it is not iterable", "[batch]")
+        raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
     return cls(iterable, partial(_ahead, iterable, backend, keywords, ahead, caller()))
 
@@ -302,9 +301,7 @@ class SizedPrefetch(Prefetch):
 
 def _used_up(iterable: Iterable[Any]) -> XBridgeError:
     reason = "it is used up, and has no batches for another loop"
-    return OptionError.build(
-        f"iterate over a {type(iterable).__name__} again", reason, "a list or a data loader"
-    )
+    return OptionError.build(f"iterate over {type_of(iterable)} again", reason, "a list or a data loader")
 
 
 def _ahead(

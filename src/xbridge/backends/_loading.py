@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Backend
 
 
+_ABBREVIATED = {"np": "numpy", "jnp": "jax", "da": "dask", "cp": "cupy"}
+"""Usual short names of libraries."""
+
 _ALIKE = 0.8
 """Names that are at least so similar are suggested. Below it, `scipy` and `numba` would suggest others."""
 
@@ -168,11 +171,18 @@ def unknown(name: object, names: tuple[str, ...]) -> UnknownBackendError:
     """Return the error for an unknown name. Its hint is a similar name, or the first part of a dotted one."""
     from difflib import get_close_matches  # noqa: PLC0415 -- 6 ms, and only an error needs it
 
-    if isinstance(name, str):
-        root, asked = name.casefold().partition(".")[0], f"find backend {shown(name)}"
-        near = get_close_matches(root, names, n=1, cutoff=_ALIKE)
-    else:
-        called = getattr(name, "__name__", None) if isinstance(name, type(sys)) else None
-        asked, near = f"find a backend by {shown(name) if called is None else f'the module {called}'}", []
     known = f"the known names are {', '.join(names)}"
-    return UnknownBackendError.build(asked, known, f"{near[0]!r}" if near else "one of these")
+    if isinstance(name, str):
+        root = name.casefold().partition(".")[0]
+        near = get_close_matches(_ABBREVIATED.get(root, root), names, n=1, cutoff=_ALIKE)
+        hint = repr(near[0]) if near else "one of these, or register_backend for another library"
+        return UnknownBackendError.build(f"find backend {shown(name)}", known, hint)
+    if isinstance(name, type(sys)):
+        called = getattr(name, "__name__", None)
+        asked = f"find a backend by {shown(name) if called is None else f'the module {called}'}"
+        return UnknownBackendError.build(asked, known, "one of these")
+    cls = name if isinstance(name, type) else type(name)
+    root = str(cls.__module__).partition(".")[0]
+    hint = f"{root!r}, after the array" if root in names else "one of these"
+    reason = f"a backend is a name or a module, and {known}"
+    return UnknownBackendError.build(f"find a backend by {shown(name)}", reason, hint)

@@ -117,27 +117,32 @@ class NumpyRule(OpaqueRule):
         self.out_cores = None if signature is None else tuple(map(len, signature.outputs))
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
+        signature = self.signature
+        found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.form, xs)
         ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
-        if self.signature is not None:
-            self._check_loops(xs, ys)
+        if signature is not None and found is not None:
+            self._check_loops(signature, *found, [y.shape for y in ys])
         return ys
 
-    def _check_loops(self, xs: Sequence[HostArray], ys: Sequence[HostArray]) -> None:
+    def _check_loops(
+        self,
+        signature: Signature,
+        loop: tuple[int, ...],
+        sizes: dict[str, int],
+        shapes: list[tuple[int, ...]],
+    ) -> None:
         """Raise if a result does not have the axes that the signature announces."""
-        assert self.signature is not None  # noqa: S101 -- the caller checks it
-        loop, sizes = self.signature.loops(self.name, [x.shape for x in xs])
-        shapes = [y.shape for y in ys]
-        for shape, core in zip(shapes, self.signature.outputs, strict=False):
+        for shape, core in zip(shapes, signature.outputs, strict=False):
             lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
             if shape != (*loop, *lengths):
                 break
         else:
-            if len(ys) == len(self.signature.outputs):
+            if len(shapes) == len(signature.outputs):
                 return
         raise OptionError.build(
             f"use the result of {self.name}",
-            f"signature={self.signature.text!r} announces other axes than those of {shapes}",
+            f"signature={signature.text!r} announces other axes than those of {shapes}",
             "a function that computes with the last axes alone, or no signature",
         )
 
@@ -287,7 +292,7 @@ class _Vjp(_Derivative):
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
         g = np.asarray(gradient)
-        if g.shape == self._wide(x, index, inputs) != x.shape:
+        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
             g = g.sum(tuple(range(g.ndim - x.ndim)))
             ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
             g = g.sum(tuple(ones), keepdims=True)
@@ -406,11 +411,13 @@ def _complex_step(
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
     if any(x.dtype.kind == "c" for x in select(ins, xs)):
-        raise no_derivative(f"{rule.name} by a complex step", "an argument is complex already", "'central'")
+        raise no_derivative(
+            f"{rule.name} by a complex step", "an argument is complex already", "vjp='central'"
+        )
     ys = _moved(rule, ins, outs, _STEP * 1j, ts, xs)
     if not all(y.dtype.kind == "c" for y in ys):
         raise no_derivative(
-            f"{rule.name} by a complex step", "it returned real numbers for complex ones", "'central'"
+            f"{rule.name} by a complex step", "it returned real numbers for complex ones", "vjp='central'"
         )
     return [np.imag(y) / _STEP for y in ys]
 

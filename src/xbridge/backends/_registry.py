@@ -248,15 +248,16 @@ def _named(module: ModuleType) -> str:
     """Return the name of the backend for the library that a module belongs to; "" if there is none.
 
     That is the library whose package contains the module. A module of another package, such as
-    array-api-compat, stands for the library that it is named after, if it has the library's array type.
+    array-api-compat, stands for the library that it is named after, if it has the library's array type by
+    the name of that type.
     """
     root, *parts = str(getattr(module, "__name__", "")).split(".")
     names = _nominated(root)
     if names:
         return names[0]
-    held = set(map(id, vars(module).values()))
+    held = vars(module)
     for name in (name for part in parts for name in _nominated(part)):
-        if is_available(name) and not held.isdisjoint(map(id, get(name).array_types)):
+        if is_available(name) and any(held.get(cls.__name__) is cls for cls in get(name).array_types):
             return name
     return ""
 

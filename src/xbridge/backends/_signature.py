@@ -31,7 +31,8 @@ class Signature(NamedTuple):
             if outer < 0:
                 raise self._wrong(name, f"an array of shape {shape} has fewer axes than ({','.join(core)})")
             try:
-                loop = np.broadcast_shapes(loop, shape[:outer])
+                if shape[:outer] != loop:
+                    loop = np.broadcast_shapes(loop, shape[:outer]) if loop else shape[:outer]
             except ValueError:
                 raise self._wrong(name, f"{shape[:outer]} does not broadcast with {loop}") from None
             for axis, size in zip(core, shape[outer:], strict=True):

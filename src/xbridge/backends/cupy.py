@@ -31,7 +31,7 @@ from xbridge._core.protocol import (
 )
 from xbridge._host.memory import extremes, native_dtype
 from xbridge.backends._exporter import Shown
-from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError
+from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:
     _count = cupy.cuda.runtime.getDeviceCount()
@@ -111,7 +111,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if type(x) is not cupy.ndarray:
-        reason = f"a {type(x).__name__} may mean more than its numbers"
+        reason = f"{type_of(x)} may mean more than its numbers"
         return Unsupported(UnsupportedArrayError, reason, "x.view(type=cupy.ndarray)")
     if _name(x.dtype) in DTYPES:
         return None

@@ -12,7 +12,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
 from xbridge._host.memory import cast_silently, layout_of, native_dtype
-from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError
+from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,7 +78,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if type(x) not in _BARE:
-        reason = f"a {type(x).__name__} may mean more than its numbers"
+        reason = f"{type_of(x)} may mean more than its numbers"
         return Unsupported(UnsupportedArrayError, reason, "x.view(numpy.ndarray)")
     kind = x.dtype.kind
     if kind in "biufc" or _name(x.dtype) in DTYPES:

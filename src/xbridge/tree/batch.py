@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
 from xbridge._host.importers import is_exporter
-from xbridge.errors import UnsupportedArrayError, XBridgeError
+from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
 from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_plain, is_text
 
@@ -57,7 +57,7 @@ class TreeArrays:
             "exporters=True, or xbridge.to_backend(x, backend)" if exports else "[x], or xbridge.asarray(x)"
         )
         raise UnsupportedArrayError.build(
-            f"walk a {type(x).__name__} as a tree", "it is neither a container nor an array", hint
+            f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )
 
     @property

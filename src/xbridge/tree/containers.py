@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import backend_for
-from xbridge.errors import UnsupportedArrayError
+from xbridge.errors import UnsupportedArrayError, type_of
 from xbridge.tree.leaf import Fixture
 
 _Storage = str | MemberDescriptorType
@@ -279,7 +279,7 @@ class _Unregistered:
             return found
         if isinstance(descriptor, property) and (others or descriptor.fset is None):
             return others
-        hidden = f"the class keeps field {name!r} behind a {type(descriptor).__name__}"
+        hidden = f"the class keeps field {name!r} behind {type_of(descriptor)}"
         reason = f"{hidden}, and the object has no attribute that stores its value"
         hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)
         raise UnsupportedArrayError.build(f"flatten a {self._cls.__name__}", reason, f"{{{hint}}}")

@@ -66,14 +66,18 @@ def _kind_of(x: Any) -> Any:
 
 
 def leaf_converter(
-    target: Backend, keywords: dict[str, Any], kinds: Collection[type] | None = None
+    target: Backend,
+    keywords: dict[str, Any],
+    kinds: Collection[type] | None = None,
+    *,
+    writable: object = False,
 ) -> ArrayFn:
     """Return a function that converts arrays and fixtures of certain types, or of any types.
 
     A fixture keeps its dtype, and text stays as it is.
     """
-    read_options((target,), **keywords)  # to raise before the first array
-    return partial(_convert, target, keywords, kinds)
+    options = read_options((target,), **keywords, writable=writable)  # to raise before the first array
+    return partial(_convert, target, keywords, kinds, writable=options.writable)
 
 
 def _convert(
@@ -81,9 +85,13 @@ def _convert(
     keywords: dict[str, Any],
     kinds: Collection[type] | None,
     xs: list[Any],
+    *,
+    writable: bool,
 ) -> list[Array]:
     given = (keywords["device"], keywords["dtype"], keywords["copy"], keywords["grad"])
     direct = {kind: converter(target.name, kind, given) for kind in kinds or set(map(type, xs))}
+    if writable:
+        direct = dict.fromkeys(direct, _unknown)
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
@@ -96,7 +104,8 @@ def _convert(
         elif made[i] is None and type(x) is not Fixture:
             planned.append(i)
     try:
-        found = verbs.to_backend_all([xs[i] for i in planned], target.name, **keywords) if planned else []
+        left = [xs[i] for i in planned]
+        found = verbs.to_backend_all(left, target.name, **keywords, writable=writable) if left else []
     except XBridgeError as error:
         error.remap_index(planned)
         raise
@@ -110,6 +119,10 @@ def _convert(
             for x, y in zip(xs, made, strict=True)
         )
     )
+
+
+def _unknown(_: Array) -> None:
+    """Return None, for an array whose conversion is not known and has to be planned."""
 
 
 def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> Array:

@@ -10,7 +10,7 @@ from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
 from xbridge.backends._registry import get, repeat
-from xbridge.errors import OptionError
+from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import convert_flat
 from xbridge.tree.leaf import leaf_converter
@@ -95,6 +95,7 @@ def to_numpy(
     dtype: object = None,
     copy: bool | None = None,
     grad: Grad = None,
+    writable: bool = False,
     scalars: bool = False,
     exporters: bool = False,
 ) -> Tree:
@@ -104,6 +105,8 @@ def to_numpy(
     ----------
     tree, dtype, copy, grad, scalars, exporters
         As for `xbridge.tree.to_backend`.
+    writable : bool
+        As for `xbridge.to_numpy`, for each array.
 
     Returns
     -------
@@ -121,8 +124,12 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    keywords: dict[str, Any] = {"dtype": dtype, "copy": copy, "grad": grad}
-    return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
+    keywords: dict[str, Any] = {"device": None, "dtype": dtype, "copy": copy, "grad": grad}
+    if writable is False:
+        return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
+    batch = TreeArrays(tree, exporters=exporters)
+    batch.refuse_leaf(scalars=scalars)
+    return _converted(batch, get(HOST), keywords, scalars=scalars, writable=writable)
 
 
 @entry_point
@@ -174,7 +181,7 @@ def align(
 
 @entry_point
 def map(  # noqa: A001 -- other libraries have this name too
-    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False
+    fn: Callable[[Array], object], tree: Tree, /, *, scalars: bool = False, exporters: bool = False
 ) -> Tree:
     """Call a function on every array in a tree.
 
@@ -187,6 +194,8 @@ def map(  # noqa: A001 -- other libraries have this name too
         are not arrays of the caller.
     scalars : bool
         True to call `fn` on Python numbers too.
+    exporters : bool
+        True to call `fn` on exporters of memory too, such as Series.
 
     Returns
     -------
@@ -209,8 +218,8 @@ def map(  # noqa: A001 -- other libraries have this name too
     [(2, 3), {'y': (4,)}, None]
     """
     if not callable(fn):
-        raise OptionError.build(f"map a {type(fn).__name__}", "it is not a function", "map(fn, tree)")
-    batch = TreeArrays(tree)
+        raise OptionError.build(f"map {type_of(fn)}", "it is not a function", "map(fn, tree)")
+    batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
     batch.refuse_changes()
@@ -218,17 +227,22 @@ def map(  # noqa: A001 -- other libraries have this name too
 
 
 def _converted(
-    batch: TreeArrays, target: Backend, keywords: dict[str, Any], *, scalars: bool = False
+    batch: TreeArrays,
+    target: Backend,
+    keywords: dict[str, Any],
+    *,
+    scalars: bool = False,
+    writable: object = False,
 ) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:
         number = partial(_number, target.name, keywords)
-    return batch.map(leaf_converter(target, keywords, batch.kinds), number)
+    return batch.map(leaf_converter(target, keywords, batch.kinds, writable=writable), number)
 
 
 def _number(name: str, keywords: dict[str, Any], x: object) -> Array:
     """Convert a Python number. The options were checked."""
     call = ("asarray", name, type(None), *keywords.values(), None, type(x))
     made = repeat(call, x, None)
-    return verbs.asarray(x, None, name, requires_grad=None, **keywords) if made is None else made
+    return verbs.asarray(x, None, name, **keywords, requires_grad=None) if made is None else made

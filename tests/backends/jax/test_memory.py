@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,3 +189,38 @@ def test_columns_that_jax_lays_side_by_side_are_laid_row_by_row_on_the_way_out()
     assert a.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     a[...] = 9
     assert x.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+def test_only_places_of_one_kind_are_stored_and_every_array_is_read_the_short_way() -> None:
+    host = jax.devices("cpu")[0]
+    mesh = jax.sharding.Mesh(np.array([host]), ("x",))
+    named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    for _ in range(2):
+        for place in (named, jax.sharding.SingleDeviceSharding(host)):
+            x = jax.device_put(jnp.arange(3.0), place)
+            made = backend.fast_to_numpy(x)
+            assert made is not None
+            assert (made.tolist(), made.flags.writeable) == ([0, 1, 2], False)
+    assert {type(place) for place in backend._near} == {jax.sharding.SingleDeviceSharding}
+
+
+def test_a_dtype_without_a_name_and_an_array_without_items_have_no_short_way() -> None:
+    assert backend.fast_to_numpy(jnp.ones(3, "int4")) is None
+    assert backend.fast_to_numpy(jnp.ones(0)) is None
+
+
+@pytest.mark.parametrize("device", [("gpu", 0), ("cpu", 1)], ids=str)
+def test_an_array_elsewhere_than_on_the_first_device_of_the_host_has_no_short_way(
+    device: tuple[str, int],
+) -> None:
+    platform, index = device
+    one = SimpleNamespace(platform=platform, local_hardware_id=index)
+    x: Any = SimpleNamespace(sharding=_Place(one))
+    assert backend.fast_to_numpy(x) is None
+
+
+class _Place:
+    """A place in JAX."""
+
+    def __init__(self, device: object) -> None:
+        self._device_assignment = (device,)

@@ -176,3 +176,22 @@ def test_under_a_compiler_what_is_to_be_read_only_is_planned(monkeypatch: pytest
 @pytest.mark.parametrize("dtype", [">U1", ">M8[s]", "S1", ">g"])
 def test_a_dtype_that_torch_lacks_in_any_byte_order_does_not_go_the_short_way(dtype: str) -> None:
     assert get("torch").fast_from_numpy(np.zeros(2, dtype)) is None
+
+
+def test_tensors_elsewhere_have_no_short_way_however_often_one_is_asked_and_the_others_keep_theirs() -> None:
+    module, there = get("torch"), torch.ones(3, device="meta")
+    for _ in range(3):
+        assert module.fast_to_numpy(there) is None
+        assert module.fast_to_numpy(torch.ones(3, device="meta", dtype=torch.bfloat16)) is None
+        for x in (torch.ones(3), torch.ones(3).bfloat16(), torch.ones(3)[1:]):
+            host = module.fast_to_numpy(x)
+            assert host is not None
+            assert host.astype("f4").tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("start", [1, 2])
+@pytest.mark.parametrize("left", [0, 4, 8, 11])
+def test_a_view_is_none_if_its_storage_ends_before_it(start: int, left: int) -> None:
+    x = torch.arange(3.0)[start:]
+    x.untyped_storage().resize_(left)
+    assert get("torch").fast_to_numpy(x) is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,10 @@ _NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE
 _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
+_SHARED = (0x103, 0x101)
+"""NumPy's flags of a read-only view of memory of another owner, aligned and in C order."""
+_near: set[Sharding] = set()
+"""Places of arrays on the first device of the host, as they are converted."""
 _put = getattr(xla_client, "batched_device_put", None)
 """The last function of every conversion of JAX from the host. It shares memory that is aligned for JAX."""
 
@@ -254,14 +258,13 @@ def materialize(x: Array, /) -> Array:
 
 def fast_to_numpy(x: Array, /) -> HostArray | None:
     try:
-        (device,) = x.sharding._device_assignment
-        if device.platform != "cpu" or device.local_hardware_id or x.dtype not in _NAMES:
+        place = x.sharding
+        if place not in _near and not _is_near(place):
             return None
         host = np.asarray(x)
-    except (RuntimeError, ValueError):  # it was deleted, or is on several devices
+    except (RuntimeError, TypeError, ValueError):  # it was deleted, is on several devices, or has random keys
         return None
-    flags = host.flags
-    return host if host.size and flags.c_contiguous and not flags.owndata else None
+    return host if host.flags.num in _SHARED and host.size and host.dtype in _NAMES else None
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
@@ -315,12 +318,22 @@ def _taken(host: HostArray) -> Array | None:
         return None
 
 
+def _is_near(place: Any) -> bool:
+    """Return True for the first device of the host, and store that."""
+    (device,) = place._device_assignment
+    if device.platform != "cpu" or device.local_hardware_id:
+        return False
+    if type(place) is SingleDeviceSharding:  # there are few of them
+        _near.add(place)
+    return True
+
+
 @contextmanager
 def _eager(*arrays: Array | HostArray) -> Iterator[bool]:
     """Compute at once, where the arrays are and in all of their bits. The context is True if one is traced.
 
-    Without this, JAX would add the computation to the trace of the caller, move arrays that are committed to
-    no device to the default one, and make 32 bits of 64 in a move between platforms.
+    Without this, JAX would add the computation to the trace of the caller. It would move arrays that are
+    committed to no device to the default one, and make 32 bits of 64 in a move between platforms.
     """
     if any(isinstance(x, _Tracer) for x in arrays):
         yield True

@@ -73,7 +73,7 @@ _BRIEF: dict[np.dtype[Any], torch.dtype] = {}
 _extended: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
 _EXPECTED = 500
-"""The number of tensors that are first asked, after one of these dtypes, on a device or with an operation pending.
+"""How many tensors are first asked, after one of these dtypes, on a device or with a pending operation.
 
 To ask takes a tenth of the time of a conversion. The exception takes ten times as long as a conversion.
 """
@@ -345,9 +345,10 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if host.flags.num not in _DENSE:
             return None if host.flags.owndata else _strided(x, host)
         start = x.storage_offset()
-        if start:
-            start *= host.itemsize
-        return host if len(x.untyped_storage()) >= start + host.nbytes else None
+        if not start:
+            return host if len(x.untyped_storage()) >= host.nbytes else None
+        start *= host.itemsize
+        return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
     except TypeError:
         return _bits_to_numpy(x)
     except (RuntimeError, ValueError):

@@ -78,7 +78,7 @@ def _keep(ctx: Any, rule: Rule, ts: Tensors, ys: Tensors) -> Tensors:
 
 def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
     needs = tuple([need and exact for need, exact in zip(ctx.needs_input_grad[1:], ctx.ins, strict=True)])
-    seeds = [c.contiguous() for c in select(ctx.outs, cotangents)]
+    seeds = select(ctx.outs, cotangents)
     made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.form), [*seeds, *ctx.saved_tensors])
     latest.form = ctx.form
     return (None, *replaced(needs, made, [None] * len(needs)))
@@ -234,7 +234,7 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
     ins = tuple(map(_is_inexact, kept[len(kept) - ctx.count :]))
-    seeds = [c.contiguous() for c in select(ctx.outs, cotangents)]
+    seeds = select(ctx.outs, cotangents)
     rule = ctx.rule.derive("vjp", ins, ctx.outs, ctx.form)
     made = torch.ops.xbridge.call.default([*seeds, *kept], rule.key, [], [])
     # A list of numbers is one leaf, and an empty list is none.

@@ -1,0 +1,139 @@
+"""What is measured of functions of other libraries: beside functions written by hand, callbacks and peers.
+
+The function is `x sin(x)`, in NumPy, torch and JAX. jax2torch's function is written here as its page has it,
+with today's calls of DLPack: 0.0.7, the newest, calls `jax.dlpack.to_dlpack`, which JAX has no more.
+wrap_torch2jax compiles C++ for torch and JAX when it is imported for the first time.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from harness import NS, TIME
+from rows import NO_CALL, RecordRow, Section
+
+__all__ = ["ROWS", "names", "sections"]
+
+NONE = (NO_CALL,) * 3
+TENSOR = "t = torch.linspace(0.5, 3, n, dtype=torch.float64)"
+FOLLOWED = f"{TENSOR}.requires_grad_()"
+SINGLE = "t = torch.linspace(0.5, 3, n).requires_grad_()"
+ARRAY = "x = jnp.linspace(0.5, 3, n)"
+READY = ".block_until_ready()"
+BACKWARD = "torch.autograd.grad({}(t).sum(), t)"
+
+FORWARD = (RecordRow(TENSOR, "numpy_ours(t)", ("empty(t)",), 15_000, NONE),)
+SMALL = (
+    RecordRow(TENSOR, "numpy_ours(t)", ("numpy_by_hand(t)",), None, NONE),
+    RecordRow(FOLLOWED, BACKWARD.format("numpy_ours"), (BACKWARD.format("numpy_by_hand"),), 4, NONE),
+    RecordRow(SINGLE, "jax_ours(t)", ("jax2torch(t)",), None, NONE),
+    RecordRow(SINGLE, BACKWARD.format("jax_ours"), (BACKWARD.format("jax2torch"),), 0.4, NONE),
+    RecordRow(ARRAY, f"torch_ours(x){READY}", (f"callback(x){READY}",), 1.2, NONE),
+    RecordRow(ARRAY, f"numpy_in_jax(x){READY}", (f"numpy_callback(x){READY}",), 1.2, NONE),
+)
+PEER = (
+    RecordRow(ARRAY, f"torch_ours(x){READY}", (f"torch2jax(x){READY}",), None, NONE),
+    RecordRow(ARRAY, f"slope_ours(x){READY}", (f"slope_torch2jax(x){READY}",), 1, NONE),
+)
+LARGE = (
+    RecordRow(TENSOR, "numpy_ours(t)", ("torch.from_numpy(by_numpy(t.numpy()))",), 1.15, NONE),
+    RecordRow(
+        "t = torch.linspace(0.5, 3, n)",
+        "jax_ours(t)",
+        ("torch.from_numpy(np.array(by_jax(jnp.array(t.numpy()))))",),
+        1.15,
+        NONE,
+    ),
+    RecordRow(ARRAY, f"torch_ours(x){READY}", (f"callback(x){READY}",), 1.15, NONE),
+    RecordRow(FOLLOWED, BACKWARD.format("numpy_ours"), (BACKWARD.format("numpy_by_hand"),), 1.15, NONE),
+    RecordRow(SINGLE, BACKWARD.format("jax_ours"), (BACKWARD.format("jax2torch"),), None, NONE),
+)
+HAS_PEER = find_spec("wrap_torch2jax") is not None
+ROWS = (*FORWARD, *SMALL, *(PEER if HAS_PEER else ()), *LARGE)
+
+
+def names() -> dict[str, Any]:
+    """Return what the statements see besides the others' libraries."""
+    np, torch, jax = (import_module(name) for name in ("numpy", "torch", "jax"))
+    jnp, aligned = jax.numpy, import_module("xbridge").aligned
+    found = {"jnp": jnp, **_by_hand(np, torch, jax)}
+
+    def by_numpy(x: Any) -> Any:
+        return np.sin(x) * x
+
+    def vjp(g: Any, _: Any, x: Any) -> Any:
+        return g * (np.sin(x) + x * np.cos(x))
+
+    def by_torch(x: Any) -> Any:
+        return torch.sin(x) * x
+
+    by_jax = jax.jit(lambda x: jnp.sin(x) * x)
+    torch_ours = aligned(backend="torch")(by_torch)
+    numpy_ours = aligned(backend="numpy", signature="()->()", vjp=vjp)(by_numpy)
+    found |= {"by_numpy": by_numpy, "by_jax": by_jax, "numpy_ours": numpy_ours}
+    found["jax_ours"] = aligned(backend="jax")(by_jax)
+    found["torch_ours"] = jax.jit(torch_ours)
+    found["slope_ours"] = jax.jit(jax.grad(lambda x: torch_ours(x).sum()))
+    found["numpy_in_jax"] = jax.jit(numpy_ours)
+
+    def torch_on_host(x: Any) -> Any:
+        return by_torch(torch.from_numpy(np.array(x))).numpy()
+
+    def callback(fn: Any) -> Any:
+        return jax.jit(lambda x: jax.pure_callback(fn, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+
+    found["callback"] = callback(torch_on_host)
+    found["numpy_callback"] = callback(lambda x: by_numpy(np.asarray(x)))
+    if HAS_PEER:
+        peer = import_module("wrap_torch2jax").torch2jax(
+            by_torch, jax.ShapeDtypeStruct((8,), "float32"), depth=2
+        )
+        found["torch2jax"] = jax.jit(peer)
+        found["slope_torch2jax"] = jax.jit(jax.grad(lambda x: peer(x).sum()))
+    return found
+
+
+def _by_hand(np: Any, torch: Any, jax: Any) -> dict[str, Any]:
+    """Return functions of torch as one would write them for one function."""
+
+    class Numpy(torch.autograd.Function):  # type: ignore[misc] # a base class of any type
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            host = x.detach().numpy()
+            return torch.from_numpy(np.sin(host) * host)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x = ctx.saved_tensors[0].detach().numpy()
+            return torch.from_numpy(g.numpy() * (np.sin(x) + x * np.cos(x)))
+
+    by_jax = jax.jit(lambda x: jax.numpy.sin(x) * x)
+
+    class Jax(torch.autograd.Function):  # type: ignore[misc] # likewise
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y, ctx.vjp = jax.vjp(by_jax, jax.dlpack.from_dlpack(x.detach().contiguous()))
+            return torch.from_dlpack(y)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return torch.from_dlpack(ctx.vjp(jax.dlpack.from_dlpack(g.contiguous()))[0])
+
+    return {"numpy_by_hand": Numpy.apply, "jax2torch": Jax.apply}
+
+
+def sections(*, quick: bool) -> tuple[Section, ...]:
+    """Return what is timed of calls; if quick, just enough to see that it works."""
+    many, few = ((1, 20), (1, 5)) if quick else ((5, 60), (3, 15))
+    large = 2**12 if quick else 2**20
+    beyond = "Time beyond an empty call's; 8 numbers."
+    time = "Time, as a multiple of the reference's; 8 numbers, forward, or forward and backward."
+    bulk = f"Time, as a multiple of that of the function and its copies; {large} numbers."
+    return (
+        Section("Functions, nothing followed", beyond, NS, FORWARD, 8, *many, 5e-4),
+        Section(
+            "Functions of other libraries", time, TIME, (*SMALL, *(PEER if HAS_PEER else ())), 8, *many, 5e-4
+        ),
+        Section("Functions of large arrays", bulk, TIME, LARGE, large, *few, 0),
+    )

@@ -1,0 +1,68 @@
+"""Calls of functions as a backend gets them: one array or several, by position, without static arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xbridge._api import to_backend
+from xbridge.backends._forms import ARRAY, unflatten
+from xbridge.backends._registry import get
+from xbridge.backends._rules import Given, latest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Self
+
+    from xbridge._core.protocol import Array
+    from xbridge.backends._rules import Form, Rule
+    from xbridge.backends._signature import Signature
+
+
+class PlainCall:
+    """A call of a function of a library. It converts with the public functions."""
+
+    def __init__(
+        self,
+        library: str,
+        fn: Callable[..., Any],
+        *,
+        vjp: Any = None,
+        jvp: Any = None,
+        signature: Signature | None = None,
+    ) -> None:
+        self.name, self.fn, self.library = "f", fn, library
+        self.form: Form = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
+        self.numbers: tuple[Any, ...] = ()
+        self.vjp, self.jvp = vjp and Given(vjp), jvp and Given(jvp)
+        self.signature, self.result = signature, None
+
+    def rule(self) -> Rule:
+        """Return the rule of the backend."""
+        make = get(self.library).rule
+        assert make is not None
+        made: Rule = make(self)
+        return made
+
+    def detached(self) -> Self:
+        """Return the call: it has nothing that another process could not have."""
+        return self
+
+    def flatten(self, tree: Any) -> tuple[Form, list[Array]]:
+        """Return the form and the arrays of one array, or of a tuple of arrays."""
+        if isinstance(tree, tuple):
+            return ("tuple", *[ARRAY] * len(tree)), list(tree)
+        return ARRAY, [tree]
+
+    def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
+        """Return the tree of a form."""
+        return unflatten(form, iter(leaves), iter(()))
+
+    def returned(self, tree: Any) -> list[Array]:
+        """Return the arrays of a result, and keep its form."""
+        latest.form, arrays = self.flatten(tree)
+        return arrays
+
+    def evaluate(self, rule: Rule, xs: Sequence[Array], target: str, device: object = None) -> list[Array]:
+        """Run a rule, and convert there and back."""
+        given = [to_backend(x, self.library) for x in xs]
+        return [to_backend(y, target, device=device, copy=True) for y in rule(*given)]

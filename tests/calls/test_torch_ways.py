@@ -1,0 +1,129 @@
+"""Each way in which torch runs a call: batches of any axes, several gradients at once, compiled code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import X, same, wide
+
+import xbridge
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+
+def matvec() -> Any:
+    """A product of matrices and vectors of NumPy, over any axes before theirs."""
+
+    def vjp(g: Any, _: Any, a: Any, b: Any) -> Any:
+        return g[..., :, None] * b[..., None, :], (a * g[..., :, None]).sum(-2)
+
+    return aligned(backend="numpy", signature="(m,n),(n)->(m)", vjp=vjp)(
+        lambda a, b: np.einsum("...mn,...n->...m", a, b)
+    )
+
+
+def by_torch(a: Any, b: Any) -> Any:
+    return torch.einsum("...mn,...n->...m", a, b)
+
+
+def rand(*shape: int) -> Any:
+    rng = np.random.default_rng(len(shape))
+    return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (2, None), (0, 2)], ids=str)
+@pytest.mark.parametrize("loop", [(), (5,)], ids=["one axis", "two axes"])
+def test_any_axes_are_a_batch_of_a_function_with_a_signature(dims: Any, loop: tuple[int, ...]) -> None:
+    """The other axes before the core broadcast with each other, and not with the batch."""
+    a, b = rand(*loop, 2, 3), rand(1, 3) if loop else rand(3)
+    xs = [
+        x if d is None else torch.stack([x, x + 1, x * 2, x - 1]).movedim(0, min(d, x.ndim))
+        for x, d in zip((a, b), dims, strict=True)
+    ]
+    at = tuple(d if d is None else min(d, x.ndim - 1) for x, d in zip(xs, dims, strict=True))
+    xs = [x.detach().requires_grad_() for x in xs]
+    made, right = torch.vmap(matvec(), at)(*xs), torch.vmap(by_torch, at)(*xs)
+    same(made, right)
+    for g, h in zip(torch.autograd.grad(made.sum(), xs), torch.autograd.grad(right.sum(), xs), strict=True):
+        same(g, h)
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_gradients_of_several_arguments_are_batched_at_once(library: str) -> None:
+    if library == "numpy":
+        f = aligned(backend="numpy", vjp=lambda g, y, a, b: (g * b, g * a))(lambda a, b: a * b)
+    else:
+        f = aligned(backend="jax")(lambda a, b: a * b)
+    a, b = rand(3), rand(3)
+    seeds = torch.eye(3, dtype=torch.float64)
+    found = torch.autograd.grad(f(a, b), (a, b), seeds, is_grads_batched=True)
+    for g, x in zip(found, (b, a), strict=True):
+        same(g, torch.diag(x))
+
+
+def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
+    @aligned(backend="jax")
+    def f(x: Any, i: Any, n: int, k: float) -> Any:
+        return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
+
+    def right(x: Any, i: Any, n: int, k: float) -> Any:
+        return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
+
+    i = torch.tensor([2, 0])
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for n, k in ((2, 0.5), (3, 0.5), (3, 1.5)):
+        x = torch.from_numpy(X.copy()).requires_grad_()
+        found, expected = compiled(x, i, n, k), right(x, i, n, k)
+        assert found["at"].tolist() == expected["at"].tolist()
+        assert not found["at"].requires_grad
+        for key in ("y", "z"):
+            same(found[key], expected[key])
+        (g,) = torch.autograd.grad(found["y"].sum() + found["z"], x)
+        same(g, torch.autograd.grad(expected["y"].sum() + expected["z"], x)[0])
+
+
+@pytest.mark.parametrize("numbers", [(), (2,), (0.5,), (2, 0.5)], ids=str)
+def test_a_compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
+    f = aligned(backend="jax")(lambda x, *ks: x * x * sum(ks, 1))
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    y = torch.compile(lambda x: f(x, *numbers), fullgraph=True, backend="aot_eager")(x)
+    same(torch.autograd.grad(y.sum(), x)[0], 2 * X * (1 + sum(numbers)))
+
+
+def test_a_tangent_moves_some_arguments_and_some_results() -> None:
+    f = aligned(backend="jax")(lambda a, i, b: (a * b, i + 1, a.sum()))
+    a, b = torch.from_numpy(X), torch.from_numpy(X + 1)
+    i = torch.tensor([1])
+    (y, at, _), (dy, _, ds) = torch.func.jvp(lambda a: f(a, i, b), (a,), (b,))
+    same(y, X * (X + 1))
+    assert at.tolist() == [2]
+    same(dy, (X + 1) ** 2)
+    same(ds, (X + 1).sum())
+    same(torch.func.jvp(lambda b: f(a, i, b)[0], (b,), (a,))[1], X * X)
+
+
+def test_an_empty_batch_has_the_dtypes_and_the_shapes_of_the_results() -> None:
+    def declare(x: Any) -> Any:
+        return np.empty((2, *x.shape), "f4"), np.empty((), "i8")
+
+    f = aligned(backend="numpy", result=declare)(lambda x: (np.stack([x, x]).astype("f4"), np.argmax(x)))
+    for size in (0, 3):
+        y, at = torch.vmap(f)(torch.ones(size, 4))
+        assert (tuple(y.shape), y.dtype) == ((size, 2, 4), torch.float32)
+        assert (tuple(at.shape), at.dtype) == ((size,), torch.int64)
+
+
+def test_shapes_are_enough_for_tensors_without_memory() -> None:
+    f = aligned(backend="jax")(lambda x: (x @ x.T, x.sum()))
+    x = torch.ones(2, 3, device="meta", requires_grad=True)
+    y, s = f(x)
+    assert (y.is_meta, tuple(y.shape), tuple(s.shape)) == (True, (2, 2), ())
+    (g,) = torch.autograd.grad(y.sum() + s, x)
+    assert (g.is_meta, tuple(g.shape)) == (True, (2, 3))
