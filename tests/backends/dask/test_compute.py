@@ -242,9 +242,12 @@ def test_align_does_not_name_an_array_for_an_error_of_ours_in_a_task(x: Array) -
 def test_a_cast_that_numpy_lacks_is_refused_before_a_chunk_is_computed() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     seen: list[Any] = []
-    x = da.ones(3, chunks=2).map_blocks(
-        lambda chunk: seen.append(chunk) or chunk, dtype="f8", meta=np.empty(0)
-    )
+
+    def see(chunk: Any) -> Any:
+        seen.append(chunk)
+        return chunk
+
+    x = da.ones(3, chunks=2).map_blocks(see, dtype="f8", meta=np.empty(0))
     with pytest.raises(xbridge.DTypeError, match="the step astype float8_e8m0fnu failed with TypeError"):
         xbridge.to_numpy(x.astype(ml_dtypes.float8_e4m3fn), dtype="float8_e8m0fnu")
     assert not seen
