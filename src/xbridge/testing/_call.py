@@ -130,7 +130,7 @@ def describe(x: Any, given: list[Array] | None = None) -> Any:
     """Replace arrays by recipes, at any depth, and append the arrays to `given`."""
     if isinstance(x, list | tuple):
         made = [describe(part, given) for part in x]
-        return type(x)._make(made) if hasattr(x, "_make") else type(x)(made)
+        return _like(x, made)
     if isinstance(x, dict):
         return {key: describe(part, given) for key, part in x.items()}
     backend = backend_for(type(x))
@@ -143,6 +143,11 @@ def describe(x: Any, given: list[Array] | None = None) -> Any:
     if given is not None:
         given.append(x)
     return recipe
+
+
+def _like(x: Any, made: list[Any]) -> Any:
+    """Return a list, tuple or named tuple like another one."""
+    return x._make(made) if hasattr(x, "_make") else type(x)(made)
 
 
 def _recipes(x: Any) -> Iterator[Recipe]:
@@ -160,7 +165,7 @@ def _replace(x: Any, *, change: Callable[[Recipe], Any]) -> Any:
         return change(x)
     if isinstance(x, list | tuple):
         made = [_replace(part, change=change) for part in x]
-        return type(x)._make(made) if hasattr(x, "_make") else type(x)(made)
+        return _like(x, made)
     if isinstance(x, dict):
         return {key: _replace(part, change=change) for key, part in x.items()}
     return x

@@ -35,7 +35,7 @@ _UNSUPPORTED = re.compile(
     r"|only .* dtype|does not support|must (be|have) (a )?(real|floating|complex|numeric)|No loop matching"
     r"|invalid dtype|not available|can't convert complex|same dtype|unrecognized dtype|uint64|promotion"
     r"|expected (scalar type|.* to have dtype|m1 and m2|a floating)|Implicit conversion"
-    r"|could not infer output dtype|type unknown|unknown (array|tensor)? ?type"
+    r"|could not infer output dtype|type unknown|unknown (array|tensor)? ?type|not be permitted"
     r"|to have floating point|not 'complex'|complex (numbers|values)",
     re.IGNORECASE,
 )

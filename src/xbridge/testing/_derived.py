@@ -119,7 +119,7 @@ class _ComputedError(RuntimeError):
 
 
 def _unscheduled(_call: Call, run: Callable[[], Any]) -> Difference | None:
-    import dask  # noqa: PLC0415 -- only for its arrays
+    import dask.config  # noqa: PLC0415 -- only for its arrays
 
     computed = []
 
@@ -235,7 +235,7 @@ def _derive_torch(run: Any, recipes: Any, floating: Any, ways: Any) -> float | N
     found = [part for part in run(arrays) if part.numel()]
     if not any(part.requires_grad for part in found):
         return None if found else 0.0
-    whole = sum(
+    whole: Any = sum(
         (part * torch.as_tensor(_weights(tuple(part.shape)), dtype=part.dtype)).sum() for part in found
     )
     made = torch.autograd.grad(whole, leaves, allow_unused=True)

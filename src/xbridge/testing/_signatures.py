@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import HostArray
 
 _ARRAY = re.compile(r"array|tensor|ndarray|matrix|sequence", re.IGNORECASE)
+_ARRAYS = re.compile(r"[\w.]*(union\[[\w.]*)?(tuple|list|sequence)\[.*(array|tensor)", re.IGNORECASE)
 _ARRAY_NAMES = {
     *("x", "y", "z", "a", "b", "c", "m", "v", "w", "X", "Y", "A", "B", "x1", "x2", "arr", "array", "values"),
     *("data", "samples", "obs", "y_true", "y_pred", "y_score"),
@@ -163,7 +164,7 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
         return "other", ((2, 3), (6,))
     if re.match(r"int\b", hint) or re.match(r"int(eger)?\b", text):
         return "other", (8, 2) if name.startswith(("num", "n_")) else (2, 1, 3)
-    if re.search(r"(tuple|list|sequence)\[.*(array|tensor)", hint, re.IGNORECASE):
+    if _ARRAYS.match(hint):
         return "arrays", ()
     if _ARRAY.search(hint) or _ARRAY.search(text) or (name in _ARRAY_NAMES and not hint and not text):
         return "array", ()

@@ -195,7 +195,7 @@ def _of_scipy(table: dict[str, Any]) -> Declared:
             tuple(name for name in _ALL if name not in kept), host_only=True, lazy=False, jit=False
         )
     listed = [*table["skip_backends"], *table["xfail_backends"]]
-    names = [one[0] if isinstance(one, tuple) else one for one in listed]
+    names: list[str] = [one[0] if isinstance(one, tuple) else one for one in listed]
     return Declared(
         tuple(_OF_SCIPY.get(name, name) for name in names),
         host_only=bool(table["cpu_only"]),

@@ -93,12 +93,11 @@ def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
 
 def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
     """Run workers until all functions of a job have a result."""
-    end = time.monotonic() + job.seconds
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
-        while job.names and (left := end - time.monotonic()) > 0:
-            done, reason = _run_worker(job._replace(seconds=left), stored, results)
-            job = job._replace(names=job.names[done:])
+        while job.names and job.seconds > 0:
+            done, reason, used = _run_worker(job, stored, results)
+            job = job._replace(names=job.names[done:], seconds=job.seconds - used)
             if job.names:
                 results.put(_ended(job.names[0].replace(":", "."), reason, stored))
                 job = job._replace(names=job.names[1:])
@@ -107,8 +106,8 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
     results.put(None)
 
 
-def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) -> tuple[int, str]:
-    """Run one worker. Return the number of its results, and how it ended."""
+def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) -> tuple[int, str, float]:
+    """Run one worker. Return the number of its results, how it ended, and its seconds without imports."""
     stored.write_text("", encoding="utf-8")
     errors = stored.with_suffix(".txt").open("w+", encoding="utf-8", errors="replace")
     process = subprocess.Popen(  # noqa: S603 -- this interpreter with our own module
@@ -118,24 +117,25 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         stdin=subprocess.DEVNULL,
         text=True,
     )
-    end = time.monotonic() + job.seconds + _PATIENCE
+    begun = time.monotonic()
     share = max(job.seconds / len(job.names), 1.0)
     limit, done = 3 * share + _PATIENCE, 0
     timer = _Watch(process, _START + limit)
     with errors, process:
         assert process.stdout  # noqa: S101 -- for the type checker
         for line in process.stdout:
-            timer.restart(min(limit, end - time.monotonic()))
-            if stated := json.loads(line):
+            stated = json.loads(line)
+            begun = begun if stated else time.monotonic()
+            timer.restart(min(limit, begun + job.seconds + _PATIENCE - time.monotonic()))
+            if stated:
                 results.put(Checked(**{**stated, "findings": read(stated["findings"])}))
                 done += 1
         timer.cancel()
         status = process.wait()
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [""])[-1]
-    if timer.is_over:
-        return done, _HANGS
-    return done, "ends the process" if status < 0 else f"cannot be checked: {last}"
+    reason = "ends the process" if status < 0 else f"cannot be checked: {last}"
+    return done, _HANGS if timer.is_over else reason, time.monotonic() - begun
 
 
 class _Watch:

@@ -82,7 +82,8 @@ def draw_contents(draw: st.DrawFn, dtype: str, shape: Shape, bounds: Bounds | No
 
 def quieten(values: HostArray) -> None:
     """Replace every NaN by the quiet one without a sign and a payload, part by part."""
-    parts = (values.real, values.imag) if values.dtype.kind == "c" else (values,)
+    whole: Any = values
+    parts = (whole.real, whole.imag) if values.dtype.kind == "c" else (values,)
     with np.errstate(invalid="ignore"):  # ml_dtypes computes on signalling NaNs
         for part in parts:
             part[np.isnan(part)] = np.nan
