@@ -11,7 +11,7 @@ import pytest
 from crossed import X, by_hand, curve, in_library, same, slope, value, wide
 
 import xbridge
-from xbridge import GradientError, OptionError, PolicyError
+from xbridge import DeviceError, GradientError, OptionError, PolicyError
 from xbridge.backends._registry import get
 
 torch = pytest.importorskip("torch")
@@ -114,6 +114,13 @@ def test_a_shortcut_gives_way_to_what_it_does_not_know() -> None:
     same(tree(x)["y"], X + 1)
     with xbridge.policy(casts="raise"):
         same(f(x), value(X))
+
+
+def test_every_call_brings_a_result_to_the_device_of_the_caller() -> None:
+    f = aligned(backend="numpy")(lambda x: torch.ones(2, device="meta"))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="from 'meta' to 'cpu'"):
+            f(torch.ones(2))
 
 
 def test_an_option_that_is_given_is_kept_on_every_way() -> None:

@@ -352,7 +352,7 @@ class Shortcut:
         result = self._function.fn(*given)
         back = fast_converters[caller.name].get(type(result))
         made = None if back is None else back(result)
-        if made is None:
+        if made is None or made is result:  # an array of the caller's library may be on any device
             home = verbs.home(resolve_source(args[0]))
             made = _restored(result, Restore((home,), 0), self._function)
         return made
