@@ -127,3 +127,11 @@ def test_shapes_are_enough_for_tensors_without_memory() -> None:
     assert (y.is_meta, tuple(y.shape), tuple(s.shape)) == (True, (2, 2), ())
     (g,) = torch.autograd.grad(y.sum() + s, x)
     assert (g.is_meta, tuple(g.shape)) == (True, (2, 3))
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_a_result_has_no_values_if_one_of_the_tensors_has_none(library: str) -> None:
+    f = aligned(backend=library, result=lambda x, y: np.empty_like(x))(lambda x, y: x + y)
+    for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
+        assert f(x, torch.ones(2, device="meta")).is_meta
+        assert f(torch.ones(2, device="meta"), x).is_meta

@@ -177,7 +177,8 @@ def _rule(key: str, ints: Sequence[int], floats: Sequence[float]) -> Rule:
 
 
 def _described(ts: Tensors, key: str, ints: list[int], floats: list[float]) -> Tensors:
-    device = ts[0].device if ts else torch.device("cpu")
+    places = [t.device for t in ts] or [torch.device("cpu")]
+    device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
     specs = _rule(key, ints, floats).shapes(_specs(ts))
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
