@@ -57,6 +57,16 @@ def test_explain_shows_the_plan_of_each_argument_and_where_the_derivative_comes_
     assert "nothing is followed" in str(by_jax)
 
 
+def test_explain_shows_the_copy_of_an_array_that_the_function_could_write_to() -> None:
+    def add(x: Any) -> Any:
+        x += 1
+        return x
+
+    f, x = aligned(backend="torch")(add), np.zeros(2)
+    (plan,) = explain(f, x).arguments.values()
+    assert (plan.copies, f(x).tolist(), x.tolist()) == (True, [1, 1], [0, 0])
+
+
 def test_explain_runs_nothing_and_needs_an_array() -> None:
     ran: list[Any] = []
     f = aligned(backend="jax")(ran.append)

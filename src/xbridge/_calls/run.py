@@ -75,7 +75,8 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         )
     caller, library = read.caller, read.library
     plans = {}
-    for path, x in zip(paths(read.form), read.arrays, strict=True):
+    for path, source in zip(paths(read.form), read.sources, strict=True):
+        x = _guarded(source, library, function.keywords).array
         plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
     report = function.rule(library.name, read.form, tuple(read.numbers), None).report()
