@@ -122,6 +122,24 @@ def test_the_rules_of_one_function_are_bounded() -> None:
     )  # its rule was dropped from the table, and not from its graph
 
 
+REPLACED = """
+import torch, xbridge
+from types import ModuleType
+from xbridge.backends import torch as ours
+
+f, x = xbridge.aligned(backend="numpy")(lambda x: x + 1), torch.ones(2, requires_grad=True)
+f(x)
+other = ModuleType("other")
+vars(other).update({**vars(ours), "__name__": "other", "follows": lambda x: False})
+xbridge.register_backend("torch", other, roots=("torch",), replace=True)
+assert not f(x).requires_grad
+"""
+
+
+def test_a_call_of_a_backend_that_was_replaced_is_examined_again() -> None:
+    assert run(REPLACED) == (0, [])
+
+
 def test_shortcuts_are_bounded() -> None:
     f = aligned(backend="numpy")(lambda *xs: xs[0])
     x = torch.from_numpy(X)

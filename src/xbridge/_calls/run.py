@@ -326,14 +326,17 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
 class Shortcut:
     """A call of which all arguments are ordinary arrays of one library, without options."""
 
-    __slots__ = ("_caller", "_form", "_function", "_library", "_rule")
+    __slots__ = ("_begun", "_caller", "_form", "_function", "_library", "_rule")
 
     def __init__(self, function: Function, caller: Backend, library: Backend, form: Form) -> None:
         self._function, self._caller, self._library, self._form = function, caller, library, form
         self._rule: Rule | None = None
+        self._begun = generation()
 
     def run(self, args: tuple[Array, ...]) -> Any:
         """Return the result, or `_UNKNOWN` before anything ran."""
+        if self._begun != generation():  # a backend may have been replaced
+            return _UNKNOWN
         caller, library = self._caller, self._library
         follows, convert = caller.follows, fast_converters[library.name]
         on_host = library.name == HOST
@@ -377,7 +380,7 @@ def _take_shortcut(function: Function, read: Read) -> None:
     caller, library = read.sources[0].backend, read.library
     kinds = tuple(map(type, read.args))
     if (
-        len(function.shortcuts) < MOST
+        (kinds in function.shortcuts or len(function.shortcuts) < MOST)
         and not read.kwargs
         and function.is_plain
         and library is not caller
