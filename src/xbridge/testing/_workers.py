@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge.backends._registry import get, is_available, known_backends
+from xbridge.errors import OptionError
 from xbridge.testing._check import TIME_IS_OVER, Checked, check
 from xbridge.testing._findings import Finding, read
 from xbridge.testing._source import READONLY
@@ -59,10 +60,18 @@ def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
     UnknownBackendError, MissingLibraryError
         A name is unknown, or its library is missing.
     """
-    listed = words.split(",") if words else [name for name in known_backends() if is_available(name)]
+    listed = (
+        [*map(str.strip, words.split(","))]
+        if words
+        else [name for name in known_backends() if is_available(name)]
+    )
     if not words:
         listed = [name for name in listed if name != READONLY] + ["torch:emu"] * _has_emulated()
-    names = dict.fromkeys(word.strip().partition(":")[0] for word in listed)
+    for word in listed:
+        if ":" in word and word != "torch:emu":
+            name = word.partition(":")[0]
+            raise OptionError.build(f"check with {word!r}", "it calls each device that is there", name)
+    names = dict.fromkeys(word.partition(":")[0] for word in listed)
     return tuple(get(name).name for name in names), "torch:emu" in listed
 
 
@@ -134,7 +143,11 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         status = process.wait()
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [""])[-1]
-    reason = "ends the process" if status < 0 else f"cannot be checked: {last}"
+    reason = (
+        "ends the process"
+        if status < 0
+        else f"cannot be checked: {last or f'its process ends with {status}'}"
+    )
     return done, _HANGS if timer.is_over else reason, time.monotonic() - begun
 
 
