@@ -608,6 +608,26 @@ def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.Monkey
     assert checked["planted.hangs"].findings[0].problem == "does not end"
 
 
+@pytest.mark.usefixtures("_here")
+def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def popen(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(start(*args, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    checked = check_in_workers(job("planted:middle", "planted:hangs", seconds=300.0), workers=1)
+    assert next(checked).function == "planted.middle"
+    checked.close()  # type: ignore[attr-defined] # it is a generator, which an interrupt ends likewise
+    assert begun
+    assert all(process.poll() is not None for process in begun)
+    late = _workers.Children()
+    late.end()
+    assert late.start(["-c", "while True: pass"], subprocess.DEVNULL, subprocess.DEVNULL).wait(30) < 0
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "is_confirmed"),
     [
@@ -626,7 +646,7 @@ def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
     monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
     stored = tmp_path / "program.py"
     stored.write_text(f"numpy\n{code}", encoding="utf-8")
-    ended = _workers._ended("planted.cut", reason, stored)
+    ended = _workers._ended("planted.cut", reason, stored, _workers.Children())
     assert bool(ended.findings) is is_confirmed
     assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
 
