@@ -118,6 +118,23 @@ def test_a_warning_without_a_message_is_a_difference() -> None:
     assert failure(warn, torch.ones(2)).finding.problem == "warns UserWarning"
 
 
+def test_an_exception_without_a_message_is_reported_for_a_lazy_array() -> None:
+    da = pytest.importorskip("dask.array")
+
+    def refuse(x: Any) -> Any:
+        raise ValueError
+
+    with pytest.raises(MismatchError, match="ValueError: "):
+        assert_lazy(refuse, da.ones(2))
+
+
+def test_a_gradient_of_nan_agrees_with_a_quotient_of_nan_alone() -> None:
+    torch = pytest.importorskip("torch")
+    assert_gradients(torch.tanh, torch.tensor([np.nan], dtype=torch.float64))
+    with pytest.raises(MismatchError, match="the derivative is nan, and the difference quotient 0"):
+        assert_gradients(lambda x: torch.sqrt(x * 0), torch.ones(1, dtype=torch.float64))
+
+
 def is_torch(x: Any) -> bool:
     return xbridge.backend_of(x) == "torch"
 
@@ -425,4 +442,8 @@ def test_a_run_ends_with_a_line_for_each_cause_and_writes_a_report(run: Run, tmp
     assert row["function"] == "double"
     empty = tmp_path / "found.md"
     run("def test_x(): pass", f"--xbridge-report={empty}").assert_outcomes(passed=1)
+    for place in (report.parent, report.parent / "no" / "x.md"):
+        result = run(FAILING, f"--xbridge-report={place}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "try findings.md" in str(result.stderr)
     assert empty.read_text(encoding="utf-8").startswith("| function |")

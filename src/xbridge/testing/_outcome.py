@@ -218,7 +218,7 @@ def _look(x: Any) -> Look | None:
 
 def _is_equal(one: Any, other: Any) -> bool:
     """Return True if two objects without values are equal, or cannot be compared."""
-    if type(one).__eq__ is object.__eq__:  # it is equal to itself alone
+    if getattr(type(one), "__eq__", None) is object.__eq__:  # it is equal to itself alone
         return True
     same = outcome(lambda: bool(one == other))
     return same.error is not None or same.result is True
