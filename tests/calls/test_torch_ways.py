@@ -68,8 +68,8 @@ def test_gradients_of_several_arguments_are_batched_at_once(library: str) -> Non
         same(g, torch.diag(x))
 
 
-def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:  # type: ignore[untyped-decorator] # Any, as above
-    @aligned(backend="jax")
+def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
+    @aligned(backend="jax")  # type: ignore[untyped-decorator] # Any, as above
     def f(x: Any, i: Any, n: int, k: float) -> Any:
         return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
 
