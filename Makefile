@@ -30,7 +30,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-adopters adopters coverage mutation lint format bench docs site site-check find-bugs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage mutation lint format bench docs site site-check find-bugs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ demo: $(VENV)/run.stamp ## Run the example on real data, and a filter of SciPy i
 	@$(VENV)/bin/python -W error examples/digits.py
 	@$(VENV)/bin/python -W error examples/functions/deblur.py
 
-test: test-library test-kit test-conformance ## Run the whole suite, two parts at a time
+test: test-library test-kit test-conformance ## Run the suite, two parts at a time
 
 test-exhaustive: SWEEP = --exhaustive
 test-exhaustive: test ## Run the same with all dtypes and more examples
@@ -47,13 +47,14 @@ test-exhaustive: test ## Run the same with all dtypes and more examples
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
+PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/mutation
 KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
-	$(VENV)/bin/python $(PYTEST) $(addprefix --ignore ,$(KIT) src/xbridge/testing) $(ARGS)
+	$(VENV)/bin/python $(PYTEST) $(patsubst %,--ignore %,$(KIT) $(PROGRAMS) src/xbridge/testing) $(ARGS)
 
 test-kit: $(VENV)/dev.stamp
-	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing --ignore src/xbridge/testing/conformance $(ARGS)
+	$(VENV)/bin/python $(PYTEST) $(KIT) src/xbridge/testing $(patsubst %,--ignore %,$(PROGRAMS) src/xbridge/testing/conformance) $(ARGS)
 
 test-conformance: $(VENV)/dev.stamp ## Hold every backend to what backends promise
 	$(VENV)/bin/python $(PYTEST) src/xbridge/testing/conformance $(ARGS)
@@ -80,8 +81,8 @@ test-downstream: $(VENV)/dev.stamp ## Run the tests of the example package that 
 test-plugin: $(PLUGIN)/plugin.stamp ## Install the example plugin, a backend for sparse, and run its tests
 	cd tests/plugin_package && ../../$(PLUGIN)/bin/python -m pytest $(ARGS)
 
-test-adopters: $(VENV)/adopters.stamp ## Show the faults of other projects' converters, and their cure
-	$(VENV)/bin/python -m pytest tests/project/test_adopters.py $(ARGS)
+test-programs: $(VENV)/adopters.stamp ## Run the examples, the replaced converters of other projects, and the tools of this one
+	$(VENV)/bin/python -m pytest $(PROGRAMS) $(ARGS)
 
 adopters: $(VENV)/adopters.stamp ## Run those projects' own tests before and after, and measure (ARGS=autoray runs one)
 	$(VENV)/bin/python examples/adopters/run_tests.py $(ARGS)

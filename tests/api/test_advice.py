@@ -260,7 +260,7 @@ PROSE = {
     ],
     "written in another place, and found there": [
         "[?](do|entry.install|install|instead|refused.do|lacks.do|lack.do|fixture.instead).*",
-        "[?](_way_out|_WAYS_OUT|ways.get|' or '.join).*",
+        "[?](way_out|_WAYS_OUT|ways.get|' or '.join).*",
     ],
     "in a child of a fork, or during an import: the tests of locks and of the registry run it": [
         "the same after import {}",

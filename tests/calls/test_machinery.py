@@ -112,7 +112,7 @@ def test_torch_differentiates_a_call_in_each_of_its_ways(f: Any) -> None:
 
 
 def test_samples_of_a_module_have_gradients_of_their_own() -> None:
-    class Scaled(torch.nn.Module):
+    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined] # torch is Any
         def __init__(self) -> None:
             super().__init__()
             self.w = torch.nn.Parameter(torch.from_numpy(X.copy()))
@@ -133,13 +133,13 @@ def test_samples_of_a_module_have_gradients_of_their_own() -> None:
 
 @IN_JAX
 def test_a_call_is_part_of_rules_that_the_user_gives_to_jax(f: Any) -> None:
-    @jax.custom_vjp
+    @jax.custom_vjp  # type: ignore[untyped-decorator] # theirs
     def twice(x: Any) -> Any:
         return f(x) * 2
 
     twice.defvjp(lambda x: (f(x) * 2, x), lambda x, g: (g * 2 * jax.grad(lambda v: f(v).sum())(x),))
 
-    @jax.custom_jvp
+    @jax.custom_jvp  # type: ignore[untyped-decorator] # theirs
     def once(x: Any) -> Any:
         return f(x)
 
@@ -212,7 +212,7 @@ def test_threads_differentiate_calls_of_several_forms_at_once() -> None:
 
 
 def test_derivatives_of_the_users_own_are_used() -> None:
-    class Cube(torch.autograd.Function):
+    class Cube(torch.autograd.Function):  # type: ignore[misc,name-defined] # torch is Any
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             ctx.save_for_backward(x)
@@ -243,7 +243,10 @@ def test_an_error_of_a_function_is_the_callers_and_the_next_call_works(function:
     call = aligned(backend=function, vjp=lambda g, y, x: g * slope(x))(f) if function == "numpy" else None
     call = call or aligned(backend=function)(f)
     x = leaf() if function != "torch" else jnp.asarray(X)
-    run = (lambda: gradient(call, x)) if function != "torch" else lambda: jax.grad(lambda x: call(x).sum())(x)
+
+    def run() -> Any:
+        return gradient(call, x) if function != "torch" else jax.grad(lambda x: call(x).sum())(x)
+
     with pytest.raises(KeyError, match="mine"):
         run()
     fail.clear()

@@ -61,7 +61,7 @@ def test_series_and_frames_become_arrays() -> None:
 def test_numbers_and_lists_do_not_decide_and_have_the_default_dtype_of_what_does() -> None:
     seen: list[str] = []
 
-    @aligned(backend="numpy", arrays=("x", "y"))
+    @aligned(backend="numpy", arrays=("x", "y"))  # type: ignore[untyped-decorator] # Any, as above
     def f(x: Any, y: Any) -> Any:
         seen.append(kinds(x, y))
         return x + y

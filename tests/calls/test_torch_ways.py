@@ -69,7 +69,9 @@ def test_gradients_of_several_arguments_are_batched_at_once(library: str) -> Non
 
 
 def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:
-    @aligned(backend="jax")
+    torch._dynamo.reset()
+
+    @aligned(backend="jax")  # type: ignore[untyped-decorator] # Any, as above
     def f(x: Any, i: Any, n: int, k: float) -> Any:
         return {"y": x[i] * n * k, "at": i + n, "z": x.sum()}
 
@@ -91,6 +93,7 @@ def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds(
 
 @pytest.mark.parametrize("numbers", [(), (2,), (0.5,), (2, 0.5)], ids=str)
 def test_a_compiled_call_is_differentiated_with_any_numbers(numbers: tuple[float, ...]) -> None:
+    torch._dynamo.reset()
     f = aligned(backend="jax")(lambda x, *ks: x * x * sum(ks, 1))
     x = torch.from_numpy(X.copy()).requires_grad_()
     y = torch.compile(lambda x: f(x, *numbers), fullgraph=True, backend="aot_eager")(x)

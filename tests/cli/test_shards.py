@@ -207,6 +207,16 @@ def test_shards_replace_what_is_there_only_with_force(
     assert "it is the same file as " in said
 
 
+@pytest.mark.parametrize("options", [(), ("--array", "d"), ("--shard", "20")])
+def test_a_shard_of_the_source_is_not_replaced_even_with_force(
+    index: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in index.parent.iterdir()}
+    said = refused(capsys, "convert", index, index.with_name("m-1.safetensors"), "--force", *options)
+    assert "it is the same file as " in said
+    assert {path.name: path.read_bytes() for path in index.parent.iterdir()} == before
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at", range(1, 7))  # three old files are set aside, three are renamed
 def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(

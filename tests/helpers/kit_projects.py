@@ -40,7 +40,7 @@ xbridge.register_backend("barelib", barelib, replace=True)
 xbridge.register_backend("nolib", "nolib_xbridge")
 """
 
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:zarr", "-p", "no:unraisableexception")
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:jaxtyping", "-p", "no:zarr", "-p", "no:unraisableexception")
 """Plugins that take most of the time of a run: one imports all of zarr, one looks through all memory."""
 
 

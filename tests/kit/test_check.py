@@ -53,7 +53,7 @@ PLANTED: dict[str, dict[str, tuple[str, str]]] = {
     "rectify": {"numpy": ("NaN", "drops NaN")},
     "middle": {"numpy": ("int8 wrap-around, uint8 wrap-around", "values")},
     "in_place": dict.fromkeys(("numpy", "torch", "array_api_strict"), ("plain arrays", "changes its input")),
-    "promoted": {"torch": ("float32, int64, int8, uint8", "dtype")},
+    "promoted": {"torch": ("float32, int64, int8, uint8, complex128", "dtype")},
     "cut": {"torch": ("requires_grad", "cuts the graph")},
     "computed": dict.fromkeys(("dask", "jax"), ("lazy arrays", "computes a lazy array")),
 }
@@ -106,6 +106,122 @@ def test_what_may_do_harm_is_not_called_and_the_reason_is_given() -> None:
     assert checked["planted.unstable"] == "its results differ from call to call"
     assert "no arguments were found" in checked["planted.of_a_callable"]
     assert checked["planted.middle"] == ""
+
+
+EFFECTS = """
+import os
+import numpy as np
+from pathlib import Path
+from shutil import rmtree
+
+def archive(x):
+    np.savez("out.npz", x)
+    return x
+
+def table(x):
+    np.savetxt("out.txt", x)
+    return x
+
+def note(x):
+    Path("out.txt").write_text(str(x))
+    return x
+
+def clean(x):
+    rmtree("kept")
+    return x
+
+def move(x):
+    os.replace("kept", "gone")
+    return x
+
+def tidy(x):
+    os.rmdir("kept")
+    return x
+
+def indirect(x):
+    return _log(x)
+
+def _log(x):
+    return _append(x)
+
+def _append(x):
+    open("out.txt", "a").close()
+    return x
+
+def shorter(x, words=("a", "b")):
+    left = list(words)
+    left.remove("a")
+    return x + len(",".join(left).replace("b", ""))
+"""
+
+
+def module_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write a module in a folder, and return its name."""
+    name = f"made_{next(NUMBERS)}"
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    return name
+
+
+NUMBERS = count()
+
+
+def test_a_function_that_changes_files_itself_or_by_others_of_its_module_is_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    name = module_of(EFFECTS, tmp_path, monkeypatch)
+    before = {*tmp_path.iterdir()}
+    checked = {one.function: one.skipped for one in check(_targets.find_targets(name), ["numpy"], {}, 60.0)}
+    assert checked.pop(f"{name}.shorter") == ""
+    assert {*checked.values()} == {"it may write, run or draw something"}
+    assert {path for path in tmp_path.iterdir() if path.name != "__pycache__"} == before
+
+
+def test_a_module_that_ends_the_process_is_refused_and_what_it_prints_is_not_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = module_of("raise SystemExit(0)", tmp_path, monkeypatch)
+    assert main(["check", ends]) == 2
+    assert "it ends the process when it is imported; try" in capsys.readouterr().err
+    fails = module_of("raise ImportError", tmp_path, monkeypatch)
+    assert main(["check", fails]) == 2
+    assert "ImportError; try" in capsys.readouterr().err
+    _targets.find_targets(module_of("print('begins')", tmp_path, monkeypatch))
+    assert capsys.readouterr() == ("", "begins\n")
+
+
+def exits(x: Any) -> Any:
+    """End the process with an array that is not NumPy's."""
+    if not isinstance(x, np.ndarray):
+        sys.exit(3)
+    return x
+
+
+def test_a_function_that_exits_with_a_library_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(planted, "exits", exits, raising=False)
+    ((found, backends),) = findings_of("planted:exits", ["numpy", "torch"])
+    assert (found.problem, found.property, backends) == ("raises SystemExit", "plain arrays", ["torch"])
+
+
+def test_a_device_that_would_be_left_out_is_refused() -> None:
+    for word in ("array_api_strict:device1", "torch:cuda"):
+        with pytest.raises(xbridge.OptionError, match=f"; try {word.partition(':')[0]}$"):
+            chosen(word)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_a_function_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_workers, "check_in_workers", None)
+    for place, reason in (
+        (tmp_path, "it is a directory"),
+        (tmp_path / "no" / "x.md", "there is no directory"),
+    ):
+        assert main(["check", "planted:middle", "--backends", "numpy", "--report", str(place)]) == 2
+        assert reason in capsys.readouterr().err
 
 
 def test_a_check_without_time_calls_nothing() -> None:
@@ -302,7 +418,7 @@ def test_the_command_returns_zero_if_nothing_is_found(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines()[0] == "nothing was found"
 
 
-@pytest.mark.parametrize("option", ["--seconds=0", "--workers=0"])
+@pytest.mark.parametrize("option", ["--seconds=0", "--seconds=nan", "--seconds=inf", "--workers=0"])
 def test_a_check_by_nothing_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "planted", option]) == 2
     assert "; try --seconds 120 --workers 2" in capsys.readouterr().err
@@ -341,6 +457,8 @@ def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
     assert chosen("numpy, numpy_readonly") == (("numpy", "numpy_readonly"), False)
     with pytest.raises(xbridge.UnknownBackendError):
         chosen("nunpy")
+    if emulated:
+        assert chosen("numpy, torch:emu") == (("numpy", "torch"), True)
 
 
 @pytest.mark.parametrize(
@@ -490,6 +608,26 @@ def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.Monkey
     assert checked["planted.hangs"].findings[0].problem == "does not end"
 
 
+@pytest.mark.usefixtures("_here")
+def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def popen(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(start(*args, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    checked = check_in_workers(job("planted:middle", "planted:hangs", seconds=300.0), workers=1)
+    assert next(checked).function == "planted.middle"
+    checked.close()  # type: ignore[attr-defined] # it is a generator, which an interrupt ends likewise
+    assert begun
+    assert all(process.poll() is not None for process in begun)
+    late = _workers.Children()
+    late.end()
+    assert late.start(["-c", "while True: pass"], subprocess.DEVNULL, subprocess.DEVNULL).wait(30) < 0
+
+
 @pytest.mark.parametrize(
     ("code", "reason", "is_confirmed"),
     [
@@ -508,7 +646,7 @@ def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
     monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
     stored = tmp_path / "program.py"
     stored.write_text(f"numpy\n{code}", encoding="utf-8")
-    ended = _workers._ended("planted.cut", reason, stored)
+    ended = _workers._ended("planted.cut", reason, stored, _workers.Children())
     assert bool(ended.findings) is is_confirmed
     assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
 

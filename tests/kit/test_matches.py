@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,6 +74,13 @@ def test_a_function_of_the_standard_matches_with_every_structure_of_results(libr
         (lambda x: (x, x) if is_torch(x) else x, "structure"),
         (lambda x: "a" if is_torch(x) else "b", "values"),
         (lambda x: 1.0 if is_torch(x) else 2.0, "values"),
+        (lambda x: None if is_torch(x) else x.sum(), "values"),
+        (lambda x: "x" if is_torch(x) else x.sum(), "values"),
+        (lambda x: None if is_torch(x) else x, "values"),
+        (lambda x: None if is_torch(x) else "a", "values"),
+        (lambda x: x if is_torch(x) else None, "values"),
+        (lambda x: iter([1]) if is_torch(x) else iter([2]), "values"),
+        (lambda x: sys.exit(1) if is_torch(x) else x, "raises SystemExit"),
         (lambda x: x.mul_(2), "changes its input"),
         (lambda x: x.no_such_method(), "raises AttributeError"),
         (lambda x: x if is_torch(x) else x.no_such_method(), "does not raise"),
@@ -86,6 +94,45 @@ def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str
     assert found.backend == "torch"
     assert found.needed == (("float32",) if kind == "dtype" else ())
     assert "torch.tensor([1.0, 1.0, 1.0]" in found.program
+
+
+def test_the_dtype_of_a_sum_is_compared_with_that_of_numpys_scalar() -> None:
+    torch = pytest.importorskip("torch")
+    wide = torch.ones(3, dtype=torch.float64)
+    found = failure(lambda x: x.sum().float() if is_torch(x) else x.sum(), wide)
+    assert found.finding.problem == "dtype"
+    assert_matches_numpy(lambda x: x.sum().float() if is_torch(x) else float(x.sum()), wide)
+
+
+def test_objects_that_are_equal_to_themselves_alone_are_not_compared() -> None:
+    assert_matches_numpy(lambda x: [object(), map(abs, x), zip((1,), (2,), strict=True), lambda: x], X)
+
+
+def test_a_warning_without_a_message_is_a_difference() -> None:
+    torch = pytest.importorskip("torch")
+
+    def warn(x: Any) -> Any:
+        warnings.warn("" if is_torch(x) else "deprecated", UserWarning if is_torch(x) else FutureWarning, 2)
+        return x
+
+    assert failure(warn, torch.ones(2)).finding.problem == "warns UserWarning"
+
+
+def test_an_exception_without_a_message_is_reported_for_a_lazy_array() -> None:
+    da = pytest.importorskip("dask.array")
+
+    def refuse(x: Any) -> Any:
+        raise ValueError
+
+    with pytest.raises(MismatchError, match="ValueError: "):
+        assert_lazy(refuse, da.ones(2))
+
+
+def test_a_gradient_of_nan_agrees_with_a_quotient_of_nan_alone() -> None:
+    torch = pytest.importorskip("torch")
+    assert_gradients(torch.tanh, torch.tensor([np.nan], dtype=torch.float64))
+    with pytest.raises(MismatchError, match="the derivative is nan, and the difference quotient 0"):
+        assert_gradients(lambda x: torch.sqrt(x * 0), torch.ones(1, dtype=torch.float64))
 
 
 def is_torch(x: Any) -> bool:
@@ -395,4 +442,8 @@ def test_a_run_ends_with_a_line_for_each_cause_and_writes_a_report(run: Run, tmp
     assert row["function"] == "double"
     empty = tmp_path / "found.md"
     run("def test_x(): pass", f"--xbridge-report={empty}").assert_outcomes(passed=1)
+    for place in (report.parent, report.parent / "no" / "x.md"):
+        result = run(FAILING, f"--xbridge-report={place}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert "try findings.md" in str(result.stderr)
     assert empty.read_text(encoding="utf-8").startswith("| function |")

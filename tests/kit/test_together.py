@@ -44,9 +44,17 @@ def test_dtypes_are_promoted_by_the_standard_or_are_the_one_that_is_given() -> N
 
 
 @pytest.mark.parametrize(
-    "asked", [{"shapes": "equal"}, {"n": 3, "shapes": [(2,), (3,)]}], ids=["a word", "a wrong number"]
+    "asked",
+    [
+        {"shapes": "equal"},
+        {"n": 3, "shapes": [(2,), (3,)]},
+        {"shapes": (2, 3)},
+        {"n": 0, "shapes": "broadcastable"},
+        {"dtypes": ["float32"]},
+    ],
+    ids=str,
 )
-def test_shapes_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
+def test_options_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(xbridge.OptionError, match="; try "):
         arrays_together("numpy", **asked)
 
@@ -63,6 +71,11 @@ def test_dtypes_of_the_standard_are_those_that_the_library_has_now() -> None:
 
         with jax.enable_x64(False):
             assert set(drawn(xp_dtypes("jax", "float"))) == {"float32"}
+
+
+def test_a_dtype_that_the_library_lacks_is_refused_as_for_arrays() -> None:
+    with pytest.raises(xbridge.DTypeError, match="; try "):
+        drawn(arrays_together("numpy", dtypes="float99"))
 
 
 def test_axes_and_indices_select_from_the_array() -> None:

@@ -29,7 +29,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: No
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("box", "crate", "reel"):
+    for name in ("box", "row", "crate", "reel"):
         xbridge.register_backend(name, f"{name}_xbridge")
     yield
     for name in FILES:
@@ -41,6 +41,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: No
     ("name", "gaps"),
     [
         ("box", {"devices", "autograd", "namespace"}),
+        ("row", {"devices", "autograd", "namespace", "sharing"}),
         ("crate", {"autograd", "namespace"}),
         ("reel", {"namespace"}),
     ],

@@ -16,7 +16,7 @@ PROGRAMS = sorted(Path(__file__).parents[2].joinpath("examples", "functions").gl
 
 def libraries(program: Path) -> set[str]:
     """The packages that a program imports."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(program.read_text("utf-8"))):
         names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -27,13 +27,15 @@ ROWS = ROW.findall(PAGE.read_text("utf-8"))
 def sources() -> dict[str, Any]:
     """What the cells may name."""
     t = torch.linspace(-1.0, 1.0, 6).reshape(2, 3)
+    w = t.clone().requires_grad_()
     return {
         "a": np.linspace(-1.0, 1.0, 6).reshape(2, 3),
         "t": t,
-        "w": t.clone().requires_grad_(),
+        "w": w,
         "b": t.bfloat16(),
         "z": torch.complex(t, -t),
         "state": {"w": t.clone().requires_grad_(), "n": torch.tensor([3, 4])},
+        "losses": [w.sum() * i for i in range(3)],
         "batch": {"x": np.ones(2), "y": np.arange(3)},
         "xp": xp,
     }
@@ -60,7 +62,7 @@ def described(x: Any) -> Any:
 
 def test_every_line_of_a_table_is_a_row_that_is_run() -> None:
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
-    assert len(ROWS) == len(lines) == 27
+    assert len(ROWS) == len(lines) == 28
 
 
 @pytest.mark.parametrize(("before", "after"), ROWS)

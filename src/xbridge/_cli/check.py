@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from xbridge.testing._check import Checked
     from xbridge.testing._findings import Finding
 
+_LONGEST = 1e9
+"""More seconds than a timer of any system needs."""
+
 HELP = "call the array functions of a module with every library, and show what fails"
 DESCRIPTION = """\
 Find the functions of a module that take arrays, infer how to call them, and compare each call with NumPy's:
@@ -60,8 +63,14 @@ def run(asked: Namespace) -> int:
     from xbridge.testing._workers import Job, check_in_workers, chosen  # noqa: PLC0415 -- likewise
 
     sys.path.insert(0, "")  # as `python -m` does, so that a module of the current folder is found
-    if asked.seconds <= 0 or asked.workers < 1:
-        raise RefusedError.build("check for no time", "both are above zero", "--seconds 120 --workers 2")
+    if not 0 < asked.seconds < _LONGEST or asked.workers < 1:
+        reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
+        raise RefusedError.build("check for no time", reason, "--seconds 120 --workers 2")
+    if asked.report and (asked.report.is_dir() or not asked.report.parent.is_dir()):
+        reason = (
+            "it is a directory" if asked.report.is_dir() else f"there is no directory {asked.report.parent}"
+        )
+        raise RefusedError.build(f"write {asked.report}", reason, "--report findings.md")
     backends, emulated = chosen(asked.backends)
     names = [target.spec for spec in asked.target for target in find_targets(spec)]
     job = Job(tuple(names), backends, read_words(asked.args), asked.seconds, emulated)
@@ -71,8 +80,6 @@ def run(asked: Namespace) -> int:
         _progress(found, len(checked), len(names))
     checked.sort(key=lambda found: found.function)
     findings = [one for found in checked for one in found.findings]
-    if asked.report:
-        write(findings, str(asked.report))
     if asked.json:
         rows = [{**one._asdict(), "backends": libraries} for one, libraries in grouped(findings)]
         print_json(
@@ -80,6 +87,8 @@ def run(asked: Namespace) -> int:
         )
     else:
         _print(checked, findings, as_text(findings) if findings else "nothing was found")
+    if asked.report:  # the last step, because it may fail
+        write(findings, str(asked.report))
     return 1 if findings else 0
 
 

@@ -106,11 +106,12 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
 
     with ExitStack() as stack:
         read = read_file(source, asked.from_format, how, stack)
+        sources = (source, *read.files)
+        resolve(asked.target, *sources, force=asked.force)
         content = fitted(read, writer, allowed, target)
         _try_names(writer, content, target)
         files = _placed(content, asked.target, target, most)
         several = len(files) > 1
-        sources = (source, *read.files)
         real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
         gone = [asked.target] if several else []

@@ -277,7 +277,7 @@ def _from_buffer(x: object) -> HostArray:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
             raise unreadable(x, reason, hint) from error
         except TypeError as error:
-            reason, hint = "no backend owns the type and it exports no memory", _way_out(type(x))
+            reason, hint = "no backend owns the type and it exports no memory", way_out(type(x))
             if x is None:
                 reason, hint = "None is not an array", "an array in its place"
             raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
@@ -294,7 +294,7 @@ def _attributes(cls: type) -> set[str]:
     return {word for base in cls.__mro__ for word in vars(base)}
 
 
-def _way_out(cls: type) -> str:
+def way_out(cls: type) -> str:
     """Return a hint for an object."""
     if issubclass(cls, dict):
         return _IN_A_TREE

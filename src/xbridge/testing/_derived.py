@@ -131,7 +131,9 @@ def _unscheduled(_call: Call, run: Callable[[], Any]) -> Difference | None:
         found = outcome(run)
     if computed:
         return Difference(_COMPUTES, "the function computes a lazy array")
-    return None if found.error is None else Difference("raises", first_line(found.error))
+    if found.error is None:
+        return None
+    return Difference("raises", f"{type(found.error).__name__}: {first_line(found.error)}")
 
 
 def _traced(call: Call, _run: Callable[[], Any]) -> Difference | None:
@@ -205,7 +207,8 @@ def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) 
         return Difference(_CUT, "the result does not require grad, and the arguments do")
     quotient = (at(step) - at(-step)) / (2 * step)
     allowed = rtol if rtol is not None else (1e-5 if coarse < 1e-10 else 2e-2)
-    if abs(own.result - quotient) <= allowed * max(1.0, abs(quotient)):
+    both = np.isnan(own.result) and np.isnan(quotient)
+    if both or abs(own.result - quotient) <= allowed * max(1.0, abs(quotient)):
         return None
     return Difference(
         "gradient", f"the derivative is {own.result:.6g}, and the difference quotient {quotient:.6g}"

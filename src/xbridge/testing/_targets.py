@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,11 +30,16 @@ _RANDOM = re.compile(r"rng|random|seed|generator$|key$|(n_)?resamples$")
 
 _UNSAFE_NAME = re.compile(
     r"^(_|test_|set_|rand)|(^|_)(save|load|write|read|open|dump|plot|show|print|fetch|download|rvs|random|seed"
-    r"|register|delete|remove|main|run|exec|import|install)(_|$)"
+    r"|register|delete|remove|main|run|exec|import|install"
+    r"|unlink|rmdir|rmtree|removedirs|rename|mkdir|makedirs|chmod|kill|send|upload)(_|$)"
 )
-_UNSAFE_CODE = re.compile(
-    r"\bopen\(|random\.|\.(tofile|write|unlink|savefig|system|remove|mkdir)\(|subprocess|shutil|urlopen|socket"
+_DRAWS = re.compile(r"random\.")
+_WRITES = re.compile(
+    r"\b(open|tofile|memmap|write(_\w+)?|save(z|z_compressed|txt|mat|fig|_file)?|dump|to_(csv|json|pickle|parquet)"
+    r"|unlink|rmdir|rmtree|removedirs|rename|touch|mkdir|makedirs|truncate|chmod|system|popen|urlopen)\("
+    r"|(?<!\.)\bremove\(|\bos\.(remove|replace|exec|spawn|fork)|subprocess|shutil|socket"
 )
+"""Calls that change files or run programs."""
 
 
 class Target(NamedTuple):
@@ -81,9 +87,13 @@ def find_targets(spec: str) -> list[Target]:
     path, colon, name = spec.partition(":")
     setup = _SETUP.get(path.partition(".")[0], ())
     exec("\n".join(setup), {})  # noqa: S102 -- our own statements
-    loaded = outcome(partial(import_module, path))
+    with redirect_stdout(sys.stderr):  # what a module prints is not a result
+        loaded = outcome(partial(import_module, path))
     if loaded.error is not None:
-        raise OptionError.build(f"check {spec!r}", first_line(loaded.error), "MODULE or MODULE:FUNCTION")
+        reason = first_line(loaded.error) or type(loaded.error).__name__
+        if isinstance(loaded.error, SystemExit):
+            reason = "it ends the process when it is imported"
+        raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION")
     module: ModuleType = loaded.result
     if colon and not callable(getattr(module, name, None)):
         raise OptionError.build(f"check {spec!r}", f"{path} has no such function", path)
@@ -147,14 +157,30 @@ def unsafe(target: Target) -> str:
     signature = outcome(partial(inspect.signature, target.function))
     if signature.error is None and any(map(_RANDOM.match, signature.result.parameters)):
         return "it draws random numbers"
-    source = outcome(partial(inspect.getsource, inspect.unwrap(target.function)))
-    if source.error is None and _UNSAFE_CODE.search(_without_strings(source.result)):
+    function = inspect.unwrap(target.function)
+    if _DRAWS.search(_source(function)) or any(map(_WRITES.search, map(_source, _called(function)))):
         return "it may write, run or draw something"
     return ""
 
 
-def _without_strings(source: str) -> str:
-    return re.sub(r'""".*?"""|#.*?$', "", source, flags=re.DOTALL | re.MULTILINE)
+def _called(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return a function and those of its module that it may call, at any depth, by the names in its code."""
+    found = [function]
+    for one in found:
+        names = getattr(getattr(one, "__code__", None), "co_names", ())
+        inside = [getattr(one, "__globals__", {}).get(name) for name in names]
+        found += [
+            each
+            for each in inside
+            if inspect.isfunction(each) and each.__module__ == one.__module__ and each not in found
+        ]
+    return found
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Return the source of a function without its docstring and comments; "" if it has none."""
+    found = outcome(partial(inspect.getsource, function))
+    return re.sub(r'""".*?"""|#.*?$', "", found.result or "", flags=re.DOTALL | re.MULTILINE)
 
 
 class Declared(NamedTuple):

@@ -16,9 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from xbridge.backends._registry import get, is_available, known_backends
+from xbridge.errors import OptionError
 from xbridge.testing._check import TIME_IS_OVER, Checked, check
 from xbridge.testing._findings import Finding, read
 from xbridge.testing._source import READONLY
@@ -59,10 +60,18 @@ def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
     UnknownBackendError, MissingLibraryError
         A name is unknown, or its library is missing.
     """
-    listed = words.split(",") if words else [name for name in known_backends() if is_available(name)]
+    listed = (
+        [*map(str.strip, words.split(","))]
+        if words
+        else [name for name in known_backends() if is_available(name)]
+    )
     if not words:
         listed = [name for name in listed if name != READONLY] + ["torch:emu"] * _has_emulated()
-    names = dict.fromkeys(word.strip().partition(":")[0] for word in listed)
+    for word in listed:
+        if ":" in word and word != "torch:emu":
+            name = word.partition(":")[0]
+            raise OptionError.build(f"check with {word!r}", "it calls each device that is there", name)
+    names = dict.fromkeys(word.partition(":")[0] for word in listed)
     return tuple(get(name).name for name in names), "torch:emu" in listed
 
 
@@ -73,50 +82,89 @@ def _has_emulated() -> bool:
     )
 
 
+class Children:
+    """The processes of a check, none of which may outlive it."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._processes: list[subprocess.Popen[str]] = []
+        self._lock = threading.Lock()
+
+    def start(self, arguments: list[str], stdout: int, stderr: IO[str] | int) -> subprocess.Popen[str]:
+        """Start this interpreter."""
+        with self._lock:
+            process = subprocess.Popen(  # noqa: S603 -- our own module, or the program of a finding
+                [sys.executable, *arguments],
+                stdout=stdout,
+                stderr=stderr,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+            self._processes.append(process)
+            if self.is_over:
+                process.kill()
+        return process
+
+    def end(self) -> None:
+        """End every process, those that start later too."""
+        with self._lock:
+            self.is_over = True
+            for process in self._processes:
+                process.kill()
+
+
 def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
-    """Check the functions of a job in worker processes, and yield each result as it comes."""
+    """Check the functions of a job in worker processes, and yield each result as it comes.
+
+    The processes end with the iteration, after an interrupt too.
+    """
+    children = Children()
     results: SimpleQueue[Checked | None] = SimpleQueue()
     parts = [job._replace(names=job.names[n::workers]) for n in range(workers)]
     threads = [
-        threading.Thread(target=_supervise, args=(part, results), daemon=True) for part in parts if part.names
+        threading.Thread(target=_supervise, args=(part, results, children), daemon=True)
+        for part in parts
+        if part.names
     ]
     for thread in threads:
         thread.start()
     running = len(threads)
-    while running:
-        found = results.get()
-        if found is None:
-            running -= 1
-        else:
-            yield found
+    try:
+        while running:
+            found = results.get()
+            if found is None:
+                running -= 1
+            else:
+                yield found
+    finally:
+        children.end()
+        for thread in threads:
+            thread.join(_PATIENCE)
 
 
-def _supervise(job: Job, results: SimpleQueue[Checked | None]) -> None:
+def _supervise(job: Job, results: SimpleQueue[Checked | None], children: Children) -> None:
     """Run workers until all functions of a job have a result."""
     with TemporaryDirectory() as folder:
         stored = Path(folder) / "program.py"
-        while job.names and job.seconds > 0:
-            done, reason, used = _run_worker(job, stored, results)
+        while job.names and job.seconds > 0 and not children.is_over:
+            done, reason, used = _run_worker(job, stored, results, children)
             job = job._replace(names=job.names[done:], seconds=job.seconds - used)
             if job.names:
-                results.put(_ended(job.names[0].replace(":", "."), reason, stored))
+                results.put(_ended(job.names[0].replace(":", "."), reason, stored, children))
                 job = job._replace(names=job.names[1:])
     for name in job.names:
         results.put(Checked(name.replace(":", "."), [], TIME_IS_OVER))
     results.put(None)
 
 
-def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) -> tuple[int, str, float]:
+def _run_worker(
+    job: Job, stored: Path, results: SimpleQueue[Checked | None], children: Children
+) -> tuple[int, str, float]:
     """Run one worker. Return the number of its results, how it ended, and its seconds without imports."""
     stored.write_text("", encoding="utf-8")
     errors = stored.with_suffix(".txt").open("w+", encoding="utf-8", errors="replace")
-    process = subprocess.Popen(  # noqa: S603 -- this interpreter with our own module
-        [sys.executable, "-m", "xbridge.testing._workers", json.dumps(job), str(stored)],
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    )
+    arguments = ["-m", "xbridge.testing._workers", json.dumps(job), str(stored)]
+    process = children.start(arguments, subprocess.PIPE, errors)
     begun = time.monotonic()
     share = max(job.seconds / len(job.names), 1.0)
     limit, done = 3 * share + _PATIENCE, 0
@@ -134,7 +182,11 @@ def _run_worker(job: Job, stored: Path, results: SimpleQueue[Checked | None]) ->
         status = process.wait()
         errors.seek(0)
         last = (errors.read().strip().splitlines() or [""])[-1]
-    reason = "ends the process" if status < 0 else f"cannot be checked: {last}"
+    reason = (
+        "ends the process"
+        if status < 0
+        else f"cannot be checked: {last or f'its process ends with {status}'}"
+    )
     return done, _HANGS if timer.is_over else reason, time.monotonic() - begun
 
 
@@ -163,27 +215,28 @@ class _Watch:
         self._process.kill()
 
 
-def _ended(name: str, reason: str, stored: Path) -> Checked:
+def _ended(name: str, reason: str, stored: Path, children: Children) -> Checked:
     """Return the result for a function during which a worker ended."""
     program = stored.read_text(encoding="utf-8")
     backend, _, code = program.partition("\n")
     if not code or reason.startswith("cannot"):
         return Checked(name, [], f"it {reason}")
-    if not _is_confirmed(code, reason):
+    if not _is_confirmed(code, reason, children):
         return Checked(name, [], f"it {reason} when it is checked, and not by itself")
     found = Finding(name, backend, reason, ("a crash",), f"the call {reason}", code, "crash")
     return Checked(name, [found], "")
 
 
-def _is_confirmed(code: str, reason: str) -> bool:
+def _is_confirmed(code: str, reason: str, children: Children) -> bool:
     """Return True if a program ends its process, or does not end, by itself too; or if it needs a device."""
     if "emu:" in code:
         return True
-    command = [sys.executable, "-c", code]
-    try:
-        status = subprocess.run(command, capture_output=True, check=False, timeout=2 * _PATIENCE).returncode  # noqa: S603 -- the program of the finding
-    except subprocess.TimeoutExpired:
-        return reason == _HANGS
+    with children.start(["-c", code], subprocess.DEVNULL, subprocess.DEVNULL) as process:
+        try:
+            status = process.wait(2 * _PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return reason == _HANGS
     return status < 0 and reason != _HANGS
 
 

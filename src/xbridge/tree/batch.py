@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
-from xbridge._host.importers import is_exporter
+from xbridge._host.importers import is_exporter, way_out
 from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
 from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_plain, is_text
@@ -52,10 +52,12 @@ class TreeArrays:
         if not self._spec.is_leaf or not self._spec.kinds.isdisjoint(kinds):
             return
         (x,) = self._spec.leaves
-        exports = not is_plain(type(x)) and is_exporter(x)
-        hint = (
-            "exporters=True, or xbridge.to_backend(x, backend)" if exports else "[x], or xbridge.asarray(x)"
-        )
+        if is_plain(type(x)):
+            hint = "[x], or xbridge.asarray(x)"
+        elif is_exporter(x):
+            hint = "exporters=True, or xbridge.to_backend(x, backend)"
+        else:
+            hint = way_out(type(x))
         raise UnsupportedArrayError.build(
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )

@@ -117,6 +117,13 @@ def arrays_together(
     >>> (x + y).shape == x.shape
     True
     """
+    if not isinstance(dtypes, str | st.SearchStrategy):
+        reason = "dtypes are 'same', 'promotable', a name, or a strategy of names"
+        hint = "dtypes=st.sampled_from(['float32', 'float64'])"
+        raise OptionError.build(f"draw arrays with dtypes={dtypes!r}", reason, hint)
+    if not isinstance(shapes, str) and any(isinstance(shape, int) for shape in shapes):
+        reason = "it is one shape, and each array has its own"
+        raise OptionError.build(f"draw arrays with shapes={shapes!r}", reason, "shapes=[(2, 3), (2, 3)]")
     explicit = None if isinstance(shapes, str) else tuple(map(tuple, shapes))
     if explicit is None and shapes not in ("same", "broadcastable"):
         reason = "shapes are 'same', 'broadcastable', or a sequence of them"
@@ -126,10 +133,12 @@ def arrays_together(
         raise OptionError.build(
             f"draw {count} arrays", f"{len(explicit)} shapes are given", f"n={len(explicit)}"
         )
+    if count < 1:
+        raise OptionError.build(f"draw {count} arrays", "a call has at least one", "n=2")
     module, known = get(backend), xp_dtypes(backend, kinds)
     asked = st.sampled_from(module.devices()) if devices is None else devices
     device = asked if isinstance(asked, st.SearchStrategy) else st.just(asked)
-    given = st.just(dtypes) if isinstance(dtypes, str) else dtypes
+    named = isinstance(dtypes, str) and dtypes not in ("same", "promotable")
     made: dict[object, st.SearchStrategy[Array]] = {}
 
     @st.composite
@@ -140,7 +149,8 @@ def arrays_together(
             return module.unsupported_dtype(word, there) is None
 
         drawn = explicit or _shapes(draw, shapes == "broadcastable", count)
-        word = draw((known if dtypes in ("same", "promotable") else given).filter(is_there))
+        given = known if isinstance(dtypes, str) else dtypes
+        word = str(dtypes) if named else draw(given.filter(is_there))
         words = [word] * count
         if dtypes == "promotable":
             near = known.filter(is_there).filter(lambda other: _are_promoted(word, other))
