@@ -11,11 +11,12 @@ import pytest
 from shell import listing, refused, shell
 
 from xbridge._cli.atomic_write import _exchange
-from xbridge._cli.formats import safetensors as own
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+from xbridge._cli.formats import safetensors as own  # noqa: E402 -- once the library is there
 
 if TYPE_CHECKING:
     from collections.abc import Callable

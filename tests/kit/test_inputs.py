@@ -52,7 +52,7 @@ def test_a_conversion_is_done_or_refused_with_a_way_out(call: Any) -> None:
 
 
 def test_conversions_take_every_option() -> None:
-    some = drawn(conversions(backends="numpy", targets=st.just("numpy")), 600)
+    some = drawn(conversions(backends="numpy", targets=st.just("numpy")), 1000)
     assert {call.target for call in some} == {"numpy"}
     asked = {(word, value) for call in some for word, value in call.options.items()}
     assert {("copy", None), ("copy", True), ("copy", False)} <= asked
