@@ -23,6 +23,7 @@ NEEDING = {
         "src/xbridge/_observe/policy.py",
         "src/xbridge/tree/restore.py",
         "src/xbridge/tree/verbs.py",
+        "src/xbridge/testing/_derived.py",
         "src/xbridge/testing/assertions.py",
     ],
     "jax": [
