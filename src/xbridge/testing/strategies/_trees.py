@@ -58,8 +58,8 @@ def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     --------
     >>> from hypothesis import find
     >>> from hypothesis import strategies as st
-    >>> find(trees(st.integers()), lambda tree: isinstance(tree, dict) and len(tree) > 1)
-    {'': 0, '0': 0}
+    >>> find(trees(st.integers()), lambda tree: type(tree) is list and len(tree) > 1)
+    [0, 0]
     """
     if not isinstance(leaves, st.SearchStrategy):
         reason = f"the leaves are not a strategy but of type {type(leaves).__name__}"
