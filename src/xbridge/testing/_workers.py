@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from xbridge._core.locks import lock
 from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing._check import TIME_IS_OVER, Checked, check
@@ -88,7 +89,7 @@ class Children:
     def __init__(self) -> None:
         self.is_over = False
         self._processes: list[subprocess.Popen[str]] = []
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def start(self, arguments: list[str], stdout: int, stderr: IO[str] | int) -> subprocess.Popen[str]:
         """Start this interpreter."""
