@@ -105,6 +105,15 @@ def test_a_record_has_a_row_for_each_conversion_in_a_call_and_its_gradient() -> 
     }
 
 
+def test_a_record_has_the_conversions_of_each_call_that_is_repeated_within_it() -> None:
+    f, x = in_library("numpy"), torch.from_numpy(X)
+    f(x), f(x)
+    with xbridge.record() as seen:
+        for calls in (1, 2, 3):
+            f(x)
+            assert sum(row.calls for row in seen.rows) == 2 * calls
+
+
 def test_a_call_without_arrays_is_a_call_of_the_function() -> None:
     assert aligned(backend="jax")(lambda *xs, **named: (xs, named))(1, a="b") == ((1,), {"a": "b"})
 
