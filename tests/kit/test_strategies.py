@@ -195,6 +195,7 @@ def test_the_devices_of_a_backend_come_host_first(own_registry: None) -> None:
         ({"shapes": (2, -1)}, xbridge.OptionError, r"shape \(2, -1\)"),
         ({"shapes": "ab"}, xbridge.OptionError, "shape 'ab'"),
         ({"shapes": 1.5}, xbridge.OptionError, "shape 1.5"),
+        ({"shapes": np.array([2, 3])}, xbridge.OptionError, r"try shapes=\(2, 3\)$"),
         ({"devices": "cuda:0"}, xbridge.DeviceError, "'cuda:0'"),
         ({"devices": "c p u"}, xbridge.DeviceError, "c p u"),
         ({"writable": 1}, xbridge.OptionError, "writable=1"),

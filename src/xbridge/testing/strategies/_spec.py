@@ -80,7 +80,11 @@ class ArraySpec:
         self._everything = everything
         self.backend: Backend = get(backend)
         self.cases = samples_of(backend).cases
-        self._asked = {word: value for word, value in asked.items() if value not in (None, "quiet")}
+        self._asked = {
+            word: value
+            for word, value in asked.items()
+            if value is not None and (word, value) != ("nan", "quiet")
+        }
         self.elements = read_elements(asked.get("elements"))
         self.dtypes = self._option("dtypes", read_dtypes)
         self.layouts = self._option("layouts", read_layout)
