@@ -100,7 +100,7 @@ def learn(lesson: Lesson, x: Array, plan: Plan, state: State, before: object) ->
     if found and state() == before:
         kind, convert, choose = found
         key = (lesson.name, type(x), *lesson.options)
-        store(key, (kind, before), convert, lambda kinds: choose(kinds, state), lesson.begun)
+        store(key, (*kind, before), convert, lambda kinds: choose(kinds, state), lesson.begun)
 
 
 def are_constant(options: Given) -> bool:
@@ -113,7 +113,7 @@ def are_constant(options: Given) -> bool:
     return True
 
 
-def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
+def _within(backend: Backend, x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
     look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
     if backend.autograd and (options.grad or options.requires_grad):
@@ -122,24 +122,25 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[object, Convert, Ca
     if look is None or kind is None:
         return None
     return (
-        kind,
+        (kind,),
         _run([(getattr(step.module, step.op), step.args) for step in plan.steps]),
         partial(_by_kind, look),
     )
 
 
-def _between(x: Array, plan: Plan) -> tuple[object, Convert, Callable[..., Convert]] | None:
+def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Convert]] | None:
     """Return the kind of an array, and how that kind gets to another library; None in doubt."""
     source = plan.conversion.source
     direct, pending, host = _unchanged(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
-    choose = partial(_by_view, source.fast_to_numpy, direct, pending)
-    kind: object
+    look = None if source.name == HOST else source.fast_to_numpy
+    choose = partial(_by_view, look, direct, pending)
+    kind: Given
     do: Convert | None
     if host is None:
-        kind = pending(x) if pending else None
-        do = None if kind is None else _from_pending(plan)
+        kind = (pending(x) if pending else None,)
+        do = None if kind == (None,) else _from_pending(plan)
     elif direct:
-        kind, do = "", direct
+        kind, do = (), direct
     else:
         kind, do = (host.dtype, host.flags.num), _from_view(host, plan)
     return (kind, do, choose) if do else None
@@ -226,22 +227,26 @@ def _with_graph(
 
 
 def _by_view(
-    look: Convert, direct: Convert | None, pending: Convert | None, kinds: dict[object, Convert], state: State
+    look: Convert | None,
+    direct: Convert | None,
+    pending: Convert | None,
+    kinds: dict[object, Convert],
+    state: State,
 ) -> Convert:
-    """Return the function that finds what to do by the view of the host, or by what is pending."""
+    """Return the function that finds what to do by the view of the host, or by what is pending.
+
+    An array of the host's own library is its own view.
+    """
     find = kinds.get
 
-    def convert(x: Array) -> Array | None:
-        host = look(x)
-        if host is None:
-            return None
-        do = find(((host.dtype, host.flags.num), state()))
+    def convert(host: HostArray) -> Array | None:
+        do = find((host.dtype, host.flags.num, state()))
         try:
             return None if do is None else do(host)
         except FOREIGN_ERRORS:
             return None
 
-    usual = direct or convert
+    usual = direct or (both(look, convert) if look else convert)
     return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
 
 
@@ -261,7 +266,7 @@ def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], stat
 
 def _run(calls: list[Call]) -> Convert:
     """Return one function that makes all calls; None as soon as one returns None."""
-    return reduce(_both, [_bound(fn, args) if args else fn for fn, args in calls]) if calls else itself
+    return reduce(both, [_bound(fn, args) if args else fn for fn, args in calls]) if calls else itself
 
 
 def _guarded(fn: Convert) -> Convert:
@@ -284,7 +289,9 @@ def _either(first: Convert, other: Convert) -> Convert:
     return convert
 
 
-def _both(first: Convert, then: Convert) -> Convert:
+def both(first: Convert, then: Convert) -> Convert:
+    """Return the function that does one thing after the other; None as soon as one returns None."""
+
     def convert(x: Any) -> Any:
         y = first(x)
         return None if y is None else then(y)

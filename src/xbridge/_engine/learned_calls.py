@@ -47,7 +47,7 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
-        return None if look and look(like) != CPU else convert(obj)
+        return None if look and look(like) is not CPU else convert(obj)
 
     store_call(calls, call, converted, begun)
 
@@ -64,7 +64,7 @@ def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source],
     at = sources.index(near) if near in sources else None
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
-        if look and look(like if at is None else xs[at]) != CPU:
+        if look and look(like if at is None else xs[at]) is not CPU:
             return None
         made = []
         for convert, x in zip(converters, xs):  # noqa: B905 -- as many as there are arguments

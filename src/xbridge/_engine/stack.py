@@ -17,7 +17,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, converter, recall
+from xbridge._engine.learned import Lesson, both, converter, never, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._plan.reasons import reason
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.learned import Given
+    from xbridge._engine.learned import Convert, Given
     from xbridge._host.sequences import Nest
 
 T = TypeVar("T")
@@ -105,8 +105,18 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
+def repeat_number(number: Any, target: Backend, options: Options, words: Given) -> Convert:
+    """Return the function that converts other numbers of this type by what was learned, or returns None."""
+    read, named = sequences.reader_of(number), _named(options)
+    again = converter(target.name, get(HOST).array_types[0], words_for(from_numbers, options, words))
+    may_overflow = named and category(named) == "int" and type(number) is int and named != _WIDE[int]
+    if read is None or again is never or may_overflow or options.copy is False:
+        return never
+    return both(read, again)
+
+
 def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given) -> Array | None:
-    """Convert numbers or a flat list of arrays by what was learned from their like; None in doubt.
+    """Convert a list of numbers or a flat list of arrays by what was learned from their like; None in doubt.
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
@@ -301,7 +311,7 @@ def _at_once(
     if options.grad == "keep" or is_observed(target):
         return None
     if all(map(_is_scalar, kinds)):
-        scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves)
+        scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
         _refuse_sharing(options, shape)
         return None if scalars is None else Source(scalars.reshape(shape), host)
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)

@@ -10,13 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
+from xbridge._core.literals import NUMBERS
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
 from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter, repeat_list, words_for
+from xbridge._engine.stack import choose_converter, repeat_list, repeat_number, words_for
 from xbridge._host.memory import overlap, overlap_of_views
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
@@ -108,7 +109,9 @@ def asarray(
         result = outside(partial(fn, lesson=lesson), given, backends, target, options)
     if _may_learn(like, [target, *backends]):
         again = converter(target.name, type(obj), words)
-        if fn is not convert:
+        if type(obj) in NUMBERS:
+            again = repeat_number(obj, target, options, words)
+        elif fn is not convert:
             named = None if name is None and like is None else target
             again = partial(repeat_list, target=named, options=options, words=words)
         learn_call(call, begun, again, near.backend if near else None)

@@ -73,13 +73,15 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     With order C, the copy is aligned so that a library can share it.
     """
     plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
-    if plain and host.dtype.isnative and 0 not in host.strides:
+    if plain and host.dtype.isnative and (host.flags.forc or 0 not in host.strides):
         return host.copy("K")  # as below, without what a cast needs
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
+    if order == "K" and host.flags.forc and host.nbytes < LARGE:
+        return cast_silently(host, native_dtype(dtype))  # as below
     return _filled(host, native_dtype(dtype), order)
 
 

@@ -6,7 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -100,25 +100,41 @@ def plain_numbers(x: Nested) -> HostArray | None:
     return host if host.dtype.kind == _EXACT[kind] else None
 
 
-def of_scalars(scalars: list[Any]) -> HostArray | None:
+def reader_of(number: complex) -> Callable[[complex], HostArray | None] | None:
+    """Return the function that reads a number of the same type, if its dtype is the same.
+
+    Return None for a type whose numbers may be rounded.
+    """
+    first = plain_numbers(number)
+    if first is None:
+        return None
+    dtype = first.dtype
+
+    def read(x: complex) -> HostArray | None:
+        host = np.array(x)
+        return host if host.dtype is dtype else None
+
+    return read
+
+
+def of_scalars(scalars: list[Any], kinds: set[type]) -> HostArray | None:
     """Return NumPy scalars, and Python numbers beside them, as one host array of their common dtype.
 
-    Return None if a value might be lost.
+    `kinds` are their types. Return None if a value might be lost.
     """
-    found = dict(zip(map(type, scalars), scalars, strict=True))
-    weak = [kind for kind in found if kind in NUMBERS]
-    if len(weak) == len(found):
+    strong = kinds.difference(NUMBERS)
+    firsts: list[Any] = [next(x for x in scalars if type(x) is kind) for kind in strong]
+    names = {type(x): _name(x.dtype) for x in firsts}
+    if not strong or not all(name in DTYPES for name in names.values()):
         return None
-    if len(found) == 1:
-        host = np.array(scalars)
-        return host if _name(host.dtype) in DTYPES else None
-    names = {kind: _name(x.dtype) for kind, x in found.items() if kind not in weak}
+    if len(kinds) == 1:
+        return np.array(scalars, firsts[0].dtype)
     try:
-        dtype = promote(list(names.values()), [kind() for kind in weak])
-        lossless = {kind for kind, name in names.items() if holds_every(name, dtype)}
+        dtype = promote(list(names.values()), [kind() for kind in kinds - strong])
     except DTypeError:
         return None
-    return of_numbers(scalars, dtype, found.keys() - lossless)
+    lossless = {kind for kind, name in names.items() if holds_every(name, dtype)}
+    return of_numbers(scalars, dtype, kinds - lossless)
 
 
 def of_numbers(numbers: list[Any], dtype: str, kinds: Iterable[type]) -> HostArray | None:

@@ -145,7 +145,9 @@ def dtype_of(x: torch.Tensor, /) -> str:
 
 
 def device_of(x: torch.Tensor, /) -> Device:
-    return named(x.device) if type(x) in fast_types else array_info(x).device
+    if type(x) not in fast_types:
+        return array_info(x).device
+    return CPU if x.is_cpu else named(x.device)
 
 
 def is_text(x: torch.Tensor, /) -> bool:
