@@ -11,16 +11,17 @@ from __future__ import annotations
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-import dask  # noqa: F401 -- every backend imports the root of its library
+import dask
 import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
+from dask.utils import parse_bytes
 
 from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
-from xbridge.backends.dask._chunks import Gathered, gathered, over, unsupported_chunk
+from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
 from xbridge.backends.dask._compute import InParts, computed
 from xbridge.errors import DTypeError
@@ -51,7 +52,9 @@ def to_numpy(x: Array, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> Array:
-    return over(host, normalize_chunks("auto" if host.size else -1, host.shape, dtype=host.dtype), da.Array)
+    if host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
+        return over(host, one_chunk(host), da.Array)
+    return over(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
 
 
 def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:

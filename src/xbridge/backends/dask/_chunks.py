@@ -35,8 +35,13 @@ def over(host: HostArray, chunks: tuple[tuple[int, ...], ...], cls: type[Array])
     return cls(dict(zip(keys, parts, strict=True)), label, chunks, meta=shown)
 
 
+def one_chunk(host: HostArray) -> tuple[tuple[int, ...], ...]:
+    """Return the chunks of an array that is not divided."""
+    return tuple((n,) for n in host.shape)
+
+
 def gathered(host: HostArray) -> Array:
-    done = over(host, tuple((n,) for n in host.shape), Gathered)
+    done = over(host, one_chunk(host), Gathered)
     done.memory = host
     return done
 
