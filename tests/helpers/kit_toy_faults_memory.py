@@ -168,6 +168,16 @@ FAULTS: Faults = {
             "fast_from_numpy": once(good.fast_from_numpy, lambda host: (host.shape, str(host.dtype)))
         },
     },
+    "test_fresh_host_memory_is_shared": {
+        "fresh memory of the host is copied": {
+            "fast_from_fresh": lambda host: Tile(host.copy()),
+            "plan_state": lambda: None,
+        },
+        "fresh memory of the host is taken for read-only": {
+            "fast_from_fresh": lambda host: Tile(_host.as_readonly(host)),
+            "plan_state": lambda: None,
+        },
+    },
     "test_the_fast_path_to_numpy_agrees_with_the_plan": {
         "the hot path shows tracked memory, writable": {
             "fast_to_numpy": lambda x: (

@@ -374,6 +374,14 @@ class Backend(Protocol):
         """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
 
     @property
+    def fast_from_fresh(self) -> Callable[[HostArray], Array] | None:
+        """`fast_from_fresh(host)`: `fast_from_numpy` for a dense copy that a learned call has just made.
+
+        It shares that memory, or raises an error for each array of its dtype. The core has called
+        `plan_state`, so nothing that plans depend on is checked again.
+        """
+
+    @property
     def plan_state(self) -> Callable[[], object] | None:
         """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
 
@@ -506,6 +514,7 @@ TOGETHER = (
     ("to_dlpack", "devices"),
     ("from_dlpack", "devices"),
     ("fast_from_numpy_many", "fast_from_numpy"),
+    ("fast_from_fresh", "fast_from_numpy", "plan_state"),
     ("to_device_many", "to_device"),
     ("materialize_many", "materialize"),
     ("in_parts", "materialize"),

@@ -45,6 +45,10 @@ _CONSTANT = (str, Device, type, bool, type(None), ModuleType)
 """Types of options that always mean the same."""
 
 
+_COPYING = (_host.copy, _host.astype, _host.astype_checked)
+"""Operations whose result is new and dense."""
+
+
 class Lesson(NamedTuple):
     """A call that may be learned, and the generation of the tables before its backends were found."""
 
@@ -211,7 +215,14 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
             calls[-1] = (_host.astype_checked, step.args)
         else:
             calls.append((getattr(step.module, step.op), step.args))
-    return calls if _guarded(_run(calls))(_host.ones(dtype)) is not None else None
+    trial = _host.ones(dtype)
+    if _guarded(_run(calls))(trial) is None:
+        return None
+    if target.fast_from_fresh and calls[-1:] == [(target.fast_from_numpy, ())]:
+        shorter = [*calls[:-1], (target.fast_from_fresh, ())]
+        if calls[:-1] and calls[-2][0] in _COPYING and _guarded(_run(shorter))(trial) is not None:
+            return shorter
+    return calls
 
 
 def _with_graph(

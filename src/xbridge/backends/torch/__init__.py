@@ -379,6 +379,9 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return None
 
 
+fast_from_fresh: Callable[[HostArray], torch.Tensor] = torch.from_numpy
+
+
 def plan_state() -> object:
     return None if _is_traced() else (torch.get_default_dtype(), torch.is_inference_mode_enabled())
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xbridge._api import asarray, to_backend, to_numpy
-from xbridge._host.memory import native_dtype
+from xbridge._host.memory import copy, native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import fast_converters, get
+from xbridge.errors import FOREIGN_ERRORS
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,
     common_dtypes,
@@ -75,6 +77,16 @@ def test_the_fast_path_from_numpy_agrees_with_the_plan(backend: str, sample: Sam
         direct = module.fast_from_numpy(host)
         if direct is not None:
             assert_same_result(backend, direct, expected, (HOST, host))
+
+
+@for_host_arrays
+def test_fresh_host_memory_is_shared(backend: str, sample: Sample) -> None:
+    module, fresh, made = get(backend), copy(sample.array), None
+    with suppress(*FOREIGN_ERRORS):  # by which a backend declines a dtype
+        made = module.fast_from_fresh and module.fast_from_fresh(fresh)
+    if made is not None:
+        assert_same_result(backend, made, module.from_numpy(fresh), (HOST, fresh))
+        assert disjoint(memory_of(backend, made), memory_of(HOST, fresh)) is (fresh.size == 0)
 
 
 def test_the_fast_path_declines_unsupported_arrays(backend: str) -> None:
