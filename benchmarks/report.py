@@ -39,7 +39,7 @@ behind it stands the range of the middle half of the rounds. Where a row has sev
 references, the fastest counts.
 
 **How to read it.** The tables show our statement and the reference as they ran. The peers' figures have
-the same reference as ours; the notes say why there is none where a dash is.
+the same reference as ours; the notes say why there is none where a dash is, and why a target is missed.
 
 {tables}
 
@@ -77,6 +77,8 @@ class Result(NamedTuple):
     target: float | None
     peers: Sequence[Figure | str]
     """Figures, or why there are none."""
+    why: str
+    """Why the target may be missed."""
 
 
 class Table(NamedTuple):
@@ -130,7 +132,7 @@ def verdict(tables: Iterable[Table]) -> str:
 
 
 def section(table: Table, notes: list[str]) -> str:
-    """Return one table with its heading; add what its dashes need to the notes."""
+    """Return one table with its heading; add what its cells need to the notes."""
     better = "Less is better" if table.scale.at_most else "More is better"
     head = ["given", "call", "beside", "takes", "figure", "target", "reached", *PEERS]
     rows = [cells(result, table.scale, notes) for result in table.results]
@@ -147,6 +149,8 @@ def cells(result: Result, scale: Scale, notes: list[str]) -> list[str]:
         sign = "at most" if scale.at_most else "at least"
         target = f"{sign} {result.target:g}"
         reached = "yes" if scale.reaches(result.figure.value, result.target) else "**no**"
+        if reached != "yes" and result.why:
+            reached = f"{reached} ({number(result.why, notes)})"
     return [
         f"`{result.given}`" if result.given else "",
         f"`{result.call}`",
@@ -163,10 +167,14 @@ def peer(found: Figure | str, scale: Scale, notes: list[str]) -> str:
     """Return a peer's cell: its figure, or a dash with the number of the note that says why."""
     if not isinstance(found, str):
         return scale.form.format(found.value)
-    note = f"{found[0].upper()}{found[1:]}."
+    return f"- ({number(f'{found[0].upper()}{found[1:]}.', notes)})"
+
+
+def number(note: str, notes: list[str]) -> int:
+    """Return the number of a note, which is added if it is new."""
     if note not in notes:
         notes.append(note)
-    return f"- ({notes.index(note) + 1})"
+    return notes.index(note) + 1
 
 
 def grid(rows: list[list[str]]) -> str:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from harness import SPEED, TIME
-from rows import NO_CALL, NO_COPY, NO_DTYPE, No, RecordRow, Section
+from rows import NO_CALL, NO_COPY, NO_DTYPE, PAGES, No, RecordRow, Section
 
 __all__ = ["ROWS", "names", "sections"]
 
@@ -41,7 +41,7 @@ CALLS = (
 )
 
 BULK = (
-    RecordRow(FLOATS, OURS + READY, (f"jnp.asarray(a){READY}",), 5.0, READY_IN_JAX),
+    RecordRow(FLOATS, OURS + READY, (f"jnp.asarray(a){READY}",), 5.0, READY_IN_JAX, PAGES),
     RecordRow(f"{FLOATS}[::-1]", OURS + READY, (f"jnp.asarray(a){READY}",), 1.0, READY_IN_JAX),
     RecordRow(
         "a = np.arange(float(n))",

@@ -51,6 +51,7 @@ def main() -> None:
         if text:
             print(text)
         if text and output:
+            output.mkdir(parents=True, exist_ok=True)
             (output / f"{name}.md").write_text(text, encoding="utf-8")
     if not found:
         sys.exit(f"no row has the text {only!r}. Try: python benchmarks/run.py --only to_numpy")
@@ -139,6 +140,7 @@ def timed(section: Section, space: dict[str, Any]) -> Table:
                 figure=found[row.ours],
                 target=row.target,
                 peers=[found.get(peer, peer) for peer in peers],
+                why=row.why,
             )
         )
     return Table(section.title, section.reading, section.scale, results)
@@ -166,6 +168,7 @@ def memory(rows: list[RecordRow], space: dict[str, Any], *, quick: bool) -> Tabl
                 figure=rise(row.ours),
                 target=1.05,
                 peers=[peer if isinstance(peer, No) else rise(peer) for peer in peers],
+                why=row.why,
             )
         )
     return Table("Memory", reading, SHARE, results)
@@ -197,7 +200,7 @@ def added(row: RecordRow, rounds: int, fewer: int) -> Result:
 
     seconds, ours = beyond(row.ours, rounds)
     peers = [peer if isinstance(peer, No) else beyond(peer, fewer)[1] for peer in row.peers]
-    return Result(row.setup, row.ours, f"python -c {bare}", seconds, ours, row.target, peers)
+    return Result(row.setup, row.ours, f"python -c {bare}", seconds, ours, row.target, peers, row.why)
 
 
 def prepared(row: RecordRow, space: dict[str, Any], n: int) -> dict[str, Any]:
