@@ -24,7 +24,7 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatten
-from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get
+from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get, repeat_align
 from xbridge.backends._rules import MOST, inexact, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.tree.restore import Restore
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from xbridge._calls.function import Function
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._plan.steps import Options
     from xbridge.backends._rules import Form, Rule
 
@@ -260,12 +260,15 @@ def _direct(function: Function, read: Read) -> Any:
     if library.check_call is not None:
         library.check_call(name)
     begun = generation()
+    inputs = [_guarded(source, library, function.keywords) for source in sources]
+    target = library.name if function.like is None else function.backend
+    xs = tuple([source.array for source in inputs])
     try:
-        made = verbs.align_sources(
-            [_guarded(source, library, function.keywords) for source in sources],
+        made = repeat_align(xs, function.like, target, **function.keywords) or verbs.align_sources(
+            inputs,
             lambda i: f"{paths(form)[i]} of {name}",
             function.like,
-            library.name if function.like is None else function.backend,
+            target,
             begun=begun,
             **function.keywords,
         )
@@ -292,13 +295,23 @@ def _direct(function: Function, read: Read) -> Any:
 
 def _guarded(source: Source, library: Backend, keywords: dict[str, Any]) -> Source:
     """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
-    if library.rule is None or library.readonly or library.assumes_immutable or keywords["copy"] is not None:
+    if not _can_write(library) or keywords["copy"] is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
-    view = source.array.view()
+    return Source(_readonly(source.array), source.backend)
+
+
+def _can_write(library: Backend) -> bool:
+    """Return True if a function of a library could write to the memory of a host array that it is given."""
+    return library.rule is not None and not (library.readonly or library.assumes_immutable)
+
+
+def _readonly(host: HostArray) -> HostArray:
+    """Return a view that is read-only."""
+    view = host.view()
     view.flags.writeable = False
-    return Source(view, source.backend)
+    return view
 
 
 def _restored(result: Any, restore: Restore, function: Function) -> Any:
@@ -326,12 +339,13 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
 class Shortcut:
     """A call of which all arguments are ordinary arrays of one library, without options."""
 
-    __slots__ = ("_begun", "_caller", "_form", "_function", "_library", "_rule")
+    __slots__ = ("_begun", "_caller", "_form", "_function", "_library", "_rule", "_shares")
 
     def __init__(self, function: Function, caller: Backend, library: Backend, form: Form) -> None:
         self._function, self._caller, self._library, self._form = function, caller, library, form
         self._rule: Rule | None = None
         self._begun = generation()
+        self._shares = caller.name != HOST or not _can_write(library)
 
     def run(self, args: tuple[Array, ...]) -> Any:
         """Return the result, or `_UNKNOWN` before anything ran."""
@@ -339,13 +353,13 @@ class Shortcut:
             return _UNKNOWN
         caller, library = self._caller, self._library
         follows, convert = caller.follows, fast_converters[library.name]
-        on_host = library.name == HOST
+        on_host, shares = library.name == HOST, self._shares
         given = []
         for x in args:
             if follows is not None and follows(x):
                 return self._embedded(args)
             try:
-                y = convert[type(x)](x)
+                y = convert[type(x)](x if shares else _readonly(x))
             except KeyError:
                 return _UNKNOWN
             if y is None:
@@ -384,7 +398,6 @@ def _take_shortcut(function: Function, read: Read) -> None:
         and not read.kwargs
         and function.is_plain
         and library is not caller
-        and (library.name == HOST or library.assumes_immutable)
         and all(kind in caller.fast_types for kind in kinds)
         and not (library.is_tracing() or caller.is_tracing())
     ):
