@@ -280,4 +280,4 @@ def test_a_followed_call_that_was_seen_before_is_examined_again_while_a_compiler
         patch.setattr(
             shortcut, "_caller", SimpleNamespace(**{**vars(get("torch")), "is_tracing": lambda: True})
         )
-        assert shortcut.run((leaf(),)) is unknown
+        assert shortcut.run((leaf(),), {}) is unknown

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _STANDARD = ("builtins", "itertools")
 """Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""
 
-_LEAVES = (str, bytes, type(None), *NUMBERS)
+LEAVES = (str, bytes, type(None), *NUMBERS)
+"""Types of arguments that are never arrays, and have no arrays in them."""
 
 
 def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
@@ -37,7 +38,7 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     if cls is int or cls is float:
         numbers.append(x)
         return "int" if cls is int else "float"
-    if cls in _LEAVES:
+    if cls in LEAVES:
         return ("=", cls, x if cls is not complex else repr(x), x)
     if cls is list:
         return ("list", *[flatten(child, arrays, numbers) for child in x])

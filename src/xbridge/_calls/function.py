@@ -66,7 +66,7 @@ class Function:
         self.is_plain = self.like is None and all(option is None for option in keywords.values())
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
-        self.shortcuts: dict[tuple[type, ...], Shortcut] = {}
+        self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
         self.programs: dict[Any, Program] = {}
         """The calls in compiled programs, by key."""
         self.key = f"{name}#{uuid4().hex}"

@@ -12,19 +12,28 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._calls.explain import CallPlan
-from xbridge._calls.flatten import flatten
+from xbridge._calls.flatten import LEAVES, flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._calls.named import as_made, imported
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
+from xbridge._engine.learned import never
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatten
-from xbridge.backends._registry import are_arrays, backend_for, fast_converters, generation, get, repeat_align
+from xbridge.backends._registry import (
+    are_arrays,
+    backend_for,
+    by_type,
+    fast_converters,
+    generation,
+    get,
+    repeat_align,
+)
 from xbridge.backends._rules import MOST, inexact, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 from xbridge.tree.restore import Restore
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from xbridge._calls.function import Function
+    from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._plan.steps import Options
     from xbridge.backends._rules import Form, Rule
@@ -49,11 +59,10 @@ def wrapper(function: Function) -> Callable[..., Any]:
     @wraps(fn)
     @entry_point
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            shortcut = function.shortcuts.get(tuple(map(type, args)))
-            result = _UNKNOWN if shortcut is None else shortcut.run(args)
-            if result is not _UNKNOWN:
-                return result
+        shortcut = function.shortcuts.get(_kinds(args, kwargs))
+        result = _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
+        if result is not _UNKNOWN:
+            return result
         read = _read(function, args, kwargs)
         if not read.arrays:
             return _alone(function, read)
@@ -336,72 +345,117 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
     return arrays
 
 
+class _Step(NamedTuple):
+    """What a shortcut does with an argument that is an array."""
+
+    convert: Callable[[Array], Array | None]
+    follows: Callable[[Array], bool] | None
+    """Asks if the array is followed, if that would change what is done."""
+    device_of: Callable[[Array], Device] | None
+    """Asks for the device of an array of the function's library, if that has devices."""
+    guard: bool
+    """True for a host array that the function could write to."""
+
+
 class Shortcut:
-    """A call of which all arguments are ordinary arrays of one library, without options."""
+    """A call without options, whose arguments are ordinary arrays, numbers, text and None.
 
-    __slots__ = ("_begun", "_caller", "_form", "_function", "_library", "_rule", "_shares")
+    In any doubt the call is examined: if an array is followed that cannot be embedded, or if arrays are on
+    several devices.
+    """
 
-    def __init__(self, function: Function, caller: Backend, library: Backend, form: Form) -> None:
-        self._function, self._caller, self._library, self._form = function, caller, library, form
-        self._rule: Rule | None = None
+    __slots__ = ("_begun", "_caller", "_form", "_function", "_home", "_library", "_mixed", "_rule", "_steps")
+
+    def __init__(self, function: Function, read: Read, kinds: Sequence[type]) -> None:
         self._begun = generation()
-        self._shares = caller.name != HOST or not _can_write(library)
+        self._function, self._caller, self._library = function, read.caller, read.library
+        self._rule: Rule | None = None
+        self._home = next(i for i, kind in enumerate(kinds) if kind not in LEAVES)
+        self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
+        """True if arrays are of several libraries."""
+        self._form = read.form if set(kinds).issubset(read.caller.fast_types) and not read.kwargs else None
+        """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
+        self._steps = [None if kind in LEAVES else self._step(kind, i) for i, kind in enumerate(kinds)]
 
-    def run(self, args: tuple[Array, ...]) -> Any:
+    def _step(self, kind: type, at: int) -> _Step:
+        library, backend = self._library, by_type[kind]
+        own = backend is library
+        return _Step(
+            fast_converters[library.name].get(kind, never),
+            None if own and not (self._mixed and at > self._home) else backend.follows,
+            backend.device_of if own and not backend.host_only else None,
+            backend.name == HOST and _can_write(library),
+        )
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result, or `_UNKNOWN` before anything ran."""
         if self._begun != generation():  # a backend may have been replaced
             return _UNKNOWN
-        caller, library = self._caller, self._library
-        follows, convert = caller.follows, fast_converters[library.name]
-        on_host, shares = library.name == HOST, self._shares
-        given = []
-        for x in args:
+        library = self._library
+        xs = (*args, *kwargs.values()) if kwargs else args
+        on_host, device, given = library.name == HOST, None, []
+        for x, step in zip(xs, self._steps):  # noqa: B905 -- as many as there are types
+            if step is None:
+                given.append(x)
+                continue
+            convert, follows, device_of, guard = step
             if follows is not None and follows(x):
-                return self._embedded(args)
-            try:
-                y = convert[type(x)](x if shares else _readonly(x))
-            except KeyError:
-                return _UNKNOWN
+                return self._embedded(xs)
+            if device_of is not None:
+                here = device_of(x)
+                if library.is_tracing() or here != (device or (CPU if self._mixed else here)):
+                    return _UNKNOWN
+                device = here
+            y = convert(_readonly(x) if guard else x)
             if y is None:
                 return _UNKNOWN
-            given.append(protected(y, x) if on_host else y)
+            given.append(protected(y, x) if on_host and y is not x else y)
         if library.check_call is not None:
             library.check_call(self._function.name)
-        result = self._function.fn(*given)
-        back = fast_converters[caller.name].get(type(result))
-        made = None if back is None else back(result)
-        if made is None or made is result:  # an array of the caller's library may be on any device
-            home = verbs.home(resolve_source(args[0]))
-            made = _restored(result, Restore((home,), 0), self._function)
-        return made
+        count, fn = len(args), self._function.fn
+        result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
+        return self._returned(result, xs[self._home], device or CPU)
 
-    def _embedded(self, args: tuple[Array, ...]) -> Any:
+    def _returned(self, result: Any, x: Array, device: Device) -> Any:
+        """Convert the result back to the library and the device of an argument."""
+        caller = self._caller
+        made = fast_converters[caller.name].get(type(result), never)(result)
+        if made is not None and device == (caller.device_of(result) if made is result else CPU):
+            return made
+        return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), self._function)
+
+    def _embedded(self, xs: tuple[Any, ...]) -> Any:
         """Run the call as a rule."""
         caller = self._caller
-        assert caller.run is not None  # noqa: S101 -- it comes with `follows`
-        if caller.is_tracing():
+        if self._form is None or caller.is_tracing():
             return _UNKNOWN
+        assert caller.run is not None  # noqa: S101 -- it comes with `follows`
         rule = self._rule
         if rule is None:
             rule = self._rule = self._function.rule(self._library.name, self._form, (), None)
-        ys = caller.run(rule, list(args))
+        ys = caller.run(rule, list(xs))
         form = latest.form
         return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
 
 
+def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the types of all arguments, and the names of those that have one."""
+    return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
+
+
 def _take_shortcut(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
-    caller, library = read.sources[0].backend, read.library
-    kinds = tuple(map(type, read.args))
+    key, kinds = _kinds(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
+    arrays = set(kinds).difference(LEAVES)
     if (
-        (kinds in function.shortcuts or len(function.shortcuts) < MOST)
-        and not read.kwargs
+        (key in function.shortcuts or len(function.shortcuts) < MOST)
         and function.is_plain
-        and library is not caller
-        and all(kind in caller.fast_types for kind in kinds)
-        and not (library.is_tracing() or caller.is_tracing())
+        and (function.named is None or arrays.issuperset(kinds))
+        and (read.at == 0 or arrays.issubset(read.caller.fast_types))
+        and all(kind in by_type and kind in by_type[kind].fast_types for kind in arrays)
+        and not (read.library.is_tracing() or read.caller.is_tracing())
     ):
-        function.shortcuts[kinds] = Shortcut(function, caller, library, read.form)
+        function.shortcuts[key] = Shortcut(function, read, kinds)
 
 
 def refuse_late(result: object, name: str) -> None:
