@@ -75,9 +75,10 @@ def seen(x: Any, given: list[Any]) -> Any:
         return {key: seen(child, given) for key, child in x.items()}
     if not hasattr(x, "dtype"):
         return type(x), x
-    facts = [type(x), str(x.dtype), str(getattr(x, "device", "")), bool(getattr(x, "requires_grad", False))]
+    device = str(getattr(x, "device", ""))
+    facts: list[Any] = [type(x), str(x.dtype), device, bool(getattr(x, "requires_grad", False))]
     facts.append(getattr(getattr(x, "flags", None), "writeable", None))
-    if "meta" not in facts[2]:
+    if device != "meta":
         facts.append(xbridge.to_list(x) if facts[1] != "<U1" else x.tolist())
         arrays = [y for y in given if isinstance(y, (np.ndarray, torch.Tensor)) and str(y.device) != "meta"]
         facts.append([xbridge.shares_memory(x, y) for y in arrays])
@@ -98,8 +99,8 @@ def outcome(f: Callable[..., Any], makers: list[Callable[[], Any]], names: tuple
 def calls(draw: st.DrawFn) -> tuple[list[str], list[int], list[int], tuple[str, ...]]:
     """Draw the kinds of arguments, one of each kind for the first calls and for the last, and names."""
     kinds = draw(st.lists(st.sampled_from(list(MAKERS)), min_size=1, max_size=3))
-    picks = [[draw(st.integers(0, len(MAKERS[kind]) - 1)) for kind in kinds] for _ in range(2)]
-    return kinds, *picks, draw(st.sampled_from([(), ("b",)])) if len(kinds) > 1 else ()
+    before, after = [[draw(st.integers(0, len(MAKERS[kind]) - 1)) for kind in kinds] for _ in range(2)]
+    return kinds, before, after, draw(st.sampled_from([(), ("b",)])) if len(kinds) > 1 else ()
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax", None])
@@ -119,6 +120,16 @@ def test_a_repeated_call_does_what_the_first_one_does(
         outcome(f, [MAKERS[kind][i] for kind, i in zip(kinds, before, strict=True)], names)
     makers = [MAKERS[kind][i] for kind, i in zip(kinds, after, strict=True)]
     assert outcome(f, makers, names) == outcome(new, makers, names)
+
+
+def test_an_argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
+    f = aligned(backend="torch", arrays=("x", "weight"))(lambda x, n, weight=None: (x, n, weight))
+    tensor = torch.ones(2)
+    for _ in range(3):
+        assert [type(y) for y in f(tensor, 3)] == [torch.Tensor, int, type(None)]
+        assert [type(y) for y in f(tensor, 3, weight=2.5)] == [torch.Tensor, int, torch.Tensor]
+        assert [type(y) for y in f([1, 2], 3, tensor)] == [torch.Tensor, int, torch.Tensor]
+        assert [type(y) for y in f(HOST, 3.5, 2)] == [np.ndarray, float, np.ndarray]
 
 
 def test_a_transform_follows_a_repeated_call() -> None:

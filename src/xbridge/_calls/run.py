@@ -403,7 +403,7 @@ class Shortcut:
                 return self._embedded(xs)
             if device_of is not None:
                 here = device_of(x)
-                if library.is_tracing() or here != (device or (CPU if self._mixed else here)):
+                if here != (device or (CPU if self._mixed else here)):
                     return _UNKNOWN
                 device = here
             y = convert(_readonly(x) if guard else x)
@@ -450,7 +450,6 @@ def _take_shortcut(function: Function, read: Read) -> None:
     if (
         (key in function.shortcuts or len(function.shortcuts) < MOST)
         and function.is_plain
-        and (function.named is None or arrays.issuperset(kinds))
         and (read.at == 0 or arrays.issubset(read.caller.fast_types))
         and all(kind in by_type and kind in by_type[kind].fast_types for kind in arrays)
         and not (read.library.is_tracing() or read.caller.is_tracing())
