@@ -14,7 +14,7 @@ from xbridge._core.literals import NUMBERS
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
-from xbridge._engine.learned import Lesson, converter, recall
+from xbridge._engine.learned import Lesson, are_constant, converter, never, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
 from xbridge._engine.stack import choose_converter, repeat_list, repeat_number, words_for
@@ -23,7 +23,7 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import by_type, fast_converters, generation, get
+from xbridge.backends._registry import by_type, fast_converters, generation, get, is_flag, learned, store_call
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -41,8 +41,11 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     begun = generation()
     target, source = get(name), resolve_source(x)
     words = _given(**keywords)
-    if name is not target.name:  # the tables have names only, and no modules
-        result = recall(target.name, x, words)
+    if name is not target.name:  # a module, of which the fast path has no table
+        again = converter(target.name, type(x), words) if is_flag(words[2]) else never
+        if again is not never and are_constant(words):
+            store_call(learned, (name, type(x), *words), again, begun)
+        result = again(x)
         if result is not None:
             return result
     options = read_options((target, source.backend), **keywords)

@@ -10,6 +10,7 @@ from xbridge._engine.learned import recall
 from xbridge.backends._registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
+from xbridge.tree.flat import convert_flat
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ class Restore:
         """
         name, device, kind = self.home(to)
         named = kind if dtype is True else None if dtype is False else dtype
-        made = recall(name, result, (str(device), named, None, None))
+        words = (str(device), named, None, None)
+        made = recall(name, result, words)
+        if made is None:
+            made = convert_flat(result, name, words, scalars=False)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
