@@ -103,19 +103,30 @@ def calls(draw: st.DrawFn) -> tuple[list[str], list[int], list[int], tuple[str, 
     return kinds, before, after, draw(st.sampled_from([(), ("b",)])) if len(kinds) > 1 else ()
 
 
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    *({"dtype": dtype} for dtype in ("float16", "nearest", "default", torch.float32)),
+    *({"copy": True}, {"copy": False}, {"device": "cpu"}, {"grad": "keep"}, {"grad": "detach"}),
+)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax", None])
-@given(calls(), st.sampled_from(BODIES))
-@example((["torch"], [0], [1], ()), total)
-@example((["torch", "torch"], [0, 0], [0, 4], ()), total)
-@example((["numpy", "torch"], [0, 0], [0, 1], ()), total)
-@example((["numpy", "torch"], [0, 1], [0, 0], ()), total)
-@example((["numpy", "float"], [0, 0], [2, 1], ("b",)), total)
-@example((["numpy"], [0], [0], ()), write)
+@given(calls(), st.sampled_from(BODIES), st.sampled_from(OPTIONS))
+@example((["torch"], [0], [1], ()), total, {})
+@example((["torch", "torch"], [0, 0], [0, 4], ()), total, {})
+@example((["numpy", "torch"], [0, 0], [0, 1], ()), total, {})
+@example((["numpy", "torch"], [0, 1], [0, 0], ()), total, {})
+@example((["numpy", "float"], [0, 0], [2, 1], ("b",)), total, {})
+@example((["numpy"], [0], [0], ()), write, {})
+@example((["none", "torch"], [0, 0], [0, 0], ()), first, {})
 def test_a_repeated_call_does_what_the_first_one_does(
-    library: str | None, call: tuple[list[str], list[int], list[int], tuple[str, ...]], body: Any
+    library: str | None,
+    call: tuple[list[str], list[int], list[int], tuple[str, ...]],
+    body: Any,
+    options: dict[str, Any],
 ) -> None:
     kinds, before, after, names = call
-    f, new = aligned(backend=library)(body), aligned(backend=library)(body)
+    f, new = (aligned(backend=library, **options)(body) for _ in range(2))
     for _ in range(2):
         outcome(f, [MAKERS[kind][i] for kind, i in zip(kinds, before, strict=True)], names)
     makers = [MAKERS[kind][i] for kind, i in zip(kinds, after, strict=True)]

@@ -19,7 +19,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._engine.learned import never
+from xbridge._engine.learned import PLAIN, are_constant, converter, never
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
@@ -358,13 +358,24 @@ class _Step(NamedTuple):
 
 
 class Shortcut:
-    """A call without options, whose arguments are ordinary arrays, numbers, text and None.
+    """A call whose arguments are ordinary arrays, numbers, text and None.
 
     In any doubt the call is examined: if an array is followed that cannot be embedded, or if arrays are on
     several devices.
     """
 
-    __slots__ = ("_begun", "_caller", "_form", "_function", "_home", "_library", "_mixed", "_rule", "_steps")
+    __slots__ = (
+        "_begun",
+        "_caller",
+        "_form",
+        "_function",
+        "_home",
+        "_library",
+        "_mixed",
+        "_only_host",
+        "_rule",
+        "_steps",
+    )
 
     def __init__(self, function: Function, read: Read, kinds: Sequence[type]) -> None:
         self._begun = generation()
@@ -373,18 +384,31 @@ class Shortcut:
         self._home = next(i for i, kind in enumerate(kinds) if kind not in LEAVES)
         self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
         """True if arrays are of several libraries."""
-        self._form = read.form if set(kinds).issubset(read.caller.fast_types) and not read.kwargs else None
+        self._only_host = self._mixed or not function.is_plain
+        embeds = function.is_plain and set(kinds).issubset(read.caller.fast_types) and not read.kwargs
+        self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
         self._steps = [None if kind in LEAVES else self._step(kind, i) for i, kind in enumerate(kinds)]
 
+    @property
+    def is_learned(self) -> bool:
+        """True if all conversions are known."""
+        return all(step is None or step.convert is not never for step in self._steps)
+
     def _step(self, kind: type, at: int) -> _Step:
         library, backend = self._library, by_type[kind]
-        own = backend is library
+        own, given = backend is library, self._function.keywords
+        words = (
+            CPU if given["device"] is None else given["device"],
+            given["dtype"],
+            given["copy"],
+            given["grad"],
+        )
         return _Step(
-            fast_converters[library.name].get(kind, never),
+            converter(library.name, kind, PLAIN if self._function.is_plain else words),
             None if own and not (self._mixed and at > self._home) else backend.follows,
             backend.device_of if own and not backend.host_only else None,
-            backend.name == HOST and _can_write(library),
+            backend.name == HOST and given["copy"] is None and _can_write(library),
         )
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -403,7 +427,7 @@ class Shortcut:
                 return self._embedded(xs)
             if device_of is not None:
                 here = device_of(x)
-                if here != (device or (CPU if self._mixed else here)):
+                if here != (device or (CPU if self._only_host else here)):
                     return _UNKNOWN
                 device = here
             y = convert(_readonly(x) if guard else x)
@@ -420,8 +444,10 @@ class Shortcut:
         """Convert the result back to the library and the device of an argument."""
         caller = self._caller
         made = fast_converters[caller.name].get(type(result), never)(result)
-        if made is not None and device == (caller.device_of(result) if made is result else CPU):
-            return made
+        if made is not None and self._function.narrowing is None:
+            there = caller.device_of(result) if made is result else CPU
+            if there == device:
+                return made
         return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), self._function)
 
     def _embedded(self, xs: tuple[Any, ...]) -> Any:
@@ -449,12 +475,15 @@ def _take_shortcut(function: Function, read: Read) -> None:
     arrays = set(kinds).difference(LEAVES)
     if (
         (key in function.shortcuts or len(function.shortcuts) < MOST)
-        and function.is_plain
+        and function.like is None
+        and are_constant(tuple(function.keywords.values()))
         and (read.at == 0 or arrays.issubset(read.caller.fast_types))
         and all(kind in by_type and kind in by_type[kind].fast_types for kind in arrays)
         and not (read.library.is_tracing() or read.caller.is_tracing())
     ):
-        function.shortcuts[key] = Shortcut(function, read, kinds)
+        shortcut = Shortcut(function, read, kinds)
+        if shortcut.is_learned:
+            function.shortcuts[key] = shortcut
 
 
 def refuse_late(result: object, name: str) -> None:
