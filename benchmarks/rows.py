@@ -194,6 +194,7 @@ ANSWERS = tuple(
     for setup, ours, reference in (
         (TENSOR, "xbridge.dtype_of(t)", "str(t.dtype)"),
         (TENSOR, "xbridge.device_of(t)", "str(t.device)"),
+        (TENSOR, "xbridge.to_list(t)", "t.tolist()"),
         (BOTH, "xbridge.shares_memory(t, a)", "np.shares_memory(t.numpy(), a)"),
     )
 )

@@ -18,7 +18,7 @@ from xbridge._engine.learned import Lesson, are_constant, converter, never, reca
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
 from xbridge._engine.stack import choose_converter, repeat_list, repeat_number, words_for
-from xbridge._host.memory import overlap, overlap_of_views
+from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
@@ -226,6 +226,9 @@ def home(source: Source) -> tuple[str, Device, str] | None:
 
 def to_list(x: object) -> Any:
     """See `xbridge.to_list`."""
+    view = _view(x)
+    if view is not None and view.dtype in NATIVE:
+        return view.tolist()
     source = resolve_source(x)
     return outside(list_values, source, [source.backend], get(HOST), Options())
 

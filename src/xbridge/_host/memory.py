@@ -37,6 +37,9 @@ _WORK = 1000
 
 _NATIVE = {name: np.dtype(name) for name in DTYPES if hasattr(np, name)}
 
+NATIVE = frozenset(_NATIVE.values())
+"""NumPy's own dtypes of numbers, in native byte order."""
+
 
 def native_dtype(name: str) -> np.dtype[Any]:
     """Return NumPy's dtype of a canonical name or of a word of NumPy's, from ml_dtypes if necessary."""
