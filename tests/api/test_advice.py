@@ -322,6 +322,12 @@ def hint_of(call: str) -> str:
     return str(caught.value).rpartition("; try ")[2]
 
 
+by_torch = pytest.mark.filterwarnings(
+    "ignore:(torch.quantize|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning"
+)
+"""Torch warns of what some of the calls convert, once in a process."""
+
+
 @cache
 def hints() -> tuple[str, ...]:
     """All that the calls are advised."""
@@ -336,7 +342,7 @@ def _used(made: object) -> None:
         raise made.error
 
 
-@pytest.mark.filterwarnings("ignore:(torch.quantize|.*ComplexHalf|ComplexHalf|Casting complex):UserWarning")
+@by_torch
 @pytest.mark.parametrize("call", CALLS)
 def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
     hint = hint_of(call)
@@ -347,6 +353,7 @@ def test_advice_that_is_followed_leads_to_a_result(call: str) -> None:
         _used(advice.follow(call, piece, names))
 
 
+@by_torch
 @pytest.mark.parametrize(
     "path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix()
 )
