@@ -36,6 +36,14 @@ class SubArray(np.ndarray[Any, Any]):
 SubTensor: Any = type("SubTensor", (torch.Tensor,), {})
 
 
+def _second(_: Any, y: Any) -> Any:
+    return y
+
+
+by_torch, by_numpy = xbridge.aligned(backend="torch")(_second), xbridge.aligned(backend="numpy")(_second)
+cast_to_single = xbridge.aligned(backend="torch", dtype="float32", grad="detach")(lambda y: y)
+
+
 CALLS: dict[str, Call] = {
     "device": lambda x: xbridge.to_backend(x, "torch", device="cpu"),
     "device object": lambda x: xbridge.to_backend(x, "torch", device=torch.device("cpu")),
@@ -72,7 +80,8 @@ CALLS: dict[str, Call] = {
     "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
     "tree device": lambda x: tree.to_backend([x], "torch", device="cpu")[0],
     "tree align": lambda x: tree.align([torch.ones(1)], [x])[1][0],
-    "module": lambda x: xbridge.to_backend(x, torch, dtype="float32"),
+    "module": lambda x: xbridge.to_backend(x, torch),
+    "module dtype": lambda x: xbridge.to_backend(x, torch, dtype="float32"),
     "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
     "leaf of a copy": lambda x: xbridge.asarray(x, backend="torch", copy=True, requires_grad=True),
     "leaf of a cast": lambda x: xbridge.asarray(x, like=torch.ones(1), dtype="float32", requires_grad=True),
@@ -86,6 +95,10 @@ CALLS: dict[str, Call] = {
     "align back": lambda x: xbridge.align_back(torch.ones(1), x)[0][1],
     "restore": lambda x: xbridge.align_back(np.ones(1), torch.ones(1))[1](x, to=1),
     "aligned": xbridge.aligned(backend="torch")(lambda y: y),
+    "aligned dtype": cast_to_single,
+    "aligned with a number": lambda x: by_torch(2.5, y=x),
+    "aligned with a tensor": lambda x: by_torch(torch.ones(1), x),
+    "aligned with an array": lambda x: by_numpy(np.ones(1), y=x),
     "list": lambda x: xbridge.asarray([x, x]),
     "list to torch": lambda x: xbridge.asarray([x, x], backend="torch", dtype="float32"),
     "list of both": lambda x: xbridge.asarray([x, torch.ones(3).double(), np.ones(3)]),
