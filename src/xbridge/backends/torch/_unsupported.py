@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from xbridge._core.protocol import HostArray
-from xbridge.errors import UnsupportedArrayError
+from xbridge.errors import UnsupportedArrayError, type_of
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -25,7 +25,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
         ways["MaskedTensor"] = "x.to_tensor(value)"
-        return f"a {cls.__name__} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
+        return f"{type_of(x)} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
     if x.is_quantized:
         return "a quantized tensor holds codes, not values", "x.dequantize()"
     if x.layout is not torch.strided:
