@@ -89,6 +89,7 @@ def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest
             "m-1.safetensors has the array 'b', and its index",
         ),
         ({"weight_map": {"a": f"../{M}"}}, "which is not a .safetensors file in its folder"),
+        ({"weight_map": {"a": f"{'m' * 300}.safetensors"}}, "m" * 300),
         ({"weight_map": {"a": "model-1.bin"}}, "which is not a .safetensors file in its folder"),
         ({"weight_map": {"a": 3}}, "it is JSON, and not an index of shards"),
         ({"weight_map": None}, "it is JSON, and not an index of shards"),
@@ -100,7 +101,9 @@ def test_an_index_that_its_shards_contradict_is_refused(
 ) -> None:
     before = listing(index.parent)
     write_index(index, **changes)
-    assert said in refused(capsys, "convert", index, index.with_name("x.safetensors"))
+    error = refused(capsys, "convert", index, index.with_name("x.safetensors"))
+    assert error.startswith(f"xbridge-array: cannot read {index}: ")
+    assert said in error
     assert listing(index.parent) == before
 
 

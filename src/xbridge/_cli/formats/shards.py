@@ -60,7 +60,9 @@ def _shard(path: Path, name: str) -> Path:
         reason = f"it names the shard {name!r}, which is not a .safetensors file in its folder"
         raise unreadable(path, reason, "an index of safetensors")
     shard = path.with_name(name)
-    if not shard.is_file():
+    with reading(path):  # the name may be too long for the system
+        there = shard.is_file()
+    if not there:
         raise unreadable(path, f"its shard {name} does not exist", "all shards, in the folder of the index")
     return shard
 
