@@ -96,7 +96,12 @@ def name_shards(target: Path, count: int) -> list[Path]:
     stem, suffix = target.stem, target.suffix
     numbers = range(1, count + 1)
     shards = [target.with_name(f"{stem}-{number:05}-of-{count:05}{suffix}") for number in numbers]
-    return [*shards, target.with_name(f"{target.name}.index.json")]
+    return [*shards, index_name(target)]
+
+
+def index_name(target: Path) -> Path:
+    """Return the name of the index of a target's shards."""
+    return target.with_name(f"{target.name}.index.json")
 
 
 def index_of(shards: Mapping[Path, Sequence[Stored] | None]) -> bytes:
