@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends._registry import backend_for, by_type, get, is_number
-from xbridge.errors import OptionError, UnsupportedArrayError, type_of
+from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,11 +289,9 @@ def explain(
         given = {word: value for word, value in named.items() if value is not None}
         return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
-        raise OptionError.build(
-            f"explain {type_of(x)} with these arguments",
-            "it is not a function that aligned made, and a conversion has one target",
-            "explain(x, 'torch')",
-        )
+        more = ", ".join([*map(shown, args), *(f"{word}={shown(value)}" for word, value in kwargs.items())])
+        reason = "a conversion has one target and its options, and only aligned functions have others"
+        raise OptionError.build(f"explain {type_of(x)} with {more}", reason, "explain(x, 'torch')")
     return verbs.explain(x, backend, writable=writable, **asked)
 
 

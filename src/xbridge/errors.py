@@ -62,7 +62,11 @@ def shown(x: object, write: Callable[[object], str] = repr) -> str:
 
 def type_of(x: object) -> str:
     """Return the name of the type of an object, with its article."""
-    name = type(x).__name__
+    return with_article(type(x).__name__)
+
+
+def with_article(name: str) -> str:
+    """Return a name with its article. A `u` is spoken as in `uint8`."""
     return f"an {name}" if name[:1] in "aeioAEIO" else f"a {name}"
 
 

@@ -337,7 +337,7 @@ def test_an_object_that_returns_itself_is_itself() -> None:
     "fn", ["torch", 3, staticmethod(abs), classmethod(type), property(abs)], ids=stable_id
 )
 def test_an_object_that_is_not_a_function_cannot_be_decorated(fn: Any) -> None:
-    with pytest.raises(xbridge.OptionError, match=r"align a \w+: it is not a function; try "):
+    with pytest.raises(xbridge.OptionError, match=r"align an? \w+: it is not a function; try "):
         xbridge.aligned(fn)
 
 

@@ -120,6 +120,12 @@ def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess()
     assert issubclass(xbridge.CrossingWarning, UserWarning)
 
 
+def test_the_article_of_a_message_fits_the_library_after_it() -> None:
+    x = pytest.importorskip("array_api_strict").asarray([1j])
+    with pytest.raises(xbridge.DTypeError, match="cannot convert an array_api_strict complex128 array of "):
+        xbridge.to_backend(x, "numpy", dtype="int8")
+
+
 def test_an_error_survives_pickling() -> None:
     with pytest.raises(xbridge.CopyError) as caught:
         xbridge.to_numpy(A, dtype="int8", copy=False)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from shell import listing, refused, shell
 
+from xbridge._cli import main
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
@@ -45,6 +47,37 @@ def checkpoint(tmp_path: Path) -> Path:
 def saved(path: Path, content: object) -> Path:
     torch.save(content, path)
     return path
+
+
+ODD = {
+    "sparse": (lambda: torch.eye(2).to_sparse(), "a float32 tensor of shape (2, 2): its layout is torch.sp"),
+    "meta": (lambda: torch.ones(2, device="meta"), "a float32 tensor of shape (2,): a meta tensor holds no"),
+    "half complex": (lambda: torch.ones(1, dtype=torch.complex32), "a complex32 tensor of shape (1,): NumPy"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Sparse invariant checks|ComplexHalf support):UserWarning")
+@pytest.mark.parametrize("what", ODD)
+def test_a_tensor_that_cannot_be_converted_is_listed_and_the_others_are_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    make, listed = ODD[what]
+    path, there = saved(tmp_path / "c.pt", {"odd": make(), "a": A}), tmp_path / "x.npz"
+    lines = shell(capsys, "show", path).splitlines()
+    assert lines[1].split() == ["a", "float32", "(3,)", "12", "B"]
+    assert lines[-1].startswith(f"odd           {listed}")
+    for options in ([], ["--array", "odd"], ["--flatten", "--skip-other"]):
+        said = refused(capsys, "convert", path, there, *options)
+        assert f"cannot read {path}: 'odd': cannot convert a torch " in said
+    assert listing(tmp_path) == {"c.pt"}
+    shell(capsys, "convert", path, there, "--array", "a")
+    assert found(there) == {"a": A.tolist()}
+    assert "numpy float32 (3,) on cpu" in shell(capsys, "explain", path, "--to", "numpy", "--array", "a")
+    assert main(["explain", str(path), "--to", "numpy"]) == 1
+    assert "refused" in capsys.readouterr().out
+    saved(path, make())
+    assert listed in shell(capsys, "show", path)
+    assert "cannot read" in refused(capsys, "convert", path, there, "--force")
 
 
 def found(path: Path) -> dict[str, Any]:

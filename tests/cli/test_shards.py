@@ -89,6 +89,7 @@ def test_text_of_the_shards_and_of_the_index_is_kept(index: Path, capsys: pytest
             "m-1.safetensors has the array 'b', and its index",
         ),
         ({"weight_map": {"a": f"../{M}"}}, "which is not a .safetensors file in its folder"),
+        ({"weight_map": {"a": f"{'m' * 300}.safetensors"}}, "m" * 300),
         ({"weight_map": {"a": "model-1.bin"}}, "which is not a .safetensors file in its folder"),
         ({"weight_map": {"a": 3}}, "it is JSON, and not an index of shards"),
         ({"weight_map": None}, "it is JSON, and not an index of shards"),
@@ -100,7 +101,9 @@ def test_an_index_that_its_shards_contradict_is_refused(
 ) -> None:
     before = listing(index.parent)
     write_index(index, **changes)
-    assert said in refused(capsys, "convert", index, index.with_name("x.safetensors"))
+    error = refused(capsys, "convert", index, index.with_name("x.safetensors"))
+    assert error.startswith(f"xbridge-array: cannot read {index}: ")
+    assert said in error
     assert listing(index.parent) == before
 
 
@@ -272,6 +275,67 @@ def test_the_index_is_gone_while_shards_are_renamed(tmp_path: Path, monkeypatch:
     _exchange(list(zip(parts, targets, strict=True)), targets[::-1])
     assert seen == [(True, "old"), (False, "old"), (False, False), (False, "new")]
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"shard": "new", "index": "new"}
+
+
+def test_an_index_beside_a_new_single_file_is_removed_with_force_and_refused_without(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, index = whole.with_name("s.safetensors"), whole.with_name("s.safetensors.index.json")
+    shell(capsys, "convert", whole, there, "--shard", "20")
+    before = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
+    said = refused(capsys, "convert", whole, there)
+    assert f"cannot write {there}: {index} exists, and would be another model of the same name" in said
+    assert said.endswith("; try --force to remove it\n")
+    said = refused(capsys, "convert", index, there, "--force")
+    assert f"{index} is the source, and would be another model of the same name; try another name" in said
+    assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
+    shell(capsys, "convert", whole, there, "--force")
+    assert listing(whole.parent) == {*before, there.name} - {index.name}
+    assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
+
+
+def test_other_formats_have_no_index_that_would_be_removed(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = whole.with_name("s.npz.index.json")
+    index.write_text("of another program")
+    shell(capsys, "convert", whole, whole.with_name("s.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
+    assert index.read_text() == "of another program"
+
+
+@pytest.mark.parametrize("at", range(1, 4))  # two old files are set aside, one is renamed
+def test_a_run_that_fails_leaves_the_single_file_and_the_index_as_they_were(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    before = old(whole.parent)
+    replace: Callable[[Path, Path], Path] = Path.replace
+    calls = iter(range(1, 100))
+
+    def failing(path: Path, target: Path) -> Path:
+        if next(calls) == at:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--force")
+    assert "No space left on device" in said
+    assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["s.safetensors", "s.safetensors.index.json"])
+def test_a_link_is_not_removed_by_files_of_other_names(
+    whole: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (whole.parent / "far").mkdir()
+    real, link = whole.parent / "far" / "real", whole.with_name(name)
+    real.write_text("old")
+    link.symlink_to(real)
+    shards = ["--shard", "20"] if name == "s.safetensors" else []
+    said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--force", *shards)
+    assert f"{link} is a link, which files of other names cannot replace; try another name" in said
+    assert link.is_symlink()
+    assert real.read_text() == "old"
+    assert listing(whole.parent) == {whole.name, "far", name}
 
 
 def test_a_link_to_a_shard_stays_a_link(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._forms import ARRAY
 from xbridge.backends._registry import are_arrays
-from xbridge.errors import UnsupportedArrayError
+from xbridge.errors import UnsupportedArrayError, with_article
 from xbridge.tree.containers import find
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _open(x: Any) -> Any:
 def _refuse_hidden(x: Any) -> None:
     """Raise if an object that is not a container of ours holds arrays, or may hold them."""
     cls = type(x)
-    what = f"a {cls.__name__}"
+    what = with_article(cls.__name__)
     if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
         raise hidden(what, "list(x)")
     inside: list[Any] = []

@@ -35,7 +35,7 @@ from xbridge.backends._registry import (
     repeat_align,
 )
 from xbridge.backends._rules import MOST, inexact, latest
-from xbridge.errors import DTypeError, OptionError, XBridgeError
+from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
@@ -510,7 +510,7 @@ def name_of(fn: Callable[..., object]) -> str:
         kind = type(fn).__name__
         wraps_one = isinstance(fn, (classmethod, staticmethod))
         hint = f"@{kind} above @aligned" if wraps_one else "@aligned(backend='torch')"
-        raise OptionError.build(f"align a {kind}", "it is not a function", hint)
+        raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
     name = str(getattr(fn, "__qualname__", type(fn).__name__))
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise late(name)

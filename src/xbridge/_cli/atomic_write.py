@@ -55,6 +55,24 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
     return real
 
 
+def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Path]:
+    """Return an old file that the new ones replace under other names, if it exists and may be removed."""
+    if not os.path.lexists(path):
+        return []
+    reason, hint = "", "another name"
+    if path.is_symlink():
+        reason = "is a link, which files of other names cannot replace"
+    elif not path.is_file():
+        reason = "is not a regular file"
+    elif any(path.samefile(source) for source in sources):
+        reason = "is the source, and would be another model of the same name"
+    elif not force:
+        reason, hint = "exists, and would be another model of the same name", "--force to remove it"
+    if reason:
+        raise RefusedError.build(f"write {target}", f"{path} {reason}", hint)
+    return [path]
+
+
 @contextmanager
 def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterator[list[Path]]:
     """Yield the name of a new file for each target. They are renamed if the block raises nothing.
@@ -103,7 +121,7 @@ def _rename(parts: Sequence[Path], targets: Sequence[Path], gone: Sequence[Path]
             with suppress(PermissionError, AttributeError):  # some users may not, and some systems cannot
                 os.chown(part, stat.st_uid, stat.st_gid)
             shutil.copymode(target, part)
-    if len(targets) == 1:
+    if len(targets) == 1 and not gone:
         parts[0].replace(targets[0])
     else:
         _exchange(list(zip(parts, targets, strict=True)), [*old, *gone])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xbridge._cli.errors import RefusedError, listed
-from xbridge._cli.formats import UNNAMED, Content, Format
+from xbridge._cli.formats import UNNAMED, Content, Format, Refused
 from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._host.memory import native_dtype
@@ -35,6 +35,9 @@ class Allowed(NamedTuple):
 
 def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
     """Return the content in the form that the target's format holds; raise if it cannot hold it."""
+    for refused in content.refused:
+        if allowed.array in (None, _name(refused)):
+            raise refused.error
     text = content.metadata
     if text and not to.metadata and not allowed.drop_metadata and set(text) != {"format"}:
         keys = ", ".join(map(repr, text))
@@ -73,7 +76,7 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
     return arrays
 
 
-def _name(x: Stored) -> str:
+def _name(x: Stored | Refused) -> str:
     return UNNAMED if x.name is None else x.name
 
 

@@ -78,9 +78,9 @@ def run(asked: Namespace) -> int:
 
 def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     """Write the file. Return its content, and the name of the index if there is one."""
-    from xbridge._cli.atomic_write import new_file, replacing, resolve  # noqa: PLC0415 -- likewise
+    from xbridge._cli.atomic_write import new_file, removable, replacing, resolve  # noqa: PLC0415 -- likewise
     from xbridge._cli.compatibility import Allowed, fitted  # noqa: PLC0415 -- likewise
-    from xbridge._cli.formats.shards import index_of, read_size  # noqa: PLC0415 -- likewise
+    from xbridge._cli.formats.shards import index_name, index_of, read_size  # noqa: PLC0415 -- likewise
     from xbridge._cli.formats.sink import Sink  # noqa: PLC0415 -- NumPy, which `--help` does not need
 
     source: Path = asked.source
@@ -97,9 +97,10 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     if asked.round and not asked.cast:
         raise RefusedError.build("round", "there is no --cast", "--cast float64=float32 --round")
     most = None if asked.shard is None else read_size(asked.shard)
-    if most and target.suffix.lower() != ".safetensors":
-        reason = "only .safetensors files have an index of shards"
-        raise RefusedError.build(f"write shards of {asked.target}", reason, f"{target.stem}.safetensors")
+    has_index = asked.target.suffix.lower() == ".safetensors"  # the file behind a link may have any name
+    if most and not has_index:
+        reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
+        raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
     how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie)
     if asked.array is not None:
         how = ALL._replace(checksums=how.checksums, at=how.at)
@@ -114,7 +115,9 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
         several = len(files) > 1
         real = [resolve(file, *sources, force=asked.force) for file in files] if several else [target]
         bar = progress(source.name, sum(x.nbytes for x in content.arrays))
-        gone = [asked.target] if several else []
+        # A single file and an index of one name would be two models.
+        other = asked.target if several else index_name(asked.target)
+        gone = removable(other, asked.target, *sources, force=asked.force) if has_index else []
         with replacing(*real, gone=gone, force=asked.force) as parts, bar as advance:
             for part, file, arrays in zip(parts, real, files.values(), strict=True):
                 with new_file(part, file) as opened:

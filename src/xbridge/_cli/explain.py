@@ -5,10 +5,15 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import RefusedError, check_source, printable, reading
 from xbridge._cli.formats import ALL, FORMATS, UNNAMED, add_at, read_file
 from xbridge._cli.output import print_json
+
+if TYPE_CHECKING:
+    from xbridge._cli.formats import Refused
+    from xbridge._cli.formats.stored import Stored
 
 HELP = "what a conversion of a file's arrays would do"
 DESCRIPTION = """\
@@ -40,7 +45,8 @@ def run(asked: Namespace) -> int:
     copy = _COPY.get(asked.copy)
     with ExitStack() as stack:
         how = ALL._replace(checksums=False, at=asked.at)
-        arrays = read_file(asked.file, asked.from_format, how, stack).arrays
+        content = read_file(asked.file, asked.from_format, how, stack)
+        arrays: list[Stored | Refused] = [*content.arrays, *content.refused]
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
         with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]

@@ -25,7 +25,7 @@ from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, fast_converters, get
-from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError
+from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError, with_article
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -411,7 +411,7 @@ def _refuse_overflow(numbers: HostArray, dtype: str, target: Backend, device: De
         hint, lacks = f"dtype={wide!r}", target.unsupported_dtype(given, device)
         if lacks and not _fits(numbers, wide):
             reason, hint = f"{reason}, and {lacks.reason}", "smaller ones"
-        raise ValueLossError.build(f"make a {dtype} array of this list", reason, hint)
+        raise ValueLossError.build(f"make {with_article(dtype)} array of this list", reason, hint)
 
 
 def _fits(numbers: HostArray, dtype: str) -> bool:

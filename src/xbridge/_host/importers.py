@@ -138,6 +138,8 @@ def _compare(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
+        strange = [f"its {label} {word}" for label, word in _columns(x) or () if word not in DTYPES]
+        reason = f"{strange[0]}, and {reason}" if strange else reason
         words = _attributes(type(x))
         numeric = (hint for word, hint in _NUMBERS_OF.items() if word in words)
         raise unreadable(x, reason, next(numeric, f"casting it {_ELSEWHERE}"), DTypeError)

@@ -16,7 +16,14 @@ from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every
 from xbridge._core.literals import LITERALS, NUMBERS, SEQUENCES
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import check_cast, native_dtype
-from xbridge.errors import Chained, DTypeError, OptionError, UnsupportedArrayError, ValueLossError
+from xbridge.errors import (
+    Chained,
+    DTypeError,
+    OptionError,
+    UnsupportedArrayError,
+    ValueLossError,
+    with_article,
+)
 
 Nested: TypeAlias = Any
 """A number, an array, or a list, tuple or range of nested things."""
@@ -170,7 +177,8 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
-        action, reason = f"make a {floating} array of this list", f"an integer would be rounded in {floating}"
+        action = f"make {with_article(floating)} array of this list"
+        reason = f"an integer would be rounded in {floating}"
         raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
     with Chained(_failed):
         try:

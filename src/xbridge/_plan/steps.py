@@ -18,7 +18,7 @@ from xbridge._core.dtypes import DTYPES, category, holds_every, is_inexact
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
 from xbridge._plan import report
 from xbridge._plan.reasons import CopyReason
-from xbridge.errors import XBridgeError
+from xbridge.errors import XBridgeError, with_article
 
 Op: TypeAlias = Literal[
     "detach",
@@ -304,5 +304,5 @@ def _size(shape: tuple[int, ...], bits: int) -> int | None:
 
 def in_words(source: Backend, info: ArrayInfo, target: Backend) -> str:
     """Describe a conversion by its input and its target."""
-    given = f"{source.name} {info.dtype} array of shape {info.shape} on {info.device}"
-    return f"convert a {given} to {target.name}"
+    given = f"{with_article(source.name)} {info.dtype} array of shape {info.shape} on {info.device}"
+    return f"convert {given} to {target.name}"

@@ -16,7 +16,7 @@ import numpy as np
 from xbridge._host.memory import native_dtype
 from xbridge.backends._forms import ARRAY, leaves, masked
 from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
-from xbridge.errors import DTypeError, OptionError
+from xbridge.errors import DTypeError, OptionError, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -370,7 +370,7 @@ class _Jvp(_Derivative):
 
 
 def _kind(found: object) -> str:
-    return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
+    return f"{len(found)} gradients" if isinstance(found, (tuple, list)) else type_of(found)
 
 
 # -- derivatives from values, for functions whose user names one ---------------------------------------------

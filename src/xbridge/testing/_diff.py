@@ -14,7 +14,7 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import DTypeError, UnsupportedArrayError
+from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
 from xbridge.testing._compare_values import same_bits, same_numbers, words
 from xbridge.testing.samples.lookup import samples_of
 
@@ -59,14 +59,14 @@ def resolve(x: Array, asked: str) -> tuple[Backend, Array]:
     backend = backend_for(type(x))
     if backend is None:
         raise UnsupportedArrayError.build(
-            f"{asked} a {type(x).__name__}",
+            f"{asked} {type_of(x)}",
             "no backend owns that type",
             "xbridge.asarray(x, like=y) with the array that it belongs to",
         )
     if isinstance(x, backend.scalar_types):
         backend, x = get(HOST), np.asarray(x)
     dtype, refused = backend.array_info(x).dtype, backend.unsupported(x, leaving=True)
-    asked = f"{asked} a {backend.name} {dtype} array"
+    asked = f"{asked} {with_article(backend.name)} {dtype} array"
     if refused:
         raise refused.error.build(asked, refused.reason, refused.hint)
     if dtype not in DTYPES:

@@ -16,7 +16,7 @@ import numpy as np
 from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, get
-from xbridge.errors import XBridgeError
+from xbridge.errors import XBridgeError, type_of
 from xbridge.testing._compare_values import Near
 from xbridge.testing._diff import differences, look_in, resolve
 
@@ -152,7 +152,7 @@ def _compare_part(one: Any, other: Any, promise: Promise) -> Difference | None:
     if a is None or b is None:
         is_array = b is not None and not isinstance(other, np.generic | int | float | complex)
         if a is None and is_array and one is not None:
-            return Difference("backend", f"a {type(one).__name__}, and with NumPy an array")
+            return Difference("backend", f"{type_of(one)}, and with NumPy an array")
         both = a is None and b is None and (one is None) == (other is None)
         same = both and (type(one) is not type(other) or _is_equal(one, other))
         return None if same else Difference("values", _short(one, other))

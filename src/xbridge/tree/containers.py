@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import backend_for
-from xbridge.errors import UnsupportedArrayError, type_of
+from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.leaf import Fixture
 
 _Storage = str | MemberDescriptorType
@@ -282,7 +282,8 @@ class _Unregistered:
         hidden = f"the class keeps field {name!r} behind {type_of(descriptor)}"
         reason = f"{hidden}, and the object has no attribute that stores its value"
         hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)
-        raise UnsupportedArrayError.build(f"flatten a {self._cls.__name__}", reason, f"{{{hint}}}")
+        action = f"flatten {with_article(self._cls.__name__)}"
+        raise UnsupportedArrayError.build(action, reason, f"{{{hint}}}")
 
     def paths(self, _: object, form: _Form) -> list[str]:
         """Return paths by key or by name."""

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from operator import is_
 from typing import Any, TypeAlias
 
-from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError
+from xbridge.errors import Chained, OptionError, UnsupportedArrayError, XBridgeError, with_article
 from xbridge.tree.containers import PLAIN, Container, find
 
 LeafFn: TypeAlias = Callable[[Any], Any]
@@ -163,7 +163,7 @@ def _build(containers: dict[type, Container], opened: Iterator[_Opened], leaves:
         ]
     if container.cls in PLAIN:
         return container.unflatten(form, parts)
-    with _chained(f"build a {container.cls.__name__}"):
+    with _chained("build", container.cls):
         return container.unflatten(form, list(parts))
 
 
@@ -175,12 +175,13 @@ def _build_rows(rows: _Rows, leaves: Iterator[Any]) -> list[Any]:
     return [kind(islice(leaves, len(row))) for row in rows]
 
 
-def _chained(action: str) -> Chained:
+def _chained(verb: str, cls: type) -> Chained:
     """Chain errors that a class raises to an error of ours, except for a recursion without end."""
 
     def failed(error: Exception) -> UnsupportedArrayError:
         if isinstance(error, RecursionError):
             raise error
+        action = f"{verb} {with_article(cls.__name__)}"
         return UnsupportedArrayError.build(action, f"its class failed with {error!r}", "its parts one by one")
 
     return Chained(failed)
@@ -191,7 +192,7 @@ def _children(
 ) -> list[tuple[str, Any]]:
     """Return the children of a container with their paths, or indices if its class does not give paths."""
     paths: list[str] = []
-    with suppress(XBridgeError, RecursionError), _chained(f"name the parts of a {container.cls.__name__}"):
+    with suppress(XBridgeError, RecursionError), _chained("name the parts of", container.cls):
         paths = container.paths(x, form)
     if len(paths) != len(children):
         paths = [f"[<flat index {i}>]" for i in range(len(children))]
@@ -227,6 +228,6 @@ def _endless(tree: Tree) -> OptionError:
 
 def _flatten(container: Container, x: Any) -> tuple[list[Any], Any]:
     """Flatten any container: return its children and its form."""
-    with _chained(f"flatten a {container.cls.__name__}"):
+    with _chained("flatten", container.cls):
         children, form = container.flatten(x)
         return list(children), form

@@ -174,7 +174,7 @@ def test_a_tracer_is_refused_on_the_way_out(inside: Callable[[Fn], Any]) -> None
         ):
             with pytest.raises(
                 xbridge.UnsupportedArrayError,
-                match=r"a tracer has no values yet; try converting outside the transform, or jax.pure",
+                match=r"has no values yet; try converting outside the transform, a function with @xbridge",
             ):
                 call(x)
         return x

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from xbridge._cli.formats.sink import Sink
     from xbridge._cli.formats.stored import ArrayInfo, Stored
+    from xbridge._core.protocol import Array
 
 SUFFIXES = {
     ".npy": ("xbridge._cli.formats.npy", "pip install numpy"),
@@ -86,6 +87,18 @@ ALL = Reading(flatten=True, skip_other=True, untie=True)
 """All arrays of a file, for their names or for one of them."""
 
 
+class Refused(NamedTuple):
+    """An array that cannot be converted, such as a sparse tensor."""
+
+    name: str | None
+    array: Array
+    error: RefusedError
+
+    def like(self) -> Array:
+        """Return the array of the library that loaded it."""
+        return self.array
+
+
 class Content(NamedTuple):
     """The content of a file."""
 
@@ -93,7 +106,8 @@ class Content(NamedTuple):
     metadata: Mapping[str, str] = {}
     """Text beside the arrays."""
     others: Sequence[tuple[str, str]] = ()
-    """The names and descriptions of values that are not arrays."""
+    """The names and descriptions of values that are not arrays, and of the refused ones."""
+    refused: Sequence[Refused] = ()
     compression: Mapping[str | None, int] = {}
     """The compression of the arrays of an archive, by name, as `zipfile` numbers it."""
     files: Sequence[Path] = ()

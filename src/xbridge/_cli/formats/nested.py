@@ -14,6 +14,7 @@ from reprlib import Repr
 from typing import TypeAlias
 
 from xbridge._cli.errors import RefusedError, listed, unreadable
+from xbridge.errors import type_of
 
 Keys: TypeAlias = "tuple[str | int, ...]"
 
@@ -99,7 +100,7 @@ def described(value: object) -> str:
     kind = type(value).__name__
     if type(value) in _SIMPLE:
         return "None" if value is None else f"{kind} {_SHORT.repr(value)}"
-    return f"an empty {kind}" if is_container(value) and not value else f"a {kind}"
+    return f"an empty {kind}" if is_container(value) and not value else type_of(value)
 
 
 def _option(keys: Iterable[str]) -> str:

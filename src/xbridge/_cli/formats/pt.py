@@ -16,7 +16,7 @@ import sys
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -29,7 +29,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from xbridge._api import to_backend, to_numpy
 from xbridge._cli.errors import RefusedError, listed, reading, unreadable
-from xbridge._cli.formats import Content, Reading
+from xbridge._cli.formats import Content, Reading, Refused
 from xbridge._cli.formats.archive import compare_checksum, open_archive
 from xbridge._cli.formats.nested import described, flattened, is_container, picked
 from xbridge._cli.formats.sink import Sink
@@ -40,7 +40,7 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import dtype_of, shares_memory
 from xbridge.backends._registry import get
-from xbridge.errors import Chained, XBridgeError
+from xbridge.errors import Chained, XBridgeError, with_article
 
 names = True
 unnamed = True
@@ -115,7 +115,7 @@ def read(path: Path, stack: ExitStack, how: Reading) -> Content:
     mapped, sums = _inspected(path, checksums=how.checksums)
     found = picked(_load(path, mapped=mapped), how.at, path)
     if isinstance(found, torch.Tensor):
-        return Content([_stored(path, None, found, sums)])
+        return _content(path, [(None, found)], [], sums, untie=how.untie)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
         raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {described(found)}", hint)
@@ -127,10 +127,7 @@ def read(path: Path, stack: ExitStack, how: Reading) -> Content:
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
         raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
     tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
-    arrays = [_stored(path, name, tensor, sums) for name, tensor in tensors]
-    if not how.untie:
-        _refuse_overlaps(path, arrays)
-    return Content(arrays, others=others)
+    return _content(path, tensors, others, sums, untie=how.untie)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -187,7 +184,7 @@ def _inspected(path: Path, *, checksums: bool) -> tuple[bool, _Sums | None]:
     return mapped, None if swapped else _Sums(path, known)
 
 
-def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
+def _refuse_overlaps(path: Path, arrays: Sequence[InMemory]) -> None:
     """Raise if two tensors share memory. They are sorted by address, so that few pairs are compared."""
     spans = sorted((*byte_bounds(x.array), at) for at, x in enumerate(arrays) if x.nbytes)
     before: list[tuple[int, int]] = []
@@ -201,11 +198,28 @@ def _refuse_overlaps(path: Path, arrays: list[InMemory]) -> None:
         before.append((high, at))
 
 
-def _stored(path: Path, name: str | None, tensor: torch.Tensor, sums: _Sums | None) -> InMemory:
-    try:
-        array = to_numpy(tensor)
-    except XBridgeError as error:
-        reason = f"{name!r}: cannot {error.action}: {error.reason}"
-        raise unreadable(path, reason, error.hint) from error
-    order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
-    return _InRecord(name, array.dtype, array.shape, order, array, tensor, sums)
+def _content(
+    path: Path,
+    tensors: Sequence[tuple[str | None, torch.Tensor]],
+    others: Sequence[tuple[str, str]],
+    sums: _Sums | None,
+    *,
+    untie: bool,
+) -> Content:
+    """Return the tensors as arrays. Those that cannot be converted are refused when they are asked for."""
+    arrays, refused, shown = [], [], list(others)
+    for name, tensor in tensors:
+        try:
+            array = to_numpy(tensor)
+        except XBridgeError as error:
+            label, info = "the array" if name is None else repr(name), get("torch").array_info(tensor)
+            reason = f"{label}: cannot {error.action}: {error.reason}"
+            refused.append(Refused(name, tensor, unreadable(path, reason, error.hint)))
+            what = f"{with_article(info.dtype)} tensor of shape {info.shape}: {error.reason}"
+            shown.append((name or "", what))
+            continue
+        order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
+        arrays.append(_InRecord(name, array.dtype, array.shape, order, array, tensor, sums))
+    if not untie:
+        _refuse_overlaps(path, arrays)
+    return Content(arrays, others=shown, refused=refused)

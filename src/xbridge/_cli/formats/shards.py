@@ -60,7 +60,9 @@ def _shard(path: Path, name: str) -> Path:
         reason = f"it names the shard {name!r}, which is not a .safetensors file in its folder"
         raise unreadable(path, reason, "an index of safetensors")
     shard = path.with_name(name)
-    if not shard.is_file():
+    with reading(path):  # the name may be too long for the system
+        there = shard.is_file()
+    if not there:
         raise unreadable(path, f"its shard {name} does not exist", "all shards, in the folder of the index")
     return shard
 
@@ -94,7 +96,12 @@ def name_shards(target: Path, count: int) -> list[Path]:
     stem, suffix = target.stem, target.suffix
     numbers = range(1, count + 1)
     shards = [target.with_name(f"{stem}-{number:05}-of-{count:05}{suffix}") for number in numbers]
-    return [*shards, target.with_name(f"{target.name}.index.json")]
+    return [*shards, index_name(target)]
+
+
+def index_name(target: Path) -> Path:
+    """Return the name of the index of a target's shards."""
+    return target.with_name(f"{target.name}.index.json")
 
 
 def index_of(shards: Mapping[Path, Sequence[Stored] | None]) -> bytes:

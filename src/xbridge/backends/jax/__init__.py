@@ -101,7 +101,8 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     if not leaving:
         return None
     if isinstance(x, _Tracer):
-        reason, hint = "a tracer has no values yet", "converting outside the transform, or jax.pure_callback"
+        reason = "a tracer has no values yet"
+        hint = "converting outside the transform, a function with @xbridge.aligned, or jax.pure_callback"
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
         reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():

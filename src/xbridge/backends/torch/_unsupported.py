@@ -12,7 +12,9 @@ from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from xbridge._core.protocol import HostArray
-from xbridge.errors import UnsupportedArrayError
+from xbridge.errors import UnsupportedArrayError, type_of
+
+_ALIGNED = "a function with @xbridge.aligned"
 
 
 def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
@@ -25,7 +27,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         ways = {"DTensor": "x.full_tensor() or x.to_local()", "FakeTensor": "a real tensor"}
         ways["MaskedTensor"] = "x.to_tensor(value)"
-        return f"a {cls.__name__} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
+        return f"{type_of(x)} is not plain memory", ways.get(cls.__name__, "the tensor inside it")
     if x.is_quantized:
         return "a quantized tensor holds codes, not values", "x.dequantize()"
     if x.layout is not torch.strided:
@@ -33,7 +35,7 @@ def not_memory(x: torch.Tensor) -> tuple[str, str] | None:
     if x.is_meta:
         return "a meta tensor holds no data", "torch.empty_like(x, device='cpu')"
     if _functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
-        return "a function transform is running over it", "converting outside the transform"
+        return "a function transform is running over it", f"converting outside the transform, or {_ALIGNED}"
     return None
 
 
@@ -43,7 +45,8 @@ def not_values(x: torch.Tensor) -> tuple[str, str] | None:
         return "its forward-mode tangent would be lost", "forward_ad.unpack_dual(x).primal"
     modes = torch._C._TorchDispatchModeKey
     if torch._C._get_dispatch_mode(modes.PROXY) is not None:
-        return "a tracer would bake its values into the program", "converting outside the trace"
+        hint = f"converting outside the trace, or {_ALIGNED}"
+        return "a tracer would bake its values into the program", hint
     if torch._C._get_dispatch_mode(modes.FAKE) is not None:
         return "a fake mode is running, which computes no values", "converting outside the mode"
     return freed(x)

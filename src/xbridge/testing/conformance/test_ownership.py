@@ -17,6 +17,7 @@ import pytest
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
+from xbridge.errors import type_of
 from xbridge.testing.conformance._cases import (
     common_dtypes,
     edge_values,
@@ -118,7 +119,7 @@ def test_new_memory_does_not_keep_its_source_alive(backend: str) -> None:
     for _, step, make in _steps(backend, values.dtype.name):
         x = plain_array(backend, values)
         if not type(x).__weakrefoffset__:
-            pytest.skip(f"a {type(x).__name__} has no weak references")
+            pytest.skip(f"{type_of(x)} has no weak references")
         sources[step] = ref(x)
         made.append(make(x))
         del x

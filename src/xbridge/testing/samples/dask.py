@@ -12,6 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 
+from xbridge.errors import type_of
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
 
@@ -124,5 +125,5 @@ def read(x: Array, /) -> HostArray:
 
 def write(x: Array, /) -> None:
     """Raise: an assignment makes another graph."""
-    message = f"a {type(x).__name__} of Dask has no memory to write"
+    message = f"{type_of(x)} of Dask has no memory to write"
     raise ValueError(message)

@@ -18,6 +18,7 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
+from xbridge.errors import type_of
 from xbridge.testing import _raw_memory
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
@@ -101,7 +102,7 @@ class DerivedSamples:
         """Invert every bit at the address that the backend reports, if that is writable host memory."""
         info, layout = self._backend.array_info(x), self._backend.memory_layout(x)
         if info.device != CPU or info.requires_grad or self._backend.assumes_immutable or not layout.writable:
-            message = f"a {type(x).__name__} on {info.device} is read-only"
+            message = f"{type_of(x)} on {info.device} is read-only"
             raise ValueError(message)
         raw = _raw_memory.in_place(layout)
         raw[...] = raw.copy() ^ np.uint8(1 if info.dtype == "bool" else 0xFF)
