@@ -35,6 +35,7 @@ def test_a_result_is_computed_later_and_chunk_by_chunk() -> None:
     assert (seen, y.chunks, y.dtype) == ([], ((3, 3, 2),), A.dtype)
     same(y.compute(scheduler="sync"), norm(A))
     assert sorted(seen) == [(2, 6), (3, 6), (3, 6)]
+    assert f.__xbridge__.shortcuts == {}  # which would call it at once
 
 
 def test_without_a_signature_the_arrays_are_computed_whole() -> None:

@@ -47,8 +47,8 @@ MAKERS: dict[str, tuple[Callable[[], Any], ...]] = {
 """Arguments by their type: each may be in the place of the others of its kind."""
 
 
-def total(*xs: Any, **named: Any) -> Any:
-    numbers = [x for x in (*xs, *named.values()) if x is not None and not isinstance(x, str)]
+def total(*xs: Any, a: Any = 0, b: Any = 0, c: Any = 0) -> Any:
+    numbers = [x for x in (*xs, a, b, c) if x is not None and not isinstance(x, str)]
     return sum(numbers, 1)
 
 
@@ -62,8 +62,8 @@ def write(*xs: Any, **_: Any) -> Any:
     return x
 
 
-def pair(*xs: Any, **named: Any) -> Any:
-    return {"total": total(*xs, **named), "given": xs[-1]}
+def pair(*xs: Any, a: Any = None, **named: Any) -> Any:
+    return {"total": total(*xs, a=a, **named), "given": a, "types": str([type(x) for x in named.values()])}
 
 
 BODIES = (total, first, write, pair)
@@ -95,18 +95,22 @@ def outcome(f: Callable[..., Any], makers: list[Callable[[], Any]], names: tuple
     return seen(result, given), [seen(x, []) for x in given]
 
 
+NAMES = ((), ("b",), ("b", "a"), ("c", "a", "b"))
+
+
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[list[str], list[int], list[int], tuple[str, ...]]:
     """Draw the kinds of arguments, one of each kind for the first calls and for the last, and names."""
     kinds = draw(st.lists(st.sampled_from(list(MAKERS)), min_size=1, max_size=3))
     before, after = [[draw(st.integers(0, len(MAKERS[kind]) - 1)) for kind in kinds] for _ in range(2)]
-    return kinds, before, after, draw(st.sampled_from([(), ("b",)])) if len(kinds) > 1 else ()
+    return kinds, before, after, draw(st.sampled_from(NAMES[: len(kinds)]))
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     *({"dtype": dtype} for dtype in ("float16", "nearest", "default", torch.float32)),
     *({"copy": True}, {"copy": False}, {"device": "cpu"}, {"grad": "keep"}, {"grad": "detach"}),
+    *({"device": torch.device("cpu")}, {"vjp": lambda g, y, *xs: xs}),
 )
 
 
@@ -118,6 +122,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 @example((["numpy", "torch"], [0, 1], [0, 0], ()), total, {})
 @example((["numpy", "float"], [0, 0], [2, 1], ("b",)), total, {})
 @example((["numpy"], [0], [0], ()), write, {})
+@example((["torch", "numpy"], [0, 0], [1, 0], ("b", "a")), total, {"vjp": lambda g, y, *xs: xs})
+@example((["torch", "torch", "int"], [0, 0, 0], [0, 0, 0], ("b", "a")), pair, {"vjp": lambda g, y, *xs: xs})
 @example((["none", "torch"], [0, 0], [0, 0], ()), first, {})
 def test_a_repeated_call_does_what_the_first_one_does(
     library: str | None,

@@ -49,7 +49,7 @@ def saved(path: Path, content: object) -> Path:
     return path
 
 
-ODD = {
+ODD: dict[str, tuple[Any, str]] = {
     "sparse": (lambda: torch.eye(2).to_sparse(), "a float32 tensor of shape (2, 2): its layout is torch.sp"),
     "meta": (lambda: torch.ones(2, device="meta"), "a float32 tensor of shape (2,): a meta tensor holds no"),
     "half complex": (lambda: torch.ones(1, dtype=torch.complex32), "a complex32 tensor of shape (1,): NumPy"),

@@ -15,7 +15,7 @@ from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import LEAVES, flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._calls.named import as_made, imported
-from xbridge._core.devices import CPU
+from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
@@ -95,8 +95,11 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 class Read(NamedTuple):
     """The arguments of a call, their arrays, and the libraries of the call."""
 
+    begun: int
+    """The generation before the libraries were found."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    """In the order of the form."""
     form: Form
     arrays: list[Array]
     numbers: list[Any]
@@ -143,17 +146,18 @@ def _found(
     """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
     arrays: list[Array] = []
     numbers: list[Any] = []
+    begun, kwargs = generation(), function.in_order(kwargs)
     try:
-        form = flatten((args, function.in_order(kwargs)), arrays, numbers)
+        form = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     if alone or not arrays:
         caller = get(HOST)
-        return Read(args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
+        return Read(begun, args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
     sources = [resolve_source(x) for x in arrays]
     at = _leading(sources, news)
     caller = sources[at].backend
-    return Read(args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
+    return Read(begun, args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
 
 
 def _leading(sources: list[Source], news: Sequence[Array]) -> int:
@@ -173,7 +177,7 @@ def _library(function: Function, caller: Backend) -> Backend:
     return caller if function.like is None else resolve_like(function.like).backend
 
 
-def _is_embedded(function: Function, caller: Backend, arrays: list[Array]) -> bool:
+def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -> bool:
     """Return True if the caller's library runs the call as a rule.
 
     A library without transforms does so for functions with a signature, to compute later.
@@ -264,11 +268,10 @@ def _has_values(x: Array) -> bool:
 
 def _direct(function: Function, read: Read) -> Any:
     """Run the function as it is, and convert the arrays of its result back."""
-    args, kwargs, form, arrays, numbers, sources, at, _, library = read
+    begun, args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
-    begun = generation()
     inputs = [_guarded(source, library, function.keywords) for source in sources]
     target = library.name if function.like is None else function.backend
     xs = tuple([source.array for source in inputs])
@@ -360,8 +363,8 @@ class _Step(NamedTuple):
 class Shortcut:
     """A call whose arguments are ordinary arrays, numbers, text and None.
 
-    In any doubt the call is examined: if an array is followed that cannot be embedded, or if arrays are on
-    several devices.
+    In any doubt the call is examined: if an array is followed that cannot be embedded, or is on another
+    device than the others, or on several.
     """
 
     __slots__ = (
@@ -378,7 +381,7 @@ class Shortcut:
     )
 
     def __init__(self, function: Function, read: Read, kinds: Sequence[type]) -> None:
-        self._begun = generation()
+        self._begun = read.begun
         self._function, self._caller, self._library = function, read.caller, read.library
         self._rule: Rule | None = None
         self._home = next(i for i, kind in enumerate(kinds) if kind not in LEAVES)
@@ -398,14 +401,10 @@ class Shortcut:
     def _step(self, kind: type, at: int) -> _Step:
         library, backend = self._library, by_type[kind]
         own, given = backend is library, self._function.keywords
-        words = (
-            CPU if given["device"] is None else given["device"],
-            given["dtype"],
-            given["copy"],
-            given["grad"],
-        )
+        place = None if library.host_only and given["device"] is None else "cpu"
+        words = PLAIN if self._function.is_plain else (place, given["dtype"], given["copy"], given["grad"])
         return _Step(
-            converter(library.name, kind, PLAIN if self._function.is_plain else words),
+            converter(library.name, kind, words),
             None if own and not (self._mixed and at > self._home) else backend.follows,
             backend.device_of if own and not backend.host_only else None,
             backend.name == HOST and given["copy"] is None and _can_write(library),
@@ -427,7 +426,7 @@ class Shortcut:
                 return self._embedded(xs)
             if device_of is not None:
                 here = device_of(x)
-                if here != (device or (CPU if self._only_host else here)):
+                if here == SHARDED or here != (device or (CPU if self._only_host else here)):
                     return _UNKNOWN
                 device = here
             y = convert(_readonly(x) if guard else x)
@@ -471,15 +470,18 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 def _take_shortcut(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
+    caller, library = read.caller, read.library
     key, kinds = _kinds(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(kinds).difference(LEAVES)
     if (
         (key in function.shortcuts or len(function.shortcuts) < MOST)
         and function.like is None
         and are_constant(tuple(function.keywords.values()))
-        and (read.at == 0 or arrays.issubset(read.caller.fast_types))
+        and read_options((library,), **function.keywords).device in (None, CPU)
+        and not _is_embedded(function, caller, ())
+        and (read.at == 0 or arrays.issubset(caller.fast_types))
         and all(kind in by_type and kind in by_type[kind].fast_types for kind in arrays)
-        and not (read.library.is_tracing() or read.caller.is_tracing())
+        and not (library.is_tracing() or caller.is_tracing())
     ):
         shortcut = Shortcut(function, read, kinds)
         if shortcut.is_learned:

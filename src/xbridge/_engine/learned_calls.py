@@ -47,7 +47,8 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
-        return None if look and look(like) is not CPU else convert(obj)
+        place = look(like) if look else CPU
+        return convert(obj) if place is CPU or place == CPU else None
 
     store_call(calls, call, converted, begun)
 
@@ -64,7 +65,8 @@ def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source],
     at = sources.index(near) if near in sources else None
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
-        if look and look(like if at is None else xs[at]) is not CPU:
+        place = look(like if at is None else xs[at]) if look else CPU
+        if place is not CPU and place != CPU:
             return None
         made = []
         for convert, x in zip(converters, xs):  # noqa: B905 -- as many as there are arguments

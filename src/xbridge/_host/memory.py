@@ -77,14 +77,14 @@ def copy(host: HostArray, order: Literal["C", "K"] = "K") -> HostArray:
     """
     plain = type(host) is np.ndarray and order == "K" and host.nbytes < LARGE
     if plain and host.dtype.isnative and (host.flags.forc or 0 not in host.strides):
-        return host.copy("K")  # as below, without what a cast needs
+        return host.copy("K")  # as `_filled` does, without what a cast needs
     return _filled(host, host.dtype.newbyteorder("="), order)
 
 
 def astype(host: HostArray, dtype: str, order: Literal["C", "K"] = "K") -> HostArray:
     """Cast into fresh memory in one pass, as NumPy does, without warnings about overflow."""
     if order == "K" and host.flags.forc and host.nbytes < LARGE:
-        return cast_silently(host, native_dtype(dtype))  # as below
+        return cast_silently(host, native_dtype(dtype))  # as `_filled` does, with a defined order of axes
     return _filled(host, native_dtype(dtype), order)
 
 

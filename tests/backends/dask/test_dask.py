@@ -248,6 +248,15 @@ def test_an_error_of_ours_in_the_only_task_names_its_path() -> None:
         xbridge.transfer({"good": np.ones(2), "bad": made_by(of_ours)}, "numpy").result()
 
 
+@pytest.mark.parametrize("size", ["auto", -1, "1 B"])
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3)])
+def test_an_array_that_cannot_be_divided_is_one_chunk_whatever_the_size_of_chunks(
+    shape: tuple[int, ...], size: object
+) -> None:
+    with dask.config.set({"array.chunk-size": size}):
+        assert xbridge.to_backend(np.ones(shape), "dask").chunks == tuple((n,) for n in shape)
+
+
 @pytest.mark.parametrize("shape", [(0, 20_000), (2, 300, 0), (0,)])
 def test_an_array_without_elements_comes_in_whatever_its_shape(shape: tuple[int, ...]) -> None:
     for given in (np.zeros(shape), np.zeros(shape)[..., ::-1]):

@@ -178,6 +178,18 @@ def test_nothing_goes_back_to_several_devices() -> None:
     """)
 
 
+def test_a_function_that_was_called_before_refuses_a_sharded_array_before_it_runs() -> None:
+    run("""
+    calls = []
+    double = xbridge.aligned(backend="jax")(lambda x: calls.append(x) or [2 * x])
+    for _ in range(3):
+        double(jnp.ones(8))
+    assert "several devices" in refusal(lambda: double(split))
+    assert len(calls) == 3
+    print("done")
+    """)
+
+
 def test_a_sharded_array_works_with_one_without_a_device() -> None:
     run("""
     total = split + xbridge.to_backend(a, "jax")

@@ -52,7 +52,7 @@ def to_numpy(x: Array, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> Array:
-    if host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
+    if host.size < 2 or host.nbytes <= parse_bytes(dask.config.get("array.chunk-size")):
         return over(host, one_chunk(host), da.Array)
     return over(host, normalize_chunks("auto", host.shape, dtype=host.dtype), da.Array)
 
