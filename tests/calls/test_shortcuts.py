@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import xbridge
 from xbridge import aligned
+from xbridge.backends import _registry
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -147,6 +148,27 @@ def test_an_argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
         assert [type(y) for y in f(tensor, 3, weight=2.5)] == [torch.Tensor, int, torch.Tensor]
         assert [type(y) for y in f([1, 2], 3, tensor)] == [torch.Tensor, int, torch.Tensor]
         assert [type(y) for y in f(HOST, 3.5, 2)] == [np.ndarray, float, np.ndarray]
+
+
+def test_a_backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def register() -> bool:
+        _registry.by_type.clear()
+        return False
+
+    monkeypatch.setattr(_registry.get("torch"), "is_tracing", register)
+    f = aligned(backend="numpy")(first)
+    for _ in range(2):
+        assert f(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_a_record_sees_a_call_that_a_compiler_leaves() -> None:
+    f = aligned(backend="torch")(lambda x: x + 1)
+    compiled = torch.compile(lambda x: f(x), backend="eager")  # noqa: PLW0108 -- a function of its own
+    for _ in range(2):
+        compiled(HOST)
+    with xbridge.record() as seen:
+        assert compiled(HOST).tolist() == [1, 2, 3]
+    assert seen.rows
 
 
 def test_a_transform_follows_a_repeated_call() -> None:

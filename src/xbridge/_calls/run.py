@@ -28,7 +28,6 @@ from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatt
 from xbridge.backends._registry import (
     are_arrays,
     backend_for,
-    by_type,
     fast_converters,
     generation,
     get,
@@ -380,27 +379,31 @@ class Shortcut:
         "_steps",
     )
 
-    def __init__(self, function: Function, read: Read, kinds: Sequence[type]) -> None:
+    def __init__(
+        self, function: Function, read: Read, kinds: Sequence[type], owners: dict[type, Backend]
+    ) -> None:
         self._begun = read.begun
         self._function, self._caller, self._library = function, read.caller, read.library
         self._rule: Rule | None = None
-        self._home = next(i for i, kind in enumerate(kinds) if kind not in LEAVES)
+        self._home = next(i for i, kind in enumerate(kinds) if kind in owners)
         self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
         """True if arrays are of several libraries."""
         self._only_host = self._mixed or not function.is_plain
         embeds = function.is_plain and set(kinds).issubset(read.caller.fast_types) and not read.kwargs
         self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
-        self._steps = [None if kind in LEAVES else self._step(kind, i) for i, kind in enumerate(kinds)]
+        self._steps = [
+            self._step(kind, owners[kind], i) if kind in owners else None for i, kind in enumerate(kinds)
+        ]
 
     @property
     def is_learned(self) -> bool:
         """True if all conversions are known."""
         return all(step is None or step.convert is not never for step in self._steps)
 
-    def _step(self, kind: type, at: int) -> _Step:
-        library, backend = self._library, by_type[kind]
-        own, given = backend is library, self._function.keywords
+    def _step(self, kind: type, backend: Backend, at: int) -> _Step:
+        library, given = self._library, self._function.keywords
+        own = backend is library
         place = None if library.host_only and given["device"] is None else "cpu"
         words = PLAIN if self._function.is_plain else (place, given["dtype"], given["copy"], given["grad"])
         return _Step(
@@ -473,6 +476,7 @@ def _take_shortcut(function: Function, read: Read) -> None:
     caller, library = read.caller, read.library
     key, kinds = _kinds(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(kinds).difference(LEAVES)
+    owners = {kind: owner for kind in arrays if (owner := backend_for(kind)) and kind in owner.fast_types}
     if (
         (key in function.shortcuts or len(function.shortcuts) < MOST)
         and function.like is None
@@ -480,10 +484,10 @@ def _take_shortcut(function: Function, read: Read) -> None:
         and read_options((library,), **function.keywords).device in (None, CPU)
         and not _is_embedded(function, caller, ())
         and (read.at == 0 or arrays.issubset(caller.fast_types))
-        and all(kind in by_type and kind in by_type[kind].fast_types for kind in arrays)
+        and owners.keys() == arrays
         and not (library.is_tracing() or caller.is_tracing())
     ):
-        shortcut = Shortcut(function, read, kinds)
+        shortcut = Shortcut(function, read, kinds, owners)
         if shortcut.is_learned:
             function.shortcuts[key] = shortcut
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-codes: set[CodeType] = set()
-"""The code objects of the marked functions."""
+codes: dict[int, CodeType] = {}
+"""The code objects of the marked functions, by id: a compiler makes code objects that have no hash."""
 
 
 def entry_point(fn: F) -> F:
     """Mark a function, and return it unchanged."""
-    codes.add(fn.__code__)
+    codes[id(fn.__code__)] = fn.__code__
     return fn

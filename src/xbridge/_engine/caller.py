@@ -33,7 +33,7 @@ def caller() -> Caller:
     if known:
         return known
     frame = sys._getframe()  # noqa: SLF001 -- the standard library finds callers likewise
-    while frame.f_back and frame.f_code not in codes:
+    while frame.f_back and id(frame.f_code) not in codes:
         frame = frame.f_back
     while frame.f_back and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back

@@ -130,6 +130,13 @@ def tangent(x: Tensor) -> list[Any] | None:
     return None if held is None else held.tolist()
 
 
+def test_a_tensor_without_strides_has_no_tangent() -> None:
+    sparse = torch.eye(2).to_sparse()
+    with forward_ad.dual_level():
+        assert xbridge.asarray(sparse, backend="torch", grad="keep") is sparse
+        assert xbridge.aligned(lambda x: x)(sparse) is sparse
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("view", [lambda d: d, lambda d: d[1:], lambda d: d.conj(), lambda d: d.conj().real])
 @pytest.mark.parametrize("name", OUT)

@@ -129,7 +129,10 @@ def is_dual(x: torch.Tensor) -> bool:
     """Return True if a tensor has a tangent of forward-mode differentiation."""
     if forward_ad._current_level < 0:
         return False
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+    try:
+        return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+    except RuntimeError:  # the tensor has no strides, so that torch gives it no tangent
+        return False
 
 
 def shape_of(x: torch.Tensor) -> tuple[int, ...]:
