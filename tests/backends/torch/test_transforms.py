@@ -130,6 +130,16 @@ def tangent(x: Tensor) -> list[Any] | None:
     return None if held is None else held.tolist()
 
 
+@pytest.mark.parametrize("options", [{"dtype": "float64"}, {"copy": True}])
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda f: torch.vmap(torch.func.grad(f))])
+def test_freed_storage_is_not_read_in_a_transform(transform: Any, options: dict[str, Any]) -> None:
+    freed = torch.ones(3, 2)
+    freed.untyped_storage().resize_(0)
+    read = transform(lambda x: xbridge.asarray(x, **options).sum())
+    with pytest.raises(xbridge.UnsupportedArrayError, match="storage was freed or shrunk"):
+        read(freed)
+
+
 def test_a_tensor_without_strides_has_no_tangent() -> None:
     sparse = torch.eye(2).to_sparse()
     with forward_ad.dual_level():

@@ -66,12 +66,14 @@ def freed(x: torch.Tensor) -> tuple[str, str] | None:
 
 def readable(x: torch.Tensor) -> torch.Tensor:
     """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
-    if is_whole(x):
+    if is_whole(x) or torch.compiler.is_dynamo_compiling():
         return x
-    if not torch.compiler.is_dynamo_compiling() and not_memory(x) is None:
-        fault = freed(x)
-        if fault:
-            raise UnsupportedArrayError.build("read a torch tensor", *fault)
+    inside = x
+    while _functorch.is_functorch_wrapped_tensor(inside):
+        inside = _functorch.get_unwrapped(inside)
+    fault = freed(inside) if not_memory(inside) is None else None
+    if fault:
+        raise UnsupportedArrayError.build("read a torch tensor", *fault)
     return x
 
 
