@@ -379,7 +379,8 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return None
 
 
-fast_from_fresh: Callable[[HostArray], torch.Tensor] = torch.from_numpy
+def fast_from_fresh(host: HostArray, /) -> torch.Tensor:
+    return torch.from_numpy(host)
 
 
 def plan_state() -> object:
