@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +16,9 @@ from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+jnp = jax.numpy
 
 HOST = np.arange(3, dtype="float32")
 

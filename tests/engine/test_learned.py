@@ -1127,6 +1127,15 @@ def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
         xbridge.to_backend(Toy(odd), "jax", copy=False)
 
 
+def test_a_name_that_is_another_string_is_learned_as_the_name() -> None:
+    name, key = "torch ".strip(), ("torch", np.ndarray, None, None, None, None)
+    text = np.array(["a"])
+    for _ in range(3):
+        with pytest.raises(xbridge.DTypeError):
+            xbridge.to_backend(text, name)
+    assert key not in learned
+
+
 def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
     for dtype in ("float32", "int64", "int32", "float32"):

@@ -41,7 +41,7 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
     begun = generation()
     target, source = get(name), resolve_source(x)
     words = _given(**keywords)
-    if name is not target.name:  # a module, of which the fast path has no table
+    if name != target.name:  # a module, of which the fast path has no table
         again = converter(target.name, type(x), words) if is_flag(words[2]) else never
         if again is not never and are_constant(words):
             store_call(learned, (name, type(x), *words), again, begun)
