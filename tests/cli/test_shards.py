@@ -286,11 +286,14 @@ def test_an_index_beside_a_new_single_file_is_removed_with_force_and_refused_wit
     said = refused(capsys, "convert", whole, there)
     assert f"cannot write {there}: {index} exists, and would be another model of the same name" in said
     assert said.endswith("; try --force to remove it\n")
-    said = refused(capsys, "convert", index, there, "--force")
-    assert f"{index} is the source, and would be another model of the same name; try another name" in said
     assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
+    shell(capsys, "convert", index, there)
+    assert listing(whole.parent) == {*before, there.name}  # the source stays
     shell(capsys, "convert", whole, there, "--force")
     assert listing(whole.parent) == {*before, there.name} - {index.name}
+    index.mkdir()
+    said = refused(capsys, "convert", whole, there, "--force")
+    assert f"{index} is not a regular file; try another name" in said
     assert values(safetensors_numpy.load_file(there)) == values(ARRAYS)
 
 

@@ -540,6 +540,13 @@ def test_scalars_of_a_dtype_without_a_name_are_refused_beside_others() -> None:
             xbridge.asarray([scalar, np.float32(1), 1.0])
 
 
+def test_scalars_without_a_common_dtype_are_refused() -> None:
+    brain = pytest.importorskip("ml_dtypes").bfloat16(1)
+    for _ in range(2):
+        with pytest.raises(xbridge.DTypeError, match="they have no common dtype"):
+            xbridge.asarray([brain, np.int16(1)])
+
+
 def test_a_list_that_begins_with_anything_else_holds_no_plain_numbers() -> None:
     odd: list[Any] = [
         [None],

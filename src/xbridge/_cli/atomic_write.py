@@ -56,16 +56,14 @@ def resolve(target: Path, source: Path, *others: Path, force: bool) -> Path:
 
 
 def removable(path: Path, target: Path, *sources: Path, force: bool) -> list[Path]:
-    """Return an old file that the new ones replace under other names, if it exists and may be removed."""
-    if not os.path.lexists(path):
+    """Return an old file that the new ones replace under other names, or raise. A source is not removed."""
+    if not os.path.lexists(path) or (path.exists() and any(map(path.samefile, sources))):
         return []
     reason, hint = "", "another name"
     if path.is_symlink():
         reason = "is a link, which files of other names cannot replace"
     elif not path.is_file():
         reason = "is not a regular file"
-    elif any(path.samefile(source) for source in sources):
-        reason = "is the source, and would be another model of the same name"
     elif not force:
         reason, hint = "exists, and would be another model of the same name", "--force to remove it"
     if reason:
