@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
-from xbridge.backends._registry import fast_converters, identity_types, is_flag, learned, repeat, repeat_align
+from xbridge.backends._registry import (
+    fast_converters,
+    identity_types,
+    is_flag,
+    learned,
+    repeat_align,
+    repeat_asarray,
+)
 from xbridge.errors import FOREIGN_ERRORS
 
 TYPE_CHECKING = False
@@ -379,11 +386,18 @@ def asarray(
             y = None
         if y is not None:
             return y
-    if is_flag(copy) and is_flag(requires_grad):
-        call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
-        y = repeat(call, obj, like)
-        if y is not None:
-            return y
+    y = repeat_asarray(
+        obj,
+        like,
+        backend,
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        requires_grad=requires_grad,
+    )
+    if y is not None:
+        return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.asarray(

@@ -221,6 +221,19 @@ def test_a_shard_of_the_source_is_not_replaced_even_with_force(
     assert {path.name: path.read_bytes() for path in index.parent.iterdir()} == before
 
 
+def fail(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Make the renaming of a file fail, counted from one."""
+    replace: Callable[[Path, Path], Path] = Path.replace
+    calls = iter(range(1, 100))
+
+    def failing(path: Path, target: Path) -> Path:
+        if next(calls) == at:
+            raise error
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at", range(1, 7))  # three old files are set aside, three are renamed
 def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(
@@ -231,15 +244,7 @@ def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(
     error: BaseException,
 ) -> None:
     before = old(whole.parent)
-    replace: Callable[[Path, Path], Path] = Path.replace
-    calls = iter(range(1, 100))
-
-    def failing(path: Path, target: Path) -> Path:
-        if next(calls) == at:
-            raise error
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
+    fail(monkeypatch, at, error)
     there = whole.with_name("s.safetensors")
     said = refused(capsys, "convert", whole, there, "--shard", "20", "--force")
     assert f"{there}.index.json is as it was" in said
@@ -311,15 +316,7 @@ def test_a_run_that_fails_leaves_the_single_file_and_the_index_as_they_were(
     whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     before = old(whole.parent)
-    replace: Callable[[Path, Path], Path] = Path.replace
-    calls = iter(range(1, 100))
-
-    def failing(path: Path, target: Path) -> Path:
-        if next(calls) == at:
-            raise OSError(28, "No space left on device")
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", failing)
+    fail(monkeypatch, at, OSError(28, "No space left on device"))
     said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--force")
     assert "No space left on device" in said
     assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before

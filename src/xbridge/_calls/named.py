@@ -7,12 +7,11 @@ are converted when the library of the function is known.
 from __future__ import annotations
 
 from inspect import Parameter, signature
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
-from xbridge.backends._registry import are_arrays, repeat
+from xbridge.backends._registry import are_arrays
 from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ def imported(x: Any) -> Any:
 
 def as_made(x: Any, library: str | None, dtype: object = None) -> Any:
     """Return an array, as `asarray` makes it."""
-    options = {"device": None, "dtype": dtype, "copy": None, "grad": None, "requires_grad": None}
-    made = repeat(("asarray", library, NoneType, *options.values(), type(x)), x, None)
-    return verbs.asarray(x, None, library, **options) if made is None else made
+    return verbs.asarray(x, None, library, device=None, dtype=dtype, copy=None, grad=None, requires_grad=None)
 
 
 def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from xbridge._calls.function import Function
     from xbridge._core.devices import Device
-    from xbridge._core.protocol import Array, Backend, HostArray
+    from xbridge._core.protocol import Array, Backend
     from xbridge._plan.steps import Options
     from xbridge.backends._rules import Form, Rule
 
@@ -310,19 +310,12 @@ def _guarded(source: Source, library: Backend, keywords: dict[str, Any]) -> Sour
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
-    return Source(_readonly(source.array), source.backend)
+    return Source(protected(source.array, source.array), source.backend)
 
 
 def _can_write(library: Backend) -> bool:
     """Return True if a function of a library could write to the memory of a host array that it is given."""
     return library.rule is not None and not (library.readonly or library.assumes_immutable)
-
-
-def _readonly(host: HostArray) -> HostArray:
-    """Return a view that is read-only."""
-    view = host.view()
-    view.flags.writeable = False
-    return view
 
 
 def _restored(result: Any, restore: Restore, function: Function) -> Any:
@@ -389,6 +382,7 @@ class Shortcut:
         self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
         """True if arrays are of several libraries."""
         self._only_host = self._mixed or not function.is_plain
+        """True if arrays of the function's library have to be in host memory."""
         embeds = function.is_plain and set(kinds).issubset(read.caller.fast_types) and not read.kwargs
         self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
@@ -432,7 +426,7 @@ class Shortcut:
                 if here == SHARDED or here != (device or (CPU if self._only_host else here)):
                     return _UNKNOWN
                 device = here
-            y = convert(_readonly(x) if guard else x)
+            y = convert(protected(x, x) if guard else x)
             if y is None:
                 return _UNKNOWN
             given.append(protected(y, x) if on_host and y is not x else y)

@@ -218,10 +218,10 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
     trial = _host.ones(dtype)
     if _guarded(_run(calls))(trial) is None:
         return None
-    if target.fast_from_fresh and calls[-1:] == [(target.fast_from_numpy, ())]:
+    made_by = [fn for fn, _ in calls[-2:]]
+    if target.fast_from_fresh and made_by in [[fn, target.fast_from_numpy] for fn in _COPYING]:
         shorter = [*calls[:-1], (target.fast_from_fresh, ())]
-        if calls[:-1] and calls[-2][0] in _COPYING and _guarded(_run(shorter))(trial) is not None:
-            return shorter
+        return calls if _guarded(_run(shorter))(trial) is None else shorter
     return calls
 
 

@@ -23,7 +23,16 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
 from xbridge.backends import HOST
-from xbridge.backends._registry import by_type, fast_converters, generation, get, is_flag, learned, store_call
+from xbridge.backends._registry import (
+    by_type,
+    fast_converters,
+    generation,
+    get,
+    is_flag,
+    learned,
+    repeat_asarray,
+    store_call,
+)
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:
@@ -93,6 +102,9 @@ def asarray(
     obj: object, like: object, name: str | ModuleType | None, *, device: object, **keywords: object
 ) -> Array:
     """See `xbridge.asarray`."""
+    made = repeat_asarray(obj, like, name, device=device, **keywords)
+    if made is not None:
+        return made
     begun = generation()
     call = ("asarray", name, type(like), device, *keywords.values(), type(obj))
     target = None if name is None else get(name)

@@ -348,6 +348,24 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
         return None
 
 
+def repeat_asarray(
+    obj: object,
+    like: Array | None,
+    backend: object,
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+    requires_grad: object = None,
+) -> Array | None:
+    """Return the result of a call of `asarray` that was learned; None if it has to be planned."""
+    if not (is_flag(copy) and is_flag(requires_grad)):
+        return None
+    call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
+    return repeat(call, obj, like)
+
+
 def repeat_align(
     xs: tuple[Array, ...],
     like: Array | None,

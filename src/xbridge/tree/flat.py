@@ -8,11 +8,10 @@ is flattened and its arrays are planned.
 from __future__ import annotations
 
 from functools import partial
-from types import NoneType
 from typing import TYPE_CHECKING
 
 from xbridge._core.literals import NUMBERS
-from xbridge.backends._registry import calls, fast_converters, is_flag, learned
+from xbridge.backends._registry import fast_converters, is_flag, learned, repeat_asarray
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -42,8 +41,11 @@ def convert_flat(tree: Tree, name: object, given: Given, *, scalars: bool) -> Tr
             fns = {kind: table[kind] for kind in kinds.difference(numbers)}
         else:
             fns = {kind: learned[name, kind, *given] for kind in kinds.difference(numbers)}
-        for kind in numbers:
-            fns[kind] = partial(calls["asarray", name, NoneType, *given, None, kind], like=None)
+        device, dtype, copy, grad = given
+        again = partial(
+            repeat_asarray, like=None, backend=name, device=device, dtype=dtype, copy=copy, grad=grad
+        )
+        fns.update(dict.fromkeys(numbers, again))
         made = [fns[type(x)](x) for x in xs]
     except FOREIGN_ERRORS:  # not learned, an option without a hash, or what the plan gives a reason for
         return None

@@ -9,7 +9,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
-from xbridge.backends._registry import get, repeat
+from xbridge.backends._registry import get
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import convert_flat
@@ -237,12 +237,5 @@ def _converted(
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:
-        number = partial(_number, target.name, keywords)
+        number = partial(verbs.asarray, like=None, name=target.name, **keywords, requires_grad=None)
     return batch.map(leaf_converter(target, keywords, batch.kinds, writable=writable), number)
-
-
-def _number(name: str, keywords: dict[str, Any], x: object) -> Array:
-    """Convert a Python number. The options were checked."""
-    call = ("asarray", name, type(None), *keywords.values(), None, type(x))
-    made = repeat(call, x, None)
-    return verbs.asarray(x, None, name, **keywords, requires_grad=None) if made is None else made
