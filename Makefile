@@ -97,10 +97,9 @@ coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have ru
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
 
-lint: $(VENV)/dev.stamp ## Check style, format, words and types
+lint: $(VENV)/dev.stamp ## Check style, format and types
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
-	$(VENV)/bin/python docs/vocabulary.py
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python
 	PYTHONPATH=src $(VENV)/bin/python -m pyright --pythonpath $(VENV)/bin/python --verifytypes xbridge --ignoreexternal

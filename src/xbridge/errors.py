@@ -165,7 +165,7 @@ class PolicyError(XBridgeError, RuntimeError):
     """A conversion has an operation that a policy forbids."""
 
 
-class CrossingWarning(UserWarning):  # vocabulary: crossing -- a public name
+class CrossingWarning(UserWarning):
     """A conversion does something that a policy warns of."""
 
 

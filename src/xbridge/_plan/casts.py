@@ -19,9 +19,7 @@ from xbridge._plan.reasons import CopyReason, reason
 from xbridge._plan.steps import Conversion, Step, nbytes_of
 
 
-def choose_caster(  # vocabulary: caster -- the one that casts
-    conversion: Conversion, *, lazy: bool = False
-) -> Backend | ModuleType:
+def choose_caster(conversion: Conversion, *, lazy: bool = False) -> Backend | ModuleType:
     """Return the backend that performs the cast in a conversion through host memory."""
     source, target, info = conversion.source, conversion.target, conversion.info
     before, after, start, goal = info.dtype, conversion.dtype, info.device, conversion.device

@@ -73,7 +73,7 @@ _SETUP: dict[str, tuple[str, ...]] = {
         "sklearn.set_config(array_api_dispatch=True)",
     ),
 }
-"""Packages that dispatch by array library only if they are told to."""  # vocabulary: told -- as by a setting
+"""Packages that dispatch by array library only if they are told to."""
 
 
 def find_targets(spec: str) -> list[Target]:

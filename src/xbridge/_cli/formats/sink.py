@@ -46,7 +46,7 @@ class Sink:
     def flush(self) -> None:
         """Do nothing, for writers that flush; the code that opened the file flushes it."""
 
-    def tell(self) -> int:  # vocabulary: tell -- a method of files
+    def tell(self) -> int:
         """Return the position of the next byte."""
         return self._file.tell()
 
