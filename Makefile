@@ -13,6 +13,8 @@ OLDEST := .venv-oldest
 FLOORS := .venv-floors
 NEWEST := .venv-newest
 PLUGIN := .venv-plugin
+DIST := .venv-dist
+WHEEL := .venv-wheel
 PINS := requirements/constraints.txt
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start interpreters, each of which would compile the modules again
@@ -30,7 +32,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage mutation lint format bench docs site site-check find-bugs dist clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,17 +131,40 @@ find-bugs: $(VENV)/dev.stamp ## Check pinned modules of other libraries, and wri
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/find-bugs.txt
 	$(VENV)/bin/python docs/find_bugs.py $(ARGS)
 
-dist: $(VENV)/dev.stamp ## Build the sdist, the wheel from it, and try the wheel
-	@rm -rf dist build/wheel
-	$(VENV)/bin/python -m build --no-isolation --outdir dist > /dev/null
-	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-index --target build/wheel dist/*-py3-none-any.whl
-	@test -f build/wheel/xbridge/py.typed
-	@test -f build/wheel/_xbridge_pytest.py
-	@cd build/wheel && ../../$(VENV)/bin/python -c "import os, xbridge; assert xbridge.__file__.startswith(os.getcwd())"
-	@ls dist
+dist: $(DIST)/dist.stamp ## Build the sdist and the wheel from it, and review both and the workflows
+	@rm -rf dist
+	$(DIST)/bin/python -m build --no-isolation --outdir dist > /dev/null
+	$(DIST)/bin/twine check --strict dist/*
+	$(DIST)/bin/check-wheel-contents dist
+	$(DIST)/bin/validate-pyproject pyproject.toml
+	$(DIST)/bin/python docs/release.py
+	$(DIST)/bin/pyroma --min 8 dist/*.tar.gz # of 10: the team has no mail address
+	$(DIST)/bin/repo-review --show err .
+	$(DIST)/bin/zizmor --offline --quiet .github
+
+sbom: dist ## Write what an installation of the wheel contains to build/sbom.cdx.json
+	@$(PYTHON) -m venv --clear build/sbom
+	@build/sbom/bin/python $(PIP_INSTALL) dist/*-py3-none-any.whl
+	$(DIST)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.cdx.json build/sbom
+
+# What is in dist/ is tested as it is, so that a release tests what it publishes.
+install-wheel: $(WHEEL)/wheel.stamp
+	@$(WHEEL)/bin/python $(PIP_INSTALL) --force-reinstall --no-deps --no-index dist/*-py3-none-any.whl
+
+test-applications: install-wheel ## Try the built wheel frozen, zipped, optimized and read-only
+	cd tests/applications && ../../$(WHEEL)/bin/python -m pytest $(ARGS)
+
+test-wheel: install-wheel ## Run the tests that need NumPy alone on the built wheel (after make dist)
+	@rm -rf build/wheel && mkdir -p build/wheel && cp -r tests docs conftest.py pyproject.toml build/wheel
+	cd build/wheel && ../../$(WHEEL)/bin/python -m pytest tests --ignore tests/project --ignore tests/kit/test_bites.py $(ARGS)
+
+release-check: ## Do all of a release that needs no network: build, review, test the wheel
+	$(MAKE) dist
+	$(MAKE) test-wheel
+	$(MAKE) test-applications
 
 clean: ## Remove everything these commands have made
-	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) dist build htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
@@ -198,6 +223,16 @@ $(FLOORS)/floors.stamp: requirements/floors.txt requirements/core.txt $(FLOORS)/
 	@echo "Installing the oldest versions xbridge allows, without torch, into $(FLOORS)"
 	@$(FLOORS)/bin/python $(PIP_INSTALL) -r requirements/floors.txt -c $(FLOORS)/pins.txt
 	@$(FLOORS)/bin/python $(PIP_INSTALL) --no-build-isolation -e '.[cli,dask,jax,testing]' -c $(FLOORS)/pins.txt
+	@touch $@
+
+$(DIST)/dist.stamp: requirements/dist.txt $(PINS) | $(DIST)/new.stamp
+	@echo "Installing what builds and reviews the distribution into $(DIST)"
+	@$(DIST)/bin/python $(PIP_INSTALL) -r requirements/dist.txt -c $(PINS)
+	@touch $@
+
+$(WHEEL)/wheel.stamp: requirements/wheel.txt $(PINS) | $(WHEEL)/new.stamp
+	@echo "Installing what tests the wheel into $(WHEEL)"
+	@$(WHEEL)/bin/python $(PIP_INSTALL) -r requirements/wheel.txt -c $(PINS)
 	@touch $@
 
 $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.toml | $(NEWEST)/new.stamp

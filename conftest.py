@@ -42,8 +42,12 @@ NEEDING = {
     ],
 }
 
-WITHOUT_EXAMPLES = ["src/xbridge/backends/cupy.py", "src/xbridge/testing/samples/cupy.py"]
-"""What cannot even be imported where there is no GPU."""
+WITHOUT_EXAMPLES = [
+    "src/xbridge/backends/cupy.py",
+    "src/xbridge/testing/samples/cupy.py",
+    "src/xbridge/_pyinstaller",
+]
+"""What cannot be imported without a GPU, or without PyInstaller."""
 
 missing = [library for library in NEEDING if not find_spec(library)]
 collect_ignore = WITHOUT_EXAMPLES + [path for library in missing for path in NEEDING[library]]

@@ -21,7 +21,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/*.md")
+OTHERS = ("*.md", "benchmarks/*.md")
 """The pages of the site that are not in `docs`."""
 ROW = re.compile(r"^\| `([\w.]+)(?<!Error)(?<!Warning)` \|", re.MULTILINE)
 """A row of the tables of `reference.md`; errors are described in `errors.md`."""

@@ -16,6 +16,7 @@ from xbridge import errors
 from xbridge._api import align, asarray, to_backend, to_jax, to_list, to_numpy, to_torch, unsafe_share
 from xbridge._core import __version__ as __version__
 from xbridge._core.devices import Device
+from xbridge._deprecation import find_renamed
 from xbridge._inspect import (
     array_namespace,
     backend_of,
@@ -44,7 +45,7 @@ else:
         if name == "tree":  # a module, which the import system stores here itself
             return import_module("xbridge.tree")
         if name not in _LATE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return find_renamed(globals(), name)
         found: object = getattr(import_module(_LATE[name]), name)
         globals()[name] = found
         return found

@@ -7,6 +7,8 @@ with the next thing to type. Each class also inherits the built-in that a caller
 
 from __future__ import annotations
 
+from xbridge._deprecation import XBridgeDeprecationWarning, find_renamed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +21,6 @@ __all__ = [
     "CastWarning",
     "CopyError",
     "CopyWarning",
-    "CrossingWarning",
     "DTypeError",
     "DetachWarning",
     "DeviceError",
@@ -27,10 +28,12 @@ __all__ = [
     "MissingLibraryError",
     "OptionError",
     "PolicyError",
+    "PolicyWarning",
     "TransferWarning",
     "UnknownBackendError",
     "UnsupportedArrayError",
     "ValueLossError",
+    "XBridgeDeprecationWarning",
     "XBridgeError",
 ]
 
@@ -165,24 +168,29 @@ class PolicyError(XBridgeError, RuntimeError):
     """A conversion has an operation that a policy forbids."""
 
 
-class CrossingWarning(UserWarning):
+class PolicyWarning(UserWarning):
     """A conversion does something that a policy warns of."""
 
 
-class CopyWarning(CrossingWarning):
+class CopyWarning(PolicyWarning):
     """A conversion copies, under `policy(copies="warn")`."""
 
 
-class TransferWarning(CrossingWarning):
+class TransferWarning(PolicyWarning):
     """A conversion moves bytes between devices, under `policy(transfers="warn")`."""
 
 
-class DetachWarning(CrossingWarning):
+class DetachWarning(PolicyWarning):
     """A conversion detaches an array from its graph, under `policy(detaches="warn")`."""
 
 
-class CastWarning(CrossingWarning):
+class CastWarning(PolicyWarning):
     """A conversion changes a dtype, under `policy(casts="warn")`."""
+
+
+def __getattr__(name: str) -> object:
+    """Return a warning by a name that it had before."""
+    return find_renamed(globals(), name)
 
 
 class Chained:

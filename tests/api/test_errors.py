@@ -60,7 +60,7 @@ BUILT_IN = {
     "GradientError": RuntimeError,
     "PolicyError": RuntimeError,
 }
-WARNINGS = {"CastWarning", "CopyWarning", "CrossingWarning", "DetachWarning", "TransferWarning"}
+WARNINGS = {"CastWarning", "CopyWarning", "PolicyWarning", "DetachWarning", "TransferWarning"}
 
 
 class Pair(NamedTuple):
@@ -109,15 +109,15 @@ def test_the_hint_for_an_object_that_is_not_an_array_fits_its_class(x: object, h
 
 
 def test_every_error_is_exported_and_is_the_built_in_that_a_caller_would_guess() -> None:
-    assert set(errors.__all__) == {"XBridgeError", *BUILT_IN} | WARNINGS
+    assert set(errors.__all__) == {"XBridgeError", "XBridgeDeprecationWarning", *BUILT_IN} | WARNINGS
     for name, built_in in BUILT_IN.items():
         error = getattr(xbridge, name)
         assert issubclass(error, xbridge.XBridgeError)
         assert issubclass(error, built_in)
         assert name in xbridge.__all__
     for name in WARNINGS:
-        assert issubclass(getattr(xbridge, name), xbridge.CrossingWarning)
-    assert issubclass(xbridge.CrossingWarning, UserWarning)
+        assert issubclass(getattr(xbridge, name), xbridge.PolicyWarning)
+    assert issubclass(xbridge.PolicyWarning, UserWarning)
 
 
 def test_the_article_of_a_message_fits_the_library_after_it() -> None:

@@ -318,7 +318,7 @@ def test_a_warning_names_the_line_whichever_verb_was_called() -> None:
 
 def test_a_warning_is_filtered_by_its_category() -> None:
     with policy(copies="warn", casts="warn"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", xbridge.CrossingWarning)
+        warnings.simplefilter("ignore", xbridge.PolicyWarning)
         warnings.simplefilter("error", xbridge.CastWarning)
         copy_one()
         with pytest.raises(xbridge.CastWarning):

@@ -31,11 +31,12 @@ def short(path: Path) -> str:
 
 
 FLOORS: tuple[dict[str, str], ...] = (
-    {"errors": ""},
+    {"_deprecation": ""},
+    {"errors": "_deprecation"},
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
     {"backends": "_host _core errors"},
-    {"_plan": "backends _host _core errors"},
+    {"_plan": "backends _host _core errors", "_pyinstaller": "backends"},
     {"_engine": "_plan backends _host _core errors"},
     {
         "_api": "_engine backends _core errors",
@@ -51,7 +52,8 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "_cli": "testing _api _inspect backends _host _core errors",  # and `__main__`
-        "__init__": "_calls _align_back _transfer _api _inspect _observe tree _plan backends _core errors",
+        "__init__": "_calls _align_back _transfer _api _inspect _observe tree _plan backends _core errors "
+        "_deprecation",
     },
 )
 """What each package may import from at run time, by floor, the lowest first."""

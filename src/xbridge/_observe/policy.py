@@ -24,10 +24,10 @@ from xbridge._plan.steps import Plan, Step
 from xbridge.errors import (
     CastWarning,
     CopyWarning,
-    CrossingWarning,
     DetachWarning,
     OptionError,
     PolicyError,
+    PolicyWarning,
     TransferWarning,
     shown,
 )
@@ -121,7 +121,7 @@ class policy:  # noqa: N801 -- read as a statement, like `contextlib.suppress`
     Warns
     -----
     CopyWarning, TransferWarning, DetachWarning, CastWarning
-        By a conversion in the block, with the line that called it. All are `CrossingWarning`.
+        By a conversion in the block, with the line that called it. All are `PolicyWarning`.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def everywhere(rules: Rules) -> Rules:
     return before.rules
 
 
-_CATEGORIES: dict[str, type[CrossingWarning]] = {
+_CATEGORIES: dict[str, type[PolicyWarning]] = {
     "copies": CopyWarning,
     "transfers": TransferWarning,
     "detaches": DetachWarning,

@@ -1,0 +1,112 @@
+"""What a release says: its version, its links, and the names that it deprecates."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from packaging.version import Version
+from release import disagreements, version_in
+
+from xbridge import __version__
+from xbridge._deprecation import RENAMED
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def test_version_in__is_that_of_package() -> None:
+    """The version that is read from the source is the one that the package has."""
+    assert version_in((ROOT / "src/xbridge/_core/__init__.py").read_text("utf-8")) == __version__
+
+
+def test_disagreements__none_for_this_version() -> None:
+    """The changelog, the citation and the package name one version, and so would its tag."""
+    assert disagreements(f"v{__version__}", __version__, CHANGELOG) == []
+    assert re.search(
+        rf"^version: {re.escape(__version__)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "named"),
+    [
+        ("0.1.0", "## 0.1.0", ["The tag is 0.1.0"]),
+        ("v0.2.0", "## 0.1.0", ["The tag is v0.2.0"]),
+        ("v0.1.0", "## 0.2.0\n## 0.1.0", ["CHANGELOG.md is 0.2.0"]),
+        ("v0.1.1", "# Changelog", ["The tag is v0.1.1", "CHANGELOG.md is missing"]),
+    ],
+)
+def test_disagreements__names_each_that_differs(tag: str, changelog: str, named: list[str]) -> None:
+    """A tag or a section of another version is named."""
+    found = disagreements(tag, "0.1.0", changelog)
+    assert len(found) == len(named)
+    assert all(text in line for text, line in zip(named, found, strict=True))
+
+
+def test_renamed__former_names_are_removed_in_time() -> None:
+    """No former name outlives the version that removes it."""
+    assert all(Version(removed_in) > Version(__version__) for _, removed_in in RENAMED.values())
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the metadata hook of the build, in an environment that names no repository."""
+    pytest.importorskip("hatch_fancy_pypi_readme")
+    for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_REF_NAME", "GITHUB_REF_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def metadata(hook: ModuleType) -> dict[str, Any]:
+    """Return what the hook adds to the metadata."""
+    found: dict[str, Any] = {"name": PROJECT["name"], "version": __version__}
+    hook.LinksMetadataHook(str(ROOT), {}).update(found)
+    return found
+
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def test_links_hook__links_are_absolute_in_workflow(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every link of the README and every URL is one of the repository and the tag that are built."""
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://forge.example")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "owner/name")
+    monkeypatch.setenv("GITHUB_REF_TYPE", "tag")
+    monkeypatch.setenv("GITHUB_REF_NAME", "v9")
+    found = metadata(hook)
+    assert found["urls"]["Source"] == "https://forge.example/owner/name"
+    assert found["urls"]["Documentation"] == "https://owner.github.io/name/"
+    targets = LINK.findall(found["readme"]["text"])
+    here = [target for target in LINK.findall((ROOT / "README.md").read_text("utf-8")) if "://" not in target]
+    assert len(targets) >= len(here) > 10
+    for target in here:
+        kind = "raw" if target.endswith((".svg", ".png")) else "blob"
+        assert f"https://forge.example/owner/name/{kind}/v9/{target}" in targets
+    assert all(target.startswith("https://") for target in targets)
+
+
+def test_links_hook__without_repository_there_are_no_links(
+    hook: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a repository the metadata has no URLs and no relative link, and the build says so."""
+    found = metadata(hook)
+    assert "urls" not in found
+    assert all("://" in target for target in LINK.findall(found["readme"]["text"]))
+    assert "Why xbridge has more" in found["readme"]["text"] or "The contract has" in found["readme"]["text"]
+    assert "without URLs" in capfd.readouterr().err
