@@ -26,13 +26,18 @@ README = Path(__file__).parents[2] / "README.md"
 Convert = Callable[[Any], Any]
 
 TARGETS: dict[str, dict[str, Convert]] = {
-    "numpy": {"idiom": np.asarray, "DLPack": np.from_dlpack},
-    "torch": {"idiom": torch.asarray, "DLPack": torch.from_dlpack},
-    "jax": {"idiom": jnp.asarray, "DLPack": jnp.from_dlpack},
+    target: {
+        "xbridge": partial(xbridge.to_backend, backend=target),
+        "idiom": idiom,
+        "DLPack": from_dlpack,
+        "array-api-compat": xbridge.array_namespace(like).asarray,
+    }
+    for target, idiom, from_dlpack, like in (
+        ("numpy", np.asarray, np.from_dlpack, np.ones(1)),
+        ("torch", torch.asarray, torch.from_dlpack, torch.ones(1)),
+        ("jax", jnp.asarray, jnp.from_dlpack, jnp.ones(1)),
+    )
 }
-for _target, _like in (("numpy", np.ones(1)), ("torch", torch.ones(1)), ("jax", jnp.ones(1))):
-    TARGETS[_target]["array-api-compat"] = xbridge.array_namespace(_like).asarray
-    TARGETS[_target]["xbridge"] = partial(xbridge.to_backend, backend=_target)
 
 
 def pending() -> Any:
@@ -129,7 +134,9 @@ ROWS = {
     "dtype: int64 to JAX without x64": Row(large, "jax", number),
     "read-only: NumPy to torch": Row(fixed, "torch", write),
     "gradient: torch to NumPy": Row(tracked, "numpy", view),
-    "gradient: the same under `torch.no_grad()`": Row(tracked, "numpy", without_gradients),
+    "gradient: a tensor that requires grad, under `torch.no_grad()`": Row(
+        tracked, "numpy", without_gradients
+    ),
     "device: NumPy to torch, with a default device set": Row(lambda: np.ones(2), "torch", place),
     "bfloat16: torch to NumPy": Row(brain, "numpy", wide),
 }
