@@ -15,7 +15,6 @@ import pytest
 from shell import bits, every_dtype, listing, refused, shell
 
 import xbridge
-from xbridge._cli.formats.stored import in_range
 
 pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
@@ -117,6 +116,11 @@ def test_the_cast_that_a_refusal_names_changes_no_value(
         (np.array([1.0, np.nan]), "float64=int64", "the value nan would become "),
         (np.array([1.0, 1e300]), "float64=float32", "the value 1e+300 would become inf"),
         (np.array([1, 2]), "int64=bool", "the value 2 would become True"),
+        (np.array([1, -1], "int8"), "int8=uint8", "the value -1 would become 255"),
+        (np.array([2**64 - 1], "uint64"), "uint64=int64", "the value 18446744073709551615 would become -1"),
+        (np.array([-np.inf], "float16"), "float16=int64", "the value -inf would become "),
+        (np.array([-(2**63)]), "int64=float16", "the value -9223372036854775808 would become -inf"),
+        (np.array([complex(np.nan, 1e300)]), "complex128=complex64", "the value (nan+1e+300j) would become "),
     ],
 )
 def test_a_cast_in_which_a_value_changes_is_refused_and_nothing_is_written(
@@ -135,18 +139,6 @@ def test_a_nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixtu
     np.save(tmp_path / "a.npy", values)
     shell(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float16")
     assert str(np.load(tmp_path / "b.npy").tolist()) == "[nan, -0.0, inf, 1.5]"
-
-
-@pytest.mark.parametrize(
-    ("whole", "real"), [("int64", 2.0**63), ("uint64", 2.0**64), ("int32", 2.0**31), ("int8", 128.0)]
-)
-def test_a_float_at_the_end_of_an_integer_dtype_is_beyond_it_whatever_the_machine_makes_of_it(
-    whole: str, real: float
-) -> None:
-    ends = np.array([0, np.iinfo(whole).max], whole)
-    assert np.all(in_range(ends, np.array([np.nextafter(real, 0), -real])))
-    assert not np.any(in_range(ends, np.array([real, np.inf])))
-    assert in_range(ends, ends)
 
 
 @pytest.mark.parametrize("cast", ["float32", "float32=half", "=float32"])

@@ -97,6 +97,10 @@ def instead(name: str) -> str:
 def exact_integers(name: str) -> tuple[int, int]:
     """Return the range in which every integer is a value of the dtype."""
     meaning = DTYPES[name]
+    if meaning.kind == "bool":
+        return 0, 1
+    if name == "float8_e8m0fnu":  # it has neither a zero nor a sign
+        return 1, 2
     if meaning.kind == "int":
         return -(1 << meaning.bits - 1), (1 << meaning.bits - 1) - 1
     if meaning.kind == "uint":

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
-from xbridge._core.dtypes import category
 from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
+from xbridge._host.value_casts import cast_exactly, cast_to_nearest
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 
@@ -176,61 +176,16 @@ class Cast(Stored):
         """Cast each block. Raise if a value has changed, or cannot be rounded."""
         for block in self.source.blocks():
             values = np.frombuffer(block, self.source.dtype)
-            with np.errstate(all="ignore"):
-                cast, kept = (rounded if self.rounds else exact)(values, self.dtype)
+            cast, kept = (cast_to_nearest if self.rounds else cast_exactly)(values, self.dtype)
             if not kept.all():
                 at = int(np.argmin(kept))
-                with np.errstate(all="ignore"):
-                    (can_round,) = rounded(values[at : at + 1], self.dtype)[1]
+                (can_round,) = cast_to_nearest(values[at : at + 1], self.dtype)[1]
                 raise RefusedError.build(
                     f"cast {self.label} from {self.source.dtype} to {self.dtype}",
                     f"the value {values[at]} would become {cast[at]}",
                     f"a dtype that has all of its values{', or --round' if can_round else ''}",
                 )
             yield cast.view(np.uint8).data
-
-
-def exact(values: HostArray, dtype: DType) -> tuple[HostArray, HostArray]:
-    """Cast, and return for each element if it has the same value. A NaN stays a NaN."""
-    cast = values.astype(dtype)
-    back = cast.astype(values.dtype)
-    same: HostArray = (_bytes_of(back) == _bytes_of(values)).all(1)  # bytes distinguish -0.0 and 0.0
-    same |= (back != back) & (values != values)  # noqa: PLR0124 -- NaN is not itself
-    same &= in_range(values, cast) & in_range(cast, values)
-    return cast, same
-
-
-def rounded(values: HostArray, dtype: DType) -> tuple[HostArray, HostArray]:
-    """Cast to the nearest values, ties to even, and return for each element if it has one.
-
-    A number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
-    """
-    before, after = category(name_of(values.dtype)), category(name_of(dtype))
-    if after in ("bool", "int"):
-        return exact(values if before in ("bool", "int") else np.rint(wide(values)) + 0.0, dtype)
-    cast, same = exact(values, dtype)
-    held: HostArray | bool = True
-    if before in ("int", "float") and dtype.itemsize < 4:
-        real, held = exact(values, np.dtype(np.float64))
-        cast = _odd(real).astype(dtype)
-    same |= held & np.isfinite(wide(values)) & np.isfinite(wide(cast))
-    return cast, same
-
-
-def _odd(values: HostArray) -> HostArray:
-    """Cast float64 to float32, and an inexact number to the neighbour whose last bit is odd.
-
-    A second cast then rounds as one would. ml_dtypes casts by float32, and would round twice.
-    """
-    single = values.astype(np.float32)
-    towards = np.where(np.abs(single) > np.abs(values), np.nextafter(single, np.float32(0)), single)
-    bits = towards.view(np.uint32)
-    return np.where(single == values, bits, bits | 1).view(np.float32)
-
-
-def wide(values: HostArray) -> HostArray:
-    """Cast to float64 or complex128, in which NumPy can compute."""
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def numbered(names: Sequence[str]) -> list[Stored]:
@@ -248,20 +203,6 @@ def read_blocks(file: BinaryIO, stored: Stored, path: Path) -> Iterator[bytes]:
         if len(block) < min(stored.step, left + len(block)):
             raise unreadable(path, f"it ends {left} bytes before the last value of {stored.label}")
         yield block
-
-
-def in_range(whole: HostArray, real: HostArray) -> HostArray | bool:
-    """Return True for floats below the end of an integer dtype: some machines cast others to that end."""
-    if whole.dtype.kind not in "iu" or real.dtype.kind in "biu":
-        return True
-    end = float(np.iinfo(whole.dtype).max)  # if it rounds, it rounds up to the power of two
-    below: HostArray = np.real(real).astype(np.float64) < (end if end >= 2.0**53 else end + 1)
-    return below
-
-
-def _bytes_of(line: HostArray) -> HostArray:
-    """Return the bytes of the elements, one row for each."""
-    return line.view(np.uint8).reshape(line.size, line.itemsize)
 
 
 def name_of(dtype: DType) -> str:

@@ -22,7 +22,7 @@ def loses(x: torch.Tensor, dtype: str) -> bool:
     if ends.to(getattr(torch, dtype)).isfinite().all():
         return False
     finite = x[x.isfinite()]
-    return bool(finite.to(getattr(torch, dtype)).isinf().any())
+    return not finite.to(getattr(torch, dtype)).isfinite().all()
 
 
 def cast_matches_numpy(dtype: str, other: str, device: Device, /) -> bool:

@@ -1,0 +1,118 @@
+"""Casts that compare every value: exact ones, and those to the nearest value.
+
+NumPy's cast does not report what it changes. It wraps integers, and the number that it gives for a float that
+an integer dtype lacks differs between machines. ml_dtypes casts by way of float32, which rounds twice. So a
+float is cast by way of float32 or float64, whichever has all values of its dtype, and compared.
+
+A complex number is two numbers: each part is kept or rounded on its own, also beside a NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from xbridge._core.dtypes import category, exact_integers
+from xbridge._core.protocol import HostArray
+
+Cast: TypeAlias = tuple[HostArray, HostArray]
+"""The values in the new dtype, and for each of them whether it is right."""
+
+
+def cast_exactly(values: HostArray, dtype: np.dtype[Any]) -> Cast:
+    """Cast a dense axis of numbers, and return for each whether the dtype has it. A NaN stays a NaN."""
+    return _cast(values, dtype, rounds=False)
+
+
+def cast_to_nearest(values: HostArray, dtype: np.dtype[Any]) -> Cast:
+    """Cast to the nearest values, ties to even, and return for each number whether there is one.
+
+    A number beyond the ends of a dtype has none, and an integer in another integer dtype must be exact.
+    """
+    return _cast(values, dtype, rounds=True)
+
+
+def _cast(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
+    with np.errstate(all="ignore"):
+        if dtype.kind != "c":
+            return _cast_real(values, dtype, rounds=rounds)
+        part = dtype.type(0).real.dtype
+        if values.dtype.kind != "c":
+            cast, kept = _cast_real(values, part, rounds=rounds)
+            return cast.astype(dtype), kept
+        cast, kept = _cast_real(values.view(values.real.dtype), part, rounds=rounds)
+        return cast.view(dtype), kept[::2] & kept[1::2]
+
+
+def _cast_real(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
+    is_float = category(dtype.name) == "float"
+    if category(values.dtype.name) == "float":
+        wide = values.astype(np.float32 if values.itemsize <= 4 else np.float64)
+        if not is_float:
+            return _to_integers(np.rint(wide) + 0.0 if rounds else wide, dtype)
+        cast, kept = _to_floats(wide, dtype)
+    else:
+        whole = values.astype(np.uint8) if values.dtype.kind == "b" else values
+        if not is_float:
+            low, high = exact_integers(dtype.name)
+            return whole.astype(dtype), (whole >= low) & (whole <= high)
+        wide = whole.astype(np.float64)
+        back, is_held = _to_integers(wide, whole.dtype)
+        is_held &= back == whole
+        cast, kept = _to_floats(wide, dtype)
+        kept &= is_held
+        if not is_held.all():  # of more than 53 digits, the last become one that is odd, as in `_to_odd`
+            wide = np.where(is_held, wide, ((whole >> 11 | 1) << 11).astype(np.float64))
+    if not rounds:
+        return cast, kept
+    if dtype.itemsize >= 4:
+        cast = values.astype(dtype)  # one step, which rounds once
+    else:
+        single = wide if wide.dtype == np.float32 else _to_odd(wide)
+        cast = (_to_power_of_two(single) if dtype.name == "float8_e8m0fnu" else single).astype(dtype)
+    return cast, kept | (np.isfinite(wide) & np.isfinite(cast))
+
+
+def _to_integers(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
+    """Cast float32 or float64 to integers or bools."""
+    low, high = exact_integers(dtype.name)
+    cast = wide.astype(dtype)
+    is_inside = (wide >= float(low)) & (wide < float(high + 1))  # each is zero or a power of two
+    return cast, is_inside & _same_bits(cast.astype(wide.dtype), wide)
+
+
+def _to_floats(wide: HostArray, dtype: np.dtype[Any]) -> Cast:
+    """Cast float32 or float64 to floats."""
+    cast = wide.astype(dtype)
+    back = cast.astype(wide.dtype)
+    return cast, _same_bits(back, wide) | (np.isnan(back) & np.isnan(wide))
+
+
+def _to_odd(values: HostArray) -> HostArray:
+    """Cast float64 to float32, and an inexact number to the neighbour whose last bit is odd.
+
+    A second cast then rounds as one would.
+    """
+    single = values.astype(np.float32)
+    towards = np.where(np.abs(single) > np.abs(values), np.nextafter(single, np.float32(0)), single)
+    bits = towards.view(np.uint32)
+    return np.where(single == values, bits, bits | 1).view(np.float32)
+
+
+def _to_power_of_two(single: HostArray) -> HostArray:
+    """Round float32 to powers of two. Where float8_e8m0fnu has no near one, such as at zero, return NaN.
+
+    Neither of two powers is even. So a number halfway between them becomes the greater, as IEEE 754 says.
+    ml_dtypes does so too, but not below 2**-126.
+    """
+    fraction, exponent = np.frexp(single)
+    power = np.ldexp(np.float32(1), exponent - (fraction < 0.75))
+    return np.where(np.isfinite(single) & (power >= 2.0**-127) & (single > 0), power, np.float32(np.nan))
+
+
+def _same_bits(a: HostArray, b: HostArray) -> HostArray:
+    """Compare bits, which distinguish -0.0 from 0.0."""
+    bits = f"u{a.itemsize}"
+    same: HostArray = a.view(bits) == b.view(bits)
+    return same
