@@ -100,7 +100,7 @@ def test_an_error_is_one_line_and_the_status_2_or_130_after_an_interrupt(
     assert main(["info"]) == status
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"xbridge-array: .*(MemoryError|KeyboardInterrupt|Input/output error).*\n", err)
+    assert re.fullmatch(r"xbridge-array: .*(MemoryError|interrupted|Input/output error).*\n", err)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
@@ -159,12 +159,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return terminal
 
 
-ROWS = [["[bold]", "1"], ["b", "22"]]
+ROWS = [["[bold]:star:", "1"], ["b", "22"]]
 
 
 def test_a_table_in_a_pipe_is_aligned_text(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(["name", "n"], ROWS)
-    assert capsys.readouterr().out == "name    n\n[bold]  1\nb       22\n"
+    assert capsys.readouterr().out == "name          n\n[bold]:star:  1\nb             22\n"
 
 
 def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +173,14 @@ def test_a_table_on_a_terminal_is_drawn_by_rich(monkeypatch: pytest.MonkeyPatch)
     output.print_table(["name", "n"], ROWS)
     drawn = terminal.getvalue()
     assert "━" in drawn
-    assert "[bold]" in drawn  # a name is no markup
+    assert "[bold]:star:" in drawn  # a name is no markup
 
 
 def test_without_rich_a_table_on_a_terminal_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched(monkeypatch)
     monkeypatch.setattr(output, "find_spec", lambda _: None)
     output.print_table(["name", "n"], ROWS)
-    assert terminal.getvalue() == "name    n\n[bold]  1\nb       22\n"
+    assert terminal.getvalue() == "name          n\n[bold]:star:  1\nb             22\n"
 
 
 @pytest.mark.parametrize(("size", "shown"), [(output.BIG, True), (output.BIG - 1, False)])
@@ -224,6 +224,20 @@ def test_a_format_whose_library_is_missing_says_what_to_type(
     assert said == f"xbridge-array: cannot read or write {path}: {library} is not installed; try {install}\n"
 
 
+def test_show__says_that_a_library_cannot_be_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken library is no traceback."""
+    (tmp_path / "safetensors.py").write_text("raise OSError('libx.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("safetensors")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, SUFFIXES[".safetensors"][0], raising=False)
+    (tmp_path / "a.safetensors").write_text("something")
+    said = refused(capsys, "show", tmp_path / "a.safetensors", "--from-format", "safetensors")
+    assert "its library cannot be imported: libx.so: cannot open shared object file; try pip install" in said
+
+
 def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_interrupt(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,14 +248,83 @@ def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_inter
         runpy.run_module("xbridge", run_name="__main__")
     assert left.value.code == 0
     assert capsys.readouterr().out.startswith("xbridge ")
-    assert handlers[signal.SIGTERM] is signal.default_int_handler
+    assert set(handlers.values()) == {signal.SIG_IGN}  # the work is done
     importlib.import_module("xbridge.__main__")  # to look at it runs nothing
     assert capsys.readouterr().out == ""
-    monkeypatch.delattr(signal, "SIGHUP", raising=False)  # not every system has it
-    with pytest.raises(SystemExit):
-        xbridge._cli.script()
     pyproject = Path(__file__).parents[2] / "pyproject.toml"
     assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("becomes", ["KeyboardInterrupt", "ImportError", "AttributeError", "SystemError"])
+def test_script__exits_with_the_status_of_a_signal_while_modules_are_imported(
+    number: signal.Signals, becomes: str
+) -> None:
+    """The exit status is 128 and the number of the signal, whatever a library makes of the interrupt."""
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from xbridge._cli import script
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "xbridge._cli.formats":
+            try:
+                signal.raise_signal({int(number)})
+            except KeyboardInterrupt as error:
+                raise {becomes} from error
+sys.meta_path.insert(0, Finder())
+script()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "show", "a.npz"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "xbridge-array: interrupted\n")
+
+
+def test_main__raises_what_is_neither_an_error_of_a_file_nor_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fault of the program keeps its traceback."""
+    from xbridge._cli import info
+
+    def fail(_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(info, "run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["info"])
+
+
+@pytest.mark.parametrize("asked", [[], ["error"]])
+def test_main__prints_no_warning_of_a_library_unless_python_was_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    """NumPy warns of a header that Python 2 wrote."""
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2L,), }\n"
+    content = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(16)
+    (tmp_path / "a.npy").write_bytes(content)
+    monkeypatch.setattr(sys, "warnoptions", asked)
+    if asked:
+        with pytest.raises(UserWarning, match="Python 2"):
+            main(["show", str(tmp_path / "a.npy")])
+    else:
+        assert "float64  (2,)   16 B" in shell(capsys, "show", tmp_path / "a.npy")
+
+
+def test_show__cuts_a_long_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged name is not a screen of text, in a table or in an error."""
+    np.savez(tmp_path / "a.npz", **{f"a{'x' * 50_000}z": np.ones(2)})  # type: ignore[arg-type] # any name
+    shown = shell(capsys, "show", tmp_path / "a.npz")
+    assert len(shown) < 600
+    assert "xxx…xxx" in shown
+    said = refused(capsys, "convert", tmp_path / "a.npz", tmp_path / "b.npy")
+    assert len(said) < 2000
+    assert "xxx…xxx" in said
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the signals and closed files of a POSIX shell")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from fresh import run
 from shell import listing, refused, shell
 
 from xbridge._cli import main
@@ -581,3 +582,141 @@ def test_a_safetensors_file_that_the_library_refuses_is_refused(
 ) -> None:
     (tmp_path / "a.safetensors").write_bytes(content)
     assert reason in refused(capsys, "convert", tmp_path / "a.safetensors", tmp_path / "b.npz")
+
+
+def test_convert__reads_no_values_of_another_member_after_a_flipped_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch finds values by the header of a member, in which no checksum covers a bit."""
+    torch = pytest.importorskip("torch")
+    values = {"a": [0.0, 1.0, 2.0, 3.0], "b": [9.0, 10.0, 11.0, 12.0]}
+    torch.save({name: torch.tensor(x) for name, x in values.items()}, tmp_path / "a.pt")
+    content = (tmp_path / "a.pt").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        first, second = (x.header_offset for x in archive.infolist() if "/data/" in x.filename)
+    refusals = 0
+    for at in (*range(first + 4, first + 30), second + 28, second + 29):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << bit
+            (tmp_path / "b.pt").write_bytes(damaged)
+            status = main(["convert", str(tmp_path / "b.pt"), str(tmp_path / "b.npz"), "--force"])
+            refusals += status == 2
+            if status == 0:
+                with np.load(tmp_path / "b.npz") as found:
+                    assert {name: found[name].tolist() for name in found.files} == values
+    assert refusals > 16 * 8
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("position", "fmt", "value", "said"),
+    [
+        (8, "<H", 8, "its directory and the header of 'a.npy' differ"),
+        (14, "<I", 1, "its directory and the header of 'a.npy' differ"),
+        (22, "<I", 1, "its directory and the header of 'a.npy' differ"),
+        (28, "<H", 400, "two of its members overlap"),
+    ],
+)
+def test_show__compares_the_header_of_a_member_with_the_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], position: int, fmt: str, value: int, said: str
+) -> None:
+    """The method, the checksum, the sizes and the place of a member are in both."""
+    np.savez(tmp_path / "a.npz", a=np.ones(2), b=np.ones(2))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    struct.pack_into(fmt, content, position, value)
+    (tmp_path / "a.npz").write_bytes(content)
+    assert said in refused(capsys, "show", tmp_path / "a.npz")
+
+
+def test_convert__refuses_an_archive_whose_end_record_is_zeroed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The members are there, and the end says that there are none."""
+    np.savez(tmp_path / "a.npz", a=np.ones(2))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[-18:] = bytes(18)
+    (tmp_path / "a.npz").write_bytes(content)
+    for words in (("show",), ("convert", tmp_path / "b.npz")):
+        said = refused(capsys, words[0], tmp_path / "a.npz", *words[1:])
+        assert " bytes are of no member; try another copy of the file" in said
+    np.savez(tmp_path / "none.npz")
+    shell(capsys, "convert", tmp_path / "none.npz", tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.pt"])
+def test_show__refuses_a_zip_version_of_the_future(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Python's own reader raises NotImplementedError."""
+    np.savez(tmp_path / "a.npz", a=np.ones(2))
+    content = (tmp_path / "a.npz").read_bytes()
+    at = content.index(b"PK\1\2") + 6
+    (tmp_path / name).write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+    assert "zip file version 25.5" in refused(capsys, "show", tmp_path / name)
+
+
+@pytest.mark.parametrize("how", ["replaced", "written", "removed"])
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.pt"])
+def test_convert__refuses_a_source_that_changes_while_it_is_read(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    how: str,
+) -> None:
+    """A file with arrays of both would be the file of nobody."""
+    from xbridge._cli.formats import npz
+
+    np.save(tmp_path / "a.npy", np.ones(100))
+    source, other = tmp_path / name, tmp_path / f"other.{name}"
+    if name != "a.npy":
+        pytest.importorskip({"a.pt": "torch", "a.safetensors": "safetensors"}.get(name, "numpy"))
+        shell(capsys, "convert", tmp_path / "a.npy", source)
+    other.write_bytes(source.read_bytes())
+    stat, write = source.stat(), npz.write
+
+    def write_after(*arguments: Any) -> None:
+        write(*arguments)
+        if isinstance(arguments[0], io.BytesIO):
+            return  # a trial of the names
+        if how == "removed":
+            source.unlink()
+        elif how == "replaced":  # by a file of the same size and time
+            os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            other.replace(source)
+        else:
+            os.utime(source, ns=(0, 0))
+
+    monkeypatch.setattr(npz, "write", write_after)
+    said = refused(capsys, "convert", source, tmp_path / "new.npz")
+    assert f"cannot read {source}: it was replaced or written while it was read; try again" in said
+    assert not (tmp_path / "new.npz").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
+@pytest.mark.parametrize("source", ["a.npz", "a.safetensors"])
+def test_convert__opens_few_files_for_many_arrays(tmp_path: Path, source: str) -> None:
+    """The arrays of a file are mapped together, and so are those that are unpacked or laid out anew."""
+    pytest.importorskip("torch")
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    arrays = {f"x{i}": np.full((1 + i % 3, 2), i) for i in range(200)}
+    if source == "a.npz":
+        np.savez(tmp_path / source, **{name: np.asfortranarray(x) for name, x in arrays.items()})  # type: ignore[arg-type] # any name
+    else:
+        save_file(arrays, tmp_path / source)
+    status, lines = run(
+        f"""
+        import resource
+        import numpy, torch  # they open files of their own
+        from xbridge._cli import main
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        words = [{str(tmp_path / source)!r}, {str(tmp_path / "a.pt")!r}, "--relayout"]
+        assert main(["convert", *words]) == 0
+        assert main(["explain", words[0], "--to", "torch"]) == 0
+        found = torch.load(words[1])
+        print(*(int(x[0, 0]) for x in found.values()))
+        """
+    )
+    assert status == 0, lines
+    assert sorted(map(int, lines[-1].split())) == list(range(200))

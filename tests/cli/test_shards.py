@@ -11,6 +11,7 @@ import pytest
 from shell import listing, refused, shell
 
 from xbridge._cli.atomic_write import _exchange
+from xbridge._cli.formats import npz
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 safetensors = pytest.importorskip("safetensors")
@@ -246,7 +247,8 @@ def test_a_run_that_fails_at_any_step_leaves_every_file_as_it_was(
     before = old(whole.parent)
     fail(monkeypatch, at, error)
     there = whole.with_name("s.safetensors")
-    said = refused(capsys, "convert", whole, there, "--shard", "20", "--force")
+    status = 130 if isinstance(error, KeyboardInterrupt) else 2
+    said = refused(capsys, "convert", whole, there, "--shard", "20", "--force", status=status)
     assert f"{there}.index.json is as it was" in said
     assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
 
@@ -259,6 +261,28 @@ def test_a_shard_that_cannot_be_read_back_leaves_nothing(
     said = refused(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "20")
     assert "the file does not give 'c' back" in said
     assert listing(whole.parent) == {whole.name}
+
+
+def test_convert__refuses_a_shard_that_is_replaced_while_it_is_read(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard is compared like a file of its own."""
+    shell(capsys, "convert", whole, whole.with_name("s.safetensors"), "--shard", "20")
+    shard = min(whole.parent.glob("s-*.safetensors"))
+    write = npz.write
+
+    def replacing_write(*arguments: Any) -> None:
+        write(*arguments)
+        content = shard.read_bytes()
+        shard.unlink()
+        shard.write_bytes(content)
+
+    monkeypatch.setattr(npz, "write", replacing_write)
+    index = whole.with_name("s.safetensors.index.json")
+    words = (index, whole.with_name("new.npz"), "--drop-metadata", "--cast", "bfloat16=float32")
+    said = refused(capsys, "convert", *words)
+    assert f"cannot read {shard}: it was replaced or written while it was read; try again" in said
+    assert not whole.with_name("new.npz").exists()
 
 
 def test_the_index_is_gone_while_shards_are_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

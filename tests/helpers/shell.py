@@ -26,9 +26,9 @@ def shell(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What a call that fails says: one line, the exit status 2, and nothing for programs to misread."""
-    assert main([*map(str, words)]) == 2
+def refused(capsys: pytest.CaptureFixture[str], *words: object, status: int = 2) -> str:
+    """What a call that fails says: one line, the exit status, and nothing for programs to misread."""
+    assert main([*map(str, words)]) == status
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("xbridge-array: cannot ")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
@@ -23,6 +24,9 @@ from xbridge.errors import XBridgeError
 
 COMMANDS = ("info", "matrix", "show", "convert", "explain", "check")
 
+_TO_END = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""The signals of this system that ask a program to end."""
+
 EXAMPLES = """\
 examples:
   xbridge-array info                                  what is installed, where, and on which devices
@@ -33,23 +37,49 @@ examples:
   xbridge-array convert model.pt model.safetensors    a file in another format
 
 The exit status is 0; 1 if `explain` shows a conversion that would be refused or `check` found something; 2
-with one line on stderr that says why and what to type next; and 130 after Ctrl-C."""
+with one line on stderr that says why and what to type next; 130 after Ctrl-C, and 143 after SIGTERM."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand, and return the exit status."""
-    asked = _parser().parse_args(argv)
     try:
-        status: int = asked.run(asked)
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")  # those of libraries are for programs
+            asked = _parser().parse_args(argv)
+            status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the pipe has closed it. Python's flush at exit must not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (XBridgeError, OSError, MemoryError, KeyboardInterrupt) as error:
-        print(f"xbridge-array: {one_line(error)}", file=sys.stderr)
-        return 130 if isinstance(error, KeyboardInterrupt) else 2
+    except BaseException as error:
+        # A library may turn the interrupt into an error of its own, such as one of an import.
+        stopped = _status or (128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0)
+        if not stopped and not isinstance(error, (XBridgeError, OSError, MemoryError)):
+            raise
+        told = isinstance(error, XBridgeError) or (isinstance(error, KeyboardInterrupt) and error.args)
+        words = one_line(error) if told or not stopped else "interrupted"
+        print(f"xbridge-array: {words}", file=sys.stderr)
+        return stopped or 2
     return status
+
+
+_status = 0
+"""The exit status after a signal to end."""
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Interrupt the program at the first signal to end. It ignores others while it removes partial files."""
+    global _status  # noqa: PLW0603 -- a signal is for the process
+    _status = 128 + number
+    _ignore_signals()
+    raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in _TO_END:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def script() -> None:
@@ -58,15 +88,16 @@ def script() -> None:
     A signal that the shell ignores, as `nohup` does, stays ignored. Output to a closed stream is dropped, and
     characters that an encoding lacks are escaped: neither must fail a command that has written its file.
     """
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # not every system has it
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    for number in _TO_END:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 -- until the end
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    status = main()
+    _ignore_signals()  # the work is done
+    sys.exit(status)
 
 
 def _parser() -> ArgumentParser:

@@ -80,12 +80,14 @@ def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterato
     parts = [target.with_name(f".xbridge-{secrets.token_hex(4)}.part") for target in targets]
     shown = targets[-1]
     as_it_was = f"{shown} is as it was" if shown.exists() else "nothing was left behind"
+    renames = False
     try:
         yield parts
         for target in targets:
             if target.exists() and not force:
                 reason = "another program has written it meanwhile"
                 raise RefusedError.build(f"write {target}", reason, "--force")
+        renames = True
         _rename(parts, targets, [path for path in gone if path.exists()])
     except OSError as error:
         reason = f"{error.strerror or error}, and {as_it_was}"
@@ -94,7 +96,9 @@ def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterato
         )
         raise RefusedError.build(f"write {shown}", reason, hint) from error
     except KeyboardInterrupt as error:
-        raise RefusedError.build(f"write {shown}", f"interrupted, and {as_it_was}", "again") from error
+        done = renames and not any(part.exists() for part in parts)
+        state = f"{shown} is complete" if done else as_it_was
+        raise KeyboardInterrupt(f"cannot write {shown}: interrupted, and {state}; try again") from error
     finally:
         for part in parts:
             part.unlink(missing_ok=True)

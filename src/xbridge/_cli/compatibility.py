@@ -38,10 +38,9 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
     for refused in content.refused:
         if allowed.array in (None, _name(refused)):
             raise refused.error
-    text = content.metadata
-    if text and not to.metadata and not allowed.drop_metadata and set(text) != {"format"}:
-        keys = ", ".join(map(repr, text))
-        raise _cannot(target, f"its format cannot hold the metadata {keys}", "--drop-metadata")
+    text = {} if allowed.drop_metadata else content.metadata
+    if text and not to.metadata and set(text) != {"format"}:
+        raise _cannot(target, f"its format cannot hold the metadata {listed(text)}", "--drop-metadata")
     chosen = _chosen(content, to, allowed, target)
     dtypes = list(dict.fromkeys(name_of(x.dtype) or str(x.dtype) for x in chosen))
     for name in allowed.casts.keys() - dtypes:

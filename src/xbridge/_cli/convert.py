@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from xbridge._cli.formats import (
     format_of,
     read_file,
 )
+from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays, progress
 from xbridge._core.dtypes import DTYPES
 from xbridge.errors import Chained
@@ -105,8 +105,8 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     if asked.array is not None:
         how = ALL._replace(checksums=how.checksums, at=how.at)
 
-    with ExitStack() as stack:
-        read = read_file(source, asked.from_format, how, stack)
+    with Sources() as opened:
+        read = read_file(source, asked.from_format, how, opened)
         sources = (source, *read.files)
         resolve(asked.target, *sources, force=asked.force)
         content = fitted(read, writer, allowed, target)
@@ -120,15 +120,16 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
         gone = removable(other, asked.target, *sources, force=asked.force) if has_index else []
         with replacing(*real, gone=gone, force=asked.force) as parts, bar as advance:
             for part, file, arrays in zip(parts, real, files.values(), strict=True):
-                with new_file(part, file) as opened:
+                with new_file(part, file) as new:
                     if arrays is None:
-                        opened.write(index_of(files))
+                        new.write(index_of(files))
                         continue
                     shard = content._replace(arrays=arrays)
-                    with Sink(opened, advance) as sink, Chained(partial(_unwritable, asked.target)):
+                    with Sink(new, advance) as sink, Chained(partial(_unwritable, asked.target)):
                         writer.write(sink, shard, target.parent)
-                    opened.flush()
+                    new.flush()
                     _read_back(part, writer, shard, target)
+            opened.compare()
     left_out = () if asked.array is not None else read.others
     return content._replace(others=left_out), {"index": str([*files][-1])} if several else {}
 

@@ -10,9 +10,21 @@ from pathlib import Path
 
 from xbridge.errors import Chained, XBridgeError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+_LONGEST = 600
+"""The most characters of a part of a message. All of them would be a screen."""
+
 
 class RefusedError(XBridgeError):
     """A file cannot be converted without a loss, or an argument is invalid."""
+
+    @classmethod
+    def build(cls, action: str, reason: str, hint: str) -> Self:
+        """Make an error with a message of the one form, whose parts are short: a damaged name is not."""
+        return super().build(*map(shortened, (action, reason, hint)))
 
 
 def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
@@ -49,6 +61,11 @@ def listed(names: Iterable[str]) -> str:
     every = list(names)
     shown = ", ".join(map(repr, every[:5]))
     return f"{shown} and {len(every) - 5} more" if len(every) > 5 else shown or "no arrays"
+
+
+def shortened(text: str, most: int = _LONGEST) -> str:
+    """Cut the middle out of a long text."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 4 :]}"
 
 
 def one_line(error: BaseException | str) -> str:

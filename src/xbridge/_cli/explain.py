@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbridge._cli.errors import RefusedError, check_source, printable, reading
 from xbridge._cli.formats import ALL, FORMATS, UNNAMED, add_at, read_file
+from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_json
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def run(asked: Namespace) -> int:
 
     check_source(asked.file)
     copy = _COPY.get(asked.copy)
-    with ExitStack() as stack:
+    with Sources() as sources:
         how = ALL._replace(checksums=False, at=asked.at)
-        content = read_file(asked.file, asked.from_format, how, stack)
+        content = read_file(asked.file, asked.from_format, how, sources)
         arrays: list[Stored | Refused] = [*content.arrays, *content.refused]
         wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
         with reading(asked.file):  # a header may describe impossible arrays

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import printable
+from xbridge._cli.errors import printable, shortened
 from xbridge._core import text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table = Table(*head)
         for row in rows:
             table.add_row(*row)
-        Console(markup=False).print(table)
+        Console(markup=False, emoji=False).print(table)
         return
     print(*text.table([head, *rows]), sep="\n")
 
@@ -49,13 +49,18 @@ def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
         print_json({**about, "arrays": entries, "others": left_out})
         return
     rows = [
-        [printable(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
+        [_cell(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
     ]
     print_table(["array", "dtype", "shape", "size"], rows)
     if others:
         print()
-        rows = [[printable(name), printable(value)] for name, value in others]
+        rows = [[_cell(name), _cell(value)] for name, value in others]
         print_table(["not an array", "value"], rows)
+
+
+def _cell(name: str) -> str:
+    """Return a name as it is shown: in one line, and not longer than one screen."""
+    return shortened(printable(name), 200)
 
 
 @contextmanager
@@ -69,6 +74,6 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
     name = TextColumn("{task.description}", markup=False)
     columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True, emoji=False), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
 from pathlib import Path
 
 from xbridge._cli.errors import check_source
 from xbridge._cli.formats import ALL, FORMATS, add_at, read_file
+from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays
 
 HELP = "the arrays of a file"
@@ -26,8 +26,8 @@ def arguments(parser: ArgumentParser) -> None:
 def run(asked: Namespace) -> int:
     """Print a line for each array."""
     check_source(asked.file)
-    with ExitStack() as stack:
+    with Sources() as sources:
         how = ALL._replace(checksums=False, at=asked.at)
-        content = read_file(asked.file, asked.from_format, how, stack)
+        content = read_file(asked.file, asked.from_format, how, sources)
         print_arrays(content, as_json=asked.json, source=str(asked.file))
     return 0

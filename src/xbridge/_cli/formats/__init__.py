@@ -15,18 +15,18 @@ import zipfile
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError, unreadable
-from xbridge.errors import MissingLibraryError
+from xbridge._cli.errors import RefusedError, reading, shortened, unreadable
+from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import ExitStack
     from pathlib import Path
 
     import numpy as np
 
     from xbridge._cli.formats.sink import Sink
+    from xbridge._cli.formats.sources import Sources
     from xbridge._cli.formats.stored import ArrayInfo, Stored
     from xbridge._core.protocol import Array
 
@@ -133,8 +133,8 @@ class Format(Protocol):
     def lacks(self, dtype: np.dtype[Any], /) -> str:
         """Return why the format cannot hold a dtype; empty if it can."""
 
-    def read(self, path: Path, stack: ExitStack, how: Reading, /) -> Content:
-        """Open a file as long as the stack."""
+    def read(self, path: Path, sources: Sources, how: Reading, /) -> Content:
+        """Open a file as long as the sources."""
 
     def write(self, file: Sink, content: Content, scratch: Path, /) -> None:
         """Write a file. Memory is mapped from unnamed files in the folder `scratch`."""
@@ -185,13 +185,14 @@ def add_at(parser: ArgumentParser) -> None:
     parser.add_argument("--at", action="append", default=[], metavar="KEY", help=words)
 
 
-def read_file(path: Path, asked: str | None, how: Reading, stack: ExitStack) -> Content:
-    """Open a file as long as the stack, in the format that was asked for, else that of its content."""
+def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> Content:
+    """Open a file as long as the sources, in the format that was asked for, else that of its content."""
     form = format_in(path, asked)
     if how.at and not form.nested:
         reason = "only .pt files have dicts in dicts"
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, f"--array {shlex.quote(how.at[0])}")
-    return form.read(path, stack, how)
+    sources.watch(path)
+    return form.read(path, sources, how)
 
 
 def _recognized(path: Path) -> str | None:
@@ -200,9 +201,9 @@ def _recognized(path: Path) -> str | None:
         first = file.read(9)
     if first.startswith((b"PK\3\4", b"PK\5\6")):
         try:
-            with zipfile.ZipFile(path) as archive:
+            with reading(path), zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-        except (zipfile.BadZipFile, OSError, ValueError):
+        except RefusedError:
             return None  # it is damaged, and the format of its name says how
         return ".pt" if any(name.endswith("/data.pkl") for name in names) else ".npz"
     if first.startswith(b"\x93NUMPY"):
@@ -224,3 +225,7 @@ def _module(suffix: str, path: Path) -> Format:
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed"
         raise MissingLibraryError.build(f"read or write {path}", reason, install) from error
+    except FOREIGN_ERRORS as error:
+        reason = f"its library cannot be imported: {shortened(str(error))}"
+        hint = f"{install}, with --force-reinstall"
+        raise MissingLibraryError.build(f"read or write {path}", reason, hint) from error

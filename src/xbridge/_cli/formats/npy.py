@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -13,7 +12,8 @@ import numpy as np
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.sink import Sink
-from xbridge._cli.formats.stored import ArrayInfo, InFile, Stored
+from xbridge._cli.formats.sources import Sources
+from xbridge._cli.formats.stored import ArrayInfo, InFile, MappedFile, Stored
 from xbridge.errors import Chained
 
 Header: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...], str]"
@@ -41,10 +41,10 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "NumPy has no such dtype of its own" if dtype.isbuiltin == 2 else ""
 
 
-def read(path: Path, stack: ExitStack, how: Reading) -> Content:
+def read(path: Path, sources: Sources, how: Reading) -> Content:
     with path.open("rb") as file:
         header = read_header(file, path)
-        stored = InFile(None, *header, path, file.tell())
+        stored = InFile(None, *header, MappedFile(path), file.tell())
         found = file.seek(0, 2) - stored.offset
     if found < stored.nbytes:
         raise unreadable(path, f"it has only {found} of the {stored.nbytes} bytes of its values")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +16,7 @@ from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, Reading, npy
 from xbridge._cli.formats.archive import open_archive
 from xbridge._cli.formats.sink import Sink
+from xbridge._cli.formats.sources import Sources
 from xbridge._cli.formats.stored import ArrayInfo, InArchive
 
 names = True
@@ -29,8 +30,8 @@ lacks = npy.lacks
 _SUFFIX = ".npy"
 
 
-def read(path: Path, stack: ExitStack, how: Reading) -> Content:
-    archive = stack.enter_context(open_archive(path))
+def read(path: Path, sources: Sources, how: Reading) -> Content:
+    archive = sources.enter_context(open_archive(path))
     for name in archive.namelist():
         if not name.endswith(_SUFFIX):
             raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")

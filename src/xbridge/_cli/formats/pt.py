@@ -17,7 +17,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +32,8 @@ from xbridge._cli.formats import Content, Reading, Refused
 from xbridge._cli.formats.archive import compare_checksum, open_archive
 from xbridge._cli.formats.nested import described, flattened, is_container, picked
 from xbridge._cli.formats.sink import Sink
-from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, name_of
+from xbridge._cli.formats.sources import Sources
+from xbridge._cli.formats.stored import BLOCK, ArrayInfo, Block, InMemory, Scratch, name_of
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray
@@ -93,7 +93,7 @@ class _InRecord(InMemory):
             yield block
         self.sums.compare(self.label, self.nbytes, found)
 
-    def mapped(self, scratch: Path) -> HostArray:
+    def mapped(self, scratch: Scratch) -> HostArray:
         """Return the memory itself, after a check of its checksum."""
         self._compare()
         return super().mapped(scratch)
@@ -111,7 +111,7 @@ class _InRecord(InMemory):
         self.sums.compared.add(storage.data_ptr())
 
 
-def read(path: Path, stack: ExitStack, how: Reading) -> Content:
+def read(path: Path, sources: Sources, how: Reading) -> Content:
     mapped, sums = _inspected(path, checksums=how.checksums)
     found = picked(_load(path, mapped=mapped), how.at, path)
     if isinstance(found, torch.Tensor):
@@ -131,8 +131,9 @@ def read(path: Path, stack: ExitStack, how: Reading) -> Content:
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
-    tensors = {x.name: to_backend(x.mapped(scratch), "torch") for x in content.arrays}
-    torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
+    with Scratch(scratch) as files:
+        tensors = {x.name: to_backend(x.mapped(files), "torch") for x in content.arrays}
+        torch.save(tensors.get(None, tensors), cast("IO[bytes]", file))
 
 
 def reread(path: Path) -> Iterator[ArrayInfo]:

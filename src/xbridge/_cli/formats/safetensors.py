@@ -12,7 +12,6 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from xbridge._cli.errors import reading, unreadable
 from xbridge._cli.formats import Content, Reading, is_json
 from xbridge._cli.formats.shards import read_index
 from xbridge._cli.formats.sink import Sink
-from xbridge._cli.formats.stored import ArrayInfo, InFile, name_of
+from xbridge._cli.formats.sources import Sources
+from xbridge._cli.formats.stored import ArrayInfo, InFile, MappedFile, name_of
 from xbridge._host.memory import native_dtype
 
 names = True
@@ -65,10 +65,17 @@ def lacks(dtype: np.dtype[Any]) -> str:
     return "" if name_of(dtype) in _CODES else "the format has no such dtype"
 
 
-def read(path: Path, stack: ExitStack, how: Reading) -> Content:
+def read(path: Path, sources: Sources, how: Reading) -> Content:
     with path.open("rb") as file:
         first = file.read(9)
-    return read_index(path, _read, _once) if is_json(first) else _read(path)
+    if not is_json(first):
+        return _read(path)
+
+    def read_shard(shard: Path) -> Content:
+        sources.watch(shard)
+        return _read(shard)
+
+    return read_index(path, read_shard, _once)
 
 
 def _read(path: Path) -> Content:
@@ -79,7 +86,8 @@ def _read(path: Path) -> Content:
         # Of two equal names, the library silently keeps the last.
         header = json.loads(file.read(size), object_pairs_hook=_once)
     text = header.pop(_METADATA, None) or {}
-    return Content([_entry(path, name, info, 8 + size) for name, info in header.items()], text)
+    mapped = MappedFile(path)
+    return Content([_entry(mapped, name, info, 8 + size) for name, info in header.items()], text)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -122,8 +130,8 @@ def _dtype(code: str) -> np.dtype[Any]:
     return native_dtype(_DTYPES[code]).newbyteorder("<")
 
 
-def _entry(path: Path, name: str, info: dict[str, Any], start: int) -> InFile:
+def _entry(file: MappedFile, name: str, info: dict[str, Any], start: int) -> InFile:
     if info["dtype"] not in _DTYPES:
-        raise unreadable(path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
+        raise unreadable(file.path, f"the dtype {info['dtype']} of {name!r} is unknown", "safetensors itself")
     offset = start + info["data_offsets"][0]
-    return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", path, offset)
+    return InFile(name, _dtype(info["dtype"]), tuple(info["shape"]), "C", file, offset)

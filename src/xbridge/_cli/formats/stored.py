@@ -9,17 +9,19 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, Self, TypeAlias
 
 import numpy as np
 
 from xbridge._cli.errors import RefusedError, reading, unreadable
 from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
+from xbridge._host.memory import ALIGNMENT
 from xbridge._host.value_casts import cast_exactly, cast_to_nearest
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
@@ -68,43 +70,98 @@ class Stored(ABC):
         """Return an array of the same dtype, shape and order, whose values are not defined."""
         return np.empty(self.shape, self.dtype, "F" if self.order == "F" else "C")
 
-    def mapped(self, scratch: Path) -> HostArray:
+    def mapped(self, scratch: Scratch) -> HostArray:
         """Return the values as memory that is read from disk on access. Its writable flag is set, in vain."""
-        with tempfile.TemporaryFile(dir=scratch) as file:
-            file.writelines(self.blocks())
-            file.flush()
-            return self._map(file, 0)
+        return self._over(scratch.store(self.nbytes, self.blocks()))
 
-    def _map(self, file: BinaryIO, offset: int) -> HostArray:
+    def _over(self, raw: HostArray) -> HostArray:
+        """Return the values in a map of their bytes."""
         order: Literal["C", "F"] = "F" if self.order == "F" else "C"
         if not self.nbytes:
             return np.empty(self.shape, self.dtype, order)
         # A writable map of a file larger than memory would be refused, even a private one.
-        raw: HostArray = np.memmap(file, np.uint8, "r", offset, (self.nbytes,)).view(np.ndarray)
         return as_writable(raw).view(self.dtype).reshape(self.shape, order=order)
+
+
+class MappedFile:
+    """A file that is mapped once, if at all: each map holds a file open, and a system limits those."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def memory(self) -> HostArray:
+        """The bytes of the file."""
+        return _mapped(self.path)
+
+
+class Scratch:
+    """Unnamed files in a folder, for values that must be memory. A file has the values of many arrays.
+
+    Each file has room for twice as much as the one before, so there are few. Room that is not used takes no
+    place on a disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = ExitStack()
+        self._file: BinaryIO
+        self._memory: HostArray = np.empty(0, np.uint8)
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files. Maps of them stay."""
+        self._files.close()
+
+    def store(self, nbytes: int, blocks: Iterator[Block]) -> HostArray:
+        """Write values, and return a map of them."""
+        if not nbytes:
+            return self._memory[:0]
+        start = -(-self._end // ALIGNMENT) * ALIGNMENT
+        if start + nbytes > self._memory.size:
+            room = max(nbytes, 2 * self._memory.size)
+            file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 -- the stack closes it
+            self._file = self._files.enter_context(file)
+            self._file.truncate(room)
+            self._memory, start = _mapped(self._file), 0
+        self._file.seek(start)
+        self._file.writelines(blocks)
+        self._file.flush()
+        self._end = start + nbytes
+        return self._memory[start : self._end]
+
+
+def _mapped(file: Path | BinaryIO) -> HostArray:
+    """Map a file, whatever is written to it later."""
+    raw: HostArray = np.memmap(file, np.uint8, "r").view(np.ndarray)
+    return raw
 
 
 @dataclass(frozen=True)
 class InFile(Stored):
     """An array at an offset in a file."""
 
-    path: Path
+    file: MappedFile
     offset: int
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes from the file."""
-        with reading(self.path), self.path.open("rb") as file:
+        with reading(self.file.path), self.file.path.open("rb") as file:
             file.seek(self.offset)
-            yield from read_blocks(file, self, self.path)
+            yield from read_blocks(file, self, self.file.path)
 
-    def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in a file already
+    def mapped(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in a file already
         """Map the file itself."""
         return self.like()
 
     def like(self) -> HostArray:
         """Map the file itself."""
-        with self.path.open("rb") as file:
-            return self._map(file, self.offset)
+        end = self.offset + self.nbytes
+        return self._over(self.file.memory[self.offset : end] if self.nbytes else np.empty(0, np.uint8))
 
 
 @dataclass(frozen=True)
@@ -144,7 +201,7 @@ class InMemory(Stored):
         for start in range(0, items.size, count):
             yield np.ascontiguousarray(line[start : start + count]).view(np.uint8).data
 
-    def mapped(self, scratch: Path) -> HostArray:  # noqa: ARG002 -- it is in memory already
+    def mapped(self, scratch: Scratch) -> HostArray:  # noqa: ARG002 -- it is in memory already
         """Return the memory itself."""
         return self.array
 
@@ -158,7 +215,8 @@ class Relaid(Stored):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the bytes in the new order, gathered from a map."""
-        array = self.source.mapped(self.scratch)
+        with Scratch(self.scratch) as scratch:
+            array = self.source.mapped(scratch)
         for block in InMemory(self.name, array.dtype, self.shape, "C", array).blocks():
             values = np.frombuffer(block, array.dtype).astype(self.dtype, copy=False)
             yield values.view(np.uint8).data
