@@ -67,14 +67,23 @@ def test_every_command_has_a_page_of_help_and_speaks_json(
     assert "--json" in out
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["convert", "a.npy"], ["matrix", "colours"]])
-def test_an_invalid_call_prints_an_error_and_exits_with_2(
-    capsys: pytest.CaptureFixture[str], words: list[str]
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ([], "xbridge-array --help"),
+        (["shw", "a.npy"], "xbridge-array show"),
+        (["konvert"], "xbridge-array convert"),
+        (["convert", "a.npy"], "xbridge-array convert --help"),
+        (["matrix", "colours"], "xbridge-array matrix --help"),
+        (["convert", "a.npy", "b.npy", "--flaten"], "--flatten"),
+        (["show", "a.npy", "--drop=1"], "xbridge-array show --help"),
+    ],
+)
+def test_main__names_the_words_that_were_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], hint: str
 ) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: xbridge-array")
+    """An invalid call is one line too."""
+    assert refused(capsys, *words).endswith(f"; try {hint}\n")
 
 
 def test_python_m_xbridge_is_the_command_line(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from shell import bits, every_dtype, listing, refused, shell
 
 import xbridge
+from xbridge._cli import main
 
 pytest.importorskip("ml_dtypes")
 save_safetensors = pytest.importorskip("safetensors.numpy").save_file
@@ -141,11 +142,24 @@ def test_a_nan_stays_a_nan_in_a_cast(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert str(np.load(tmp_path / "b.npy").tolist()) == "[nan, -0.0, inf, 1.5]"
 
 
-@pytest.mark.parametrize("cast", ["float32", "float32=half", "=float32"])
-def test_a_cast_is_two_dtypes(tmp_path: Path, capsys: pytest.CaptureFixture[str], cast: str) -> None:
+@pytest.mark.parametrize(
+    ("cast", "near"),
+    [
+        ("float32", "bfloat16=float32"),
+        ("=float32", "bfloat16=float32"),
+        ("float32=half", "float32=float16"),
+        ("fp32=bf16", "float32=bfloat16"),
+        ("f64=c64", "float64=complex64"),
+        ("flaot32=i8", "float32=int8"),
+    ],
+)
+def test_a_cast_is_two_dtypes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cast: str, near: str
+) -> None:
     np.save(tmp_path / "a.npy", np.ones(2))
     said = refused(capsys, "convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", cast)
     assert f"cannot cast {cast!r}: the dtypes are bool, " in said
+    assert said.endswith(f"; try --cast {near}\n")
 
 
 def test_a_cast_that_drops_an_imaginary_part_is_refused(
@@ -381,7 +395,9 @@ def test_it_prints_the_arrays_that_it_has_written(tmp_path: Path, capsys: pytest
         "array   dtype    shape     size",
         "weight  float32  (256, 3)  3.07 kB",
         "n       int64    ()        8 B",
+        "2 arrays, 3.08 kB",
     ]
+    assert shell(capsys, "convert", tmp_path / "a.npz", tmp_path / "q.npz", "--quiet") == ""
     told = json.loads(shell(capsys, "convert", tmp_path / "b.safetensors", tmp_path / "c.npz", "--json"))
     assert told["arrays"][1] == {"name": "weight", "dtype": "float32", "shape": [256, 3], "bytes": 3072}
     assert (told["source"], told["target"]) == (str(tmp_path / "b.safetensors"), str(tmp_path / "c.npz"))
@@ -435,3 +451,67 @@ def test_files_that_are_out_of_scope_are_named(
     np.save("a.npy", np.ones(2))
     Path("x.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     assert said in refused(capsys, *words)
+
+
+def odd_arrays(path: Path) -> None:
+    """An archive in which one array cannot be read, and one only NumPy can hold."""
+    arrays = {"a": np.ones(2), "odd": np.array([None]), "day": np.zeros(2, "M8[D]"), "b": np.zeros(1)}
+    np.savez(path, **arrays)  # type: ignore[arg-type] # any name
+
+
+def test_show__lists_an_array_of_objects_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One array that cannot be read hides no other."""
+    odd_arrays(tmp_path / "a.npz")
+    assert shell(capsys, "show", tmp_path / "a.npz").splitlines()[1:] == [
+        "a      float64        (2,)   16 B",
+        "day    datetime64[D]  (2,)   16 B",
+        "b      float64        (1,)   8 B",
+        "",
+        "not an array  value",
+        "odd           it holds Python objects, as a pickle, which can run code when it is read",
+        "",
+        "3 arrays, 40 B",
+    ]
+    assert shell(capsys, "show", tmp_path / "a.npz", "--quiet") == "3 arrays, 40 B\n"
+    main(["explain", str(tmp_path / "a.npz"), "--to", "torch"])
+    assert "odd\nfrom  numpy object" in capsys.readouterr().out
+
+
+def test_convert__skips_arrays_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arrays that another format cannot hold are left out, one by one."""
+    odd_arrays(tmp_path / "a.npz")
+    words = ["convert", tmp_path / "a.npz", tmp_path / "b.safetensors"]
+    assert refused(capsys, *words).endswith("; try saving its numbers with a dtype, or --skip odd\n")
+    words += ["--skip", "odd"]
+    assert refused(capsys, *words).endswith("; try a .npz file, or --skip day\n")
+    assert "the file has 'a', 'day', 'b', 'odd'; try --skip day" in refused(capsys, *words, "--skip", "dy")
+    assert shell(capsys, *words, "--skip", "day").endswith("2 arrays, 24 B\n")
+    assert list(read(tmp_path / "b.safetensors")) == ["a", "b"]
+    for name, status in (("b", 0), ("odd", 2)):
+        assert main([*map(str, words[:3]), "--array", name, "--force"]) == status
+    assert capsys.readouterr().err.endswith("; try saving its numbers with a dtype\n")
+
+
+def test_convert__skips_values_and_ties_of_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is left out is not in the way of the others."""
+    torch = pytest.importorskip("torch")
+    tied = torch.ones(2)
+    torch.save({"a": tied, "b": tied, "epoch": 3, "lr": 0.1}, tmp_path / "a.pt")
+    words = ["convert", tmp_path / "a.pt", tmp_path / "b.npz", "--skip", "b", "--skip", "epoch"]
+    assert "'lr' is float 0.1, not a tensor" in refused(capsys, *words)
+    shell(capsys, *words, "--skip", "lr")
+    assert list(read(tmp_path / "b.npz")) == ["a"]
+
+
+def test_show__suggests_a_key_that_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number beside the arrays cannot be taken, whatever its name."""
+    torch = pytest.importorskip("torch")
+    torch.save({"models": 3, "weights": {"a": torch.ones(2)}}, tmp_path / "a.pt")
+    said = refused(capsys, "show", tmp_path / "a.pt", "--at", "model")
+    assert said.endswith("its keys are 'models', 'weights'; try --at weights\n")
+    torch.save({"models": 3}, tmp_path / "a.pt")
+    assert refused(capsys, "show", tmp_path / "a.pt", "--at", "model").endswith("; try no --at\n")

@@ -61,7 +61,7 @@ def test_a_refusal_is_a_plan_and_a_wrong_name_is_not(
         assert main(["explain", str(tmp_path / path), "--to", "torch"]) == 1
         assert "DTypeError: cannot convert a numpy " in capsys.readouterr().out
     said = refused(capsys, "explain", tmp_path / "x.npz", "--to", "torch", "--array", "q")
-    assert "cannot find 'q' in " in said
+    assert "cannot find the array 'q': the file has 'when'; try --array when" in said
     assert "cannot find backend 'nobody'" in refused(capsys, "explain", tmp_path / "x.npz", "--to", "nobody")
     assert "it does not exist" in refused(capsys, "explain", tmp_path / "no.npz", "--to", "torch")
 

@@ -78,6 +78,7 @@ def test_show_lists_the_arrays_of_a_file(tmp_path: Path, capsys: pytest.CaptureF
         ["array", "dtype", "shape", "size"],
         ["image", "uint8", "(2,", "3)", "6", "B"],
         ["gain", "float64", "()", "8", "B"],
+        ["2", "arrays,", "14", "B"],
     ]
     shown = json.loads(shell(capsys, "show", tmp_path / "x.npz", "--json"))
     assert shown["arrays"][0] == {"name": "image", "dtype": "uint8", "shape": [2, 3], "bytes": 6}

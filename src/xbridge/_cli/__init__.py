@@ -11,14 +11,15 @@ import os
 import signal
 import sys
 import warnings
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
-from xbridge._cli.errors import one_line
+from xbridge._cli.errors import RefusedError, one_line
 from xbridge._core import __version__
 from xbridge.errors import XBridgeError
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")  # those of libraries are for programs
-            asked = _parser().parse_args(argv)
+            asked = _parse(sys.argv[1:] if argv is None else argv)
             status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -100,8 +101,32 @@ def script() -> None:
     sys.exit(status)
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
+class _Parser(ArgumentParser):
+    """A parser whose errors are those of the other modules."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise RefusedError.build(f"run {self.prog}", message, f"{self.prog} --help")
+
+
+def _parse(words: Sequence[str]) -> Namespace:
+    """Read the arguments, or raise with the words that were meant."""
+    parser = _parser()
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:
+        near = get_close_matches(command, COMMANDS, 1, 0)[0]
+        reason = f"the commands are {', '.join(COMMANDS)}"
+        raise RefusedError.build(f"find the command {command!r}", reason, f"{parser.prog} {near}")
+    asked, unknown = parser.parse_known_args(words)
+    for word in unknown:
+        options = get_close_matches(word.partition("=")[0], asked.options, 1)
+        hint = options[0] if options else f"{parser.prog} {command} --help"
+        raise RefusedError.build(f"run {parser.prog} {command}", f"it has no argument {word!r}", hint)
+    return asked
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="xbridge-array",
         description="Move arrays between libraries and files, exactly.",
         epilog=EXAMPLES,
@@ -115,5 +140,5 @@ def _parser() -> ArgumentParser:
         sub = subparsers.add_parser(name, **words, formatter_class=RawDescriptionHelpFormatter)
         module.arguments(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, options=[*sub._option_string_actions])  # noqa: SLF001 -- no public way
     return parser

@@ -10,12 +10,11 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from xbridge._cli.errors import RefusedError, listed
-from xbridge._cli.formats import UNNAMED, Content, Format, Refused
+from xbridge._cli.formats import UNNAMED, Content, Format, name_of_array, suggest_array
 from xbridge._cli.formats.stored import Cast, Relaid, Stored, name_of
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._host.memory import native_dtype
@@ -36,8 +35,10 @@ class Allowed(NamedTuple):
 def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Content:
     """Return the content in the form that the target's format holds; raise if it cannot hold it."""
     for refused in content.refused:
-        if allowed.array in (None, _name(refused)):
-            raise refused.error
+        if allowed.array in (None, name_of_array(refused)):
+            error = refused.error
+            hint = f"{error.hint}, or --skip {shlex.quote(name_of_array(refused))}"
+            raise type(error).build(error.action, error.reason, hint if allowed.array is None else error.hint)
     text = {} if allowed.drop_metadata else content.metadata
     if text and not to.metadata and set(text) != {"format"}:
         raise _cannot(target, f"its format cannot hold the metadata {listed(text)}", "--drop-metadata")
@@ -54,15 +55,12 @@ def fitted(content: Content, to: Format, allowed: Allowed, target: Path) -> Cont
 def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> list[Stored]:
     """Return the arrays to write: only one if the format has no names."""
     arrays = list(content.arrays)
-    names = [_name(x) for x in arrays]
+    names = [name_of_array(x) for x in arrays]
     if allowed.array is not None:
-        arrays = [x for x in arrays if _name(x) == allowed.array]
+        arrays = [x for x in arrays if name_of_array(x) == allowed.array]
         if not arrays:
-            action, reason = f"find the array {allowed.array!r}", f"the file has {listed(names)}"
-            near = get_close_matches(allowed.array, names, 1, 0)
-            hint = f"--array {shlex.quote(near[0])}" if near else "another file"
-            raise RefusedError.build(action, reason, hint)
-    for name, times in Counter(map(_name, arrays)).items():
+            raise suggest_array("--array", allowed.array, names)
+    for name, times in Counter(map(name_of_array, arrays)).items():
         if times > 1:
             reason = f"two arrays have the name {name!r}, which is their keys joined by dots"
             raise _cannot(target, reason, "--at KEY, which takes some of the arrays")
@@ -73,10 +71,6 @@ def _chosen(content: Content, to: Format, allowed: Allowed, target: Path) -> lis
         reason = f"it holds one array without a name, and there are {listed(names)}"
         raise _cannot(target, reason, f"--array {shlex.quote(one)}, or a suffix with names")
     return arrays
-
-
-def _name(x: Stored | Refused) -> str:
-    return UNNAMED if x.name is None else x.name
 
 
 def _cast(x: Stored, allowed: Allowed) -> Stored:
@@ -94,7 +88,7 @@ def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
     """Change the axis order and byte order of an array to one that the format can hold."""
     lacks = to.lacks(x.dtype)
     if lacks:
-        raise _cannot(target, f"{x.label} is {x.dtype}, and {lacks}", _instead(x))
+        raise _cannot(target, f"{x.label} is {x.dtype}, and {lacks}", _instead(x, allowed))
     if x.order in to.orders and (x.dtype.isnative or to.swaps):
         return x
     if not allowed.relayout:
@@ -103,12 +97,13 @@ def _relaid(x: Stored, to: Format, allowed: Allowed, target: Path) -> Stored:
     return Relaid(x.name, x.dtype.newbyteorder("="), x.shape, "C", x, target.parent)
 
 
-def _instead(x: Stored) -> str:
+def _instead(x: Stored, allowed: Allowed) -> str:
     """Return a hint for a dtype that the format lacks."""
     meaning = DTYPES.get(name_of(x.dtype))
     if meaning and meaning.kind == "float" and meaning.bits < 32:
         return f"a .safetensors or .pt file, or --cast {x.dtype}=float32, which changes no value"
-    return "a .npz file"
+    skip = "" if allowed.array is not None else f", or --skip {shlex.quote(name_of_array(x))}"
+    return f"a .npz file{skip}"
 
 
 def _cannot(target: Path, reason: str, hint: str) -> RefusedError:

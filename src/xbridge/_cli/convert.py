@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -51,6 +53,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--flatten", action="store_true", help=words)
     words = "leave out numbers, strings and other values beside the arrays, and list them"
     parser.add_argument("--skip-other", action="store_true", help=words)
+    words = "leave out the array or value of this name; give it again for another"
+    parser.add_argument("--skip", action="append", default=[], metavar="NAME", help=words)
     words = "write tensors that share memory as arrays of their own"
     parser.add_argument("--untie", action="store_true", help=words)
     words = "cast arrays of one dtype to another; refused if a value would change"
@@ -64,13 +68,16 @@ def arguments(parser: ArgumentParser) -> None:
     words = "read a .pt file that torch wrote without checksums"
     parser.add_argument("--no-checksum", action="store_true", help=words)
     parser.add_argument("--drop-metadata", action="store_true", help="drop the text of SRC")
+    parser.add_argument("--quiet", action="store_true", help="print errors alone")
 
 
 def run(asked: Namespace) -> int:
     """Convert a file, and print its arrays."""
     content, files = convert(asked)
+    if asked.quiet:
+        return 0
     source, target = str(asked.source), str(asked.target)
-    print_arrays(content, as_json=asked.json, source=source, target=target, **files)
+    print_arrays(content, {"source": source, "target": target, **files}, as_json=asked.json)
     if files and not asked.json:
         print(f"\nthe index of the shards is {printable(files['index'])}")
     return 0
@@ -101,9 +108,9 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
     if most and not has_index:
         reason, hint = "only .safetensors files have an index of shards", f"{asked.target.stem}.safetensors"
         raise RefusedError.build(f"write shards of {asked.target}", reason, hint)
-    how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie)
+    how = Reading(not asked.no_checksum, asked.at, asked.flatten, asked.skip_other, asked.untie, asked.skip)
     if asked.array is not None:
-        how = ALL._replace(checksums=how.checksums, at=how.at)
+        how = ALL._replace(checksums=how.checksums, at=how.at, skip=how.skip)
 
     with Sources() as opened:
         read = read_file(source, asked.from_format, how, opened)
@@ -152,10 +159,24 @@ def casts(asked: Sequence[str]) -> dict[str, str]:
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
+            near = "=".join(map(_nearest_dtype, (before, after))) if before and after else "bfloat16=float32"
             reason = f"the dtypes are {', '.join(DTYPES)}"
-            raise RefusedError.build(f"cast {one!r}", reason, "bfloat16=float32")
+            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {near}")
         found[before] = after
     return found
+
+
+def _nearest_dtype(word: str) -> str:
+    """Return the dtype that a word such as `fp32` is for, or the most similar one."""
+    short = re.fullmatch("(bf|fp?|i|u|c)([0-9]+)", word)
+    full = _FULL[short[1]] + short[2] if short else word
+    return get_close_matches(_FULL.get(full, full), DTYPES, 1, 0)[0]
+
+
+_FULL = {"bf": "bfloat", "f": "float", "fp": "float", "i": "int", "u": "uint", "c": "complex"} | {
+    "half": "float16",
+    "double": "float64",
+}
 
 
 def _try_names(writer: Format, content: Content, target: Path) -> None:

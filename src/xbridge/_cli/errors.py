@@ -27,6 +27,10 @@ class RefusedError(XBridgeError):
         return super().build(*map(shortened, (action, reason, hint)))
 
 
+class UnsupportedError(RefusedError):
+    """One array of a file cannot be read, and the others can."""
+
+
 def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
     """Return the error for a file that cannot be read, with the first sentence of a library's message."""
     words = repr(reason) if isinstance(reason, KeyError) else str(reason)  # `str` of it is the key alone

@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbridge._cli.errors import RefusedError, check_source, printable, reading
-from xbridge._cli.formats import ALL, FORMATS, UNNAMED, add_at, read_file
+from xbridge._cli.errors import check_source, printable, reading
+from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_json
 
@@ -47,7 +47,7 @@ def run(asked: Namespace) -> int:
         how = ALL._replace(checksums=False, at=asked.at)
         content = read_file(asked.file, asked.from_format, how, sources)
         arrays: list[Stored | Refused] = [*content.arrays, *content.refused]
-        wanted = [x for x in arrays if asked.array in (None, UNNAMED if x.name is None else x.name)]
+        wanted = [x for x in arrays if asked.array in (None, name_of_array(x))]
         with reading(asked.file):  # a header may describe impossible arrays
             likes = [(x.name, x.like()) for x in wanted]
         plans = [
@@ -55,8 +55,7 @@ def run(asked: Namespace) -> int:
             for name, x in likes
         ]
     if not plans and asked.array is not None:
-        reason = "it has no such array"
-        raise RefusedError.build(f"find {asked.array!r} in {asked.file}", reason, "another name")
+        raise suggest_array("--array", asked.array, list(map(name_of_array, arrays)))
     if asked.json:
         print_json([{"name": name, **plan.to_dict()} for name, plan in plans])
     else:

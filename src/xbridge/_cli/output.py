@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -38,8 +38,8 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(*text.table([head, *rows]), sep="\n")
 
 
-def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
-    """Print the names, dtypes, shapes and sizes of arrays, and what is beside them."""
+def print_arrays(content: Content, about: Mapping[str, str], *, as_json: bool, quiet: bool = False) -> None:
+    """Print the names, dtypes, shapes and sizes of arrays, what is beside them, and the totals."""
     arrays, others = content.arrays, content.others
     if as_json:
         entries = [
@@ -48,14 +48,17 @@ def print_arrays(content: Content, *, as_json: bool, **about: str) -> None:
         left_out = [{"name": name, "value": value} for name, value in others]
         print_json({**about, "arrays": entries, "others": left_out})
         return
-    rows = [
-        [_cell(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
-    ]
-    print_table(["array", "dtype", "shape", "size"], rows)
-    if others:
-        print()
-        rows = [[_cell(name), _cell(value)] for name, value in others]
-        print_table(["not an array", "value"], rows)
+    if not quiet:
+        rows = [
+            [_cell(x.name or ""), str(x.dtype), str(x.shape), text.format_bytes(x.nbytes)] for x in arrays
+        ]
+        print_table(["array", "dtype", "shape", "size"], rows)
+        if others:
+            print()
+            print_table(["not an array", "value"], [[_cell(name), _cell(value)] for name, value in others])
+            print()
+    words = "1 array" if len(arrays) == 1 else f"{len(arrays)} arrays"
+    print(f"{words}, {text.format_bytes(sum(x.nbytes for x in arrays))}")
 
 
 def _cell(name: str) -> str:

@@ -21,6 +21,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
     parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
     add_at(parser)
+    parser.add_argument("--quiet", action="store_true", help="print the totals alone")
 
 
 def run(asked: Namespace) -> int:
@@ -29,5 +30,5 @@ def run(asked: Namespace) -> int:
     with Sources() as sources:
         how = ALL._replace(checksums=False, at=asked.at)
         content = read_file(asked.file, asked.from_format, how, sources)
-        print_arrays(content, as_json=asked.json, source=str(asked.file))
+        print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
     return 0

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import shlex
 import zipfile
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from xbridge._cli.errors import RefusedError, reading, shortened, unreadable
+from xbridge._cli.errors import RefusedError, listed, reading, shortened, unreadable
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Reading(NamedTuple):
     """Leave out values that are not arrays."""
     untie: bool = False
     """Read names that share memory as arrays of their own."""
+    skip: Sequence[str] = ()
+    """The names of arrays and of other values to leave out."""
 
 
 ALL = Reading(flatten=True, skip_other=True, untie=True)
@@ -179,6 +182,31 @@ def format_in(path: Path, asked: str | None) -> Format:
     return _module(found, path)
 
 
+def name_of_array(x: Stored | Refused) -> str:
+    """Return the name by which the caller picks an array."""
+    return UNNAMED if x.name is None else x.name
+
+
+def suggest_array(option: str, name: str, names: Sequence[str]) -> RefusedError:
+    """Return the error for a name that no array has."""
+    near = get_close_matches(name, names, 1, 0)
+    hint = f"{option} {shlex.quote(near[0])}" if near else "another file"
+    return RefusedError.build(f"find the array {name!r}", f"the file has {listed(names)}", hint)
+
+
+def _without(content: Content, skipped: Sequence[str]) -> Content:
+    """Leave out the arrays and other values of some names."""
+    arrays = [x for x in content.arrays if name_of_array(x) not in skipped]
+    others = [(name, value) for name, value in content.others if name not in skipped]
+    every: list[Stored | Refused] = [*content.arrays, *content.refused]
+    names = [name_of_array(x) for x in every]
+    for name in skipped:
+        if name not in (*names, *(other for other, _ in content.others)):
+            raise suggest_array("--skip", name, names)
+    refused = [x for x in content.refused if name_of_array(x) not in skipped]
+    return content._replace(arrays=arrays, others=others, refused=refused)
+
+
 def add_at(parser: ArgumentParser) -> None:
     """Add the argument that picks a part of a file."""
     words = "a key of a .pt file, to take that dict or tensor alone; give it again for a key in that dict"
@@ -192,7 +220,7 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
         reason = "only .pt files have dicts in dicts"
         raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, f"--array {shlex.quote(how.at[0])}")
     sources.watch(path)
-    return form.read(path, sources, how)
+    return _without(form.read(path, sources, how), how.skip)
 
 
 def _recognized(path: Path) -> str | None:

@@ -41,8 +41,10 @@ def picked(content: object, keys: Sequence[str], path: Path) -> object:
             raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
         names = [name for name, _ in inside]
         first, *rest = key.split(".")
-        near = [first, *rest] if first in names and rest else get_close_matches(key, names, 1, 0)
-        raise RefusedError.build(action, f"its keys are {listed(names)}", _option((*keys[:number], *near)))
+        takes = [name for name, value in inside if value and type(value) not in _SIMPLE]
+        near = [first, *rest] if first in names and rest else get_close_matches(key, takes, 1, 0)
+        hint = _option((*keys[:number], *near)) or "no --at"
+        raise RefusedError.build(action, f"its keys are {listed(names)}", hint)
     return content
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from xbridge._cli.errors import RefusedError, reading, unreadable
+from xbridge._cli.errors import RefusedError, UnsupportedError, reading, unreadable
 from xbridge._cli.formats import Content, Reading
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.sources import Sources
@@ -69,7 +69,8 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
     with reading(path, member):
         version = np.lib.format.read_magic(file)
         if version not in _HEADERS:
-            raise unreadable(path, f"{inside}its header has the unknown version {version}", "numpy.load")
+            reason = f"{inside}its header has the unknown version {version}"
+            raise UnsupportedError.build(f"read {path}", reason, "numpy.load")
         width, parse = _HEADERS[version]
         size = file.read(width)
         length = int.from_bytes(size, "little")
@@ -78,7 +79,7 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
         if dtype.hasobject:
             reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-            raise unreadable(path, reason, "saving its numbers with a dtype")
+            raise UnsupportedError.build(f"read {path}", reason, "saving its numbers with a dtype")
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array

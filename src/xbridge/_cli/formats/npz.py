@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from xbridge._cli.errors import reading, unreadable
-from xbridge._cli.formats import Content, Reading, npy
+from xbridge._cli.errors import UnsupportedError, reading, unreadable
+from xbridge._cli.formats import Content, Reading, Refused, npy
 from xbridge._cli.formats.archive import open_archive
 from xbridge._cli.formats.sink import Sink
 from xbridge._cli.formats.sources import Sources
@@ -35,9 +35,18 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     for name in archive.namelist():
         if not name.endswith(_SUFFIX):
             raise unreadable(path, f"its member {name!r} is not an array", "an archive of .npy files alone")
-    arrays = [_member(archive, path, name) for name in archive.namelist()]
-    kinds = (member.compress_type for member in archive.infolist())
-    return Content(arrays, compression=dict(zip((x.name for x in arrays), kinds, strict=True)))
+    arrays, refused = [], []
+    for member in archive.namelist():
+        name = member.removesuffix(_SUFFIX)
+        try:
+            arrays.append(_member(archive, path, member))
+        except UnsupportedError as error:
+            refused.append(Refused(name, np.empty((), object), error))
+    others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
+    kinds: dict[str | None, int] = {
+        info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()
+    }
+    return Content(arrays, others=others, refused=refused, compression=kinds)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:

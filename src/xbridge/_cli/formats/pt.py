@@ -115,19 +115,20 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
     mapped, sums = _inspected(path, checksums=how.checksums)
     found = picked(_load(path, mapped=mapped), how.at, path)
     if isinstance(found, torch.Tensor):
-        return _content(path, [(None, found)], [], sums, untie=how.untie)
+        return _content(path, [(None, found)], [], sums, how)
     if not isinstance(found, dict) and not (how.flatten and is_container(found)):
         hint = "--flatten" if is_container(found) else "saving a tensor, or a dict of tensors"
         raise unreadable(path, f"{repr(how.at[-1]) if how.at else 'its content'} is {described(found)}", hint)
     values = list(flattened(found, path, how.at, flatten=how.flatten))
     others = [(name, described(value)) for name, value in values if not isinstance(value, torch.Tensor)]
-    if others and not how.skip_other:
-        (name, what), *more = others
-        reason = f"{listed(name for name, _ in others)} are not tensors"
+    kept = [(name, what) for name, what in others if name not in how.skip]
+    if kept and not how.skip_other:
+        (name, what), *more = kept
+        reason = f"{listed(name for name, _ in kept)} are not tensors"
         hint = f"--skip-other, which leaves {'them' if more else 'it'} out"
         raise unreadable(path, reason if more else f"{name!r} is {what}, not a tensor", hint)
     tensors = [(name, value) for name, value in values if isinstance(value, torch.Tensor)]
-    return _content(path, tensors, others, sums, untie=how.untie)
+    return _content(path, tensors, others, sums, how)
 
 
 def write(file: Sink, content: Content, scratch: Path) -> None:
@@ -204,8 +205,7 @@ def _content(
     tensors: Sequence[tuple[str | None, torch.Tensor]],
     others: Sequence[tuple[str, str]],
     sums: _Sums | None,
-    *,
-    untie: bool,
+    how: Reading,
 ) -> Content:
     """Return the tensors as arrays. Those that cannot be converted are refused when they are asked for."""
     arrays, refused, shown = [], [], list(others)
@@ -221,6 +221,6 @@ def _content(
             continue
         order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
         arrays.append(_InRecord(name, array.dtype, array.shape, order, array, tensor, sums))
-    if not untie:
-        _refuse_overlaps(path, arrays)
+    if not how.untie:
+        _refuse_overlaps(path, [x for x in arrays if x.name not in how.skip])
     return Content(arrays, others=shown, refused=refused)
