@@ -476,7 +476,13 @@ def test_show__lists_an_array_of_objects_with_the_reason(
     ]
     assert shell(capsys, "show", tmp_path / "a.npz", "--quiet") == "3 arrays, 40 B\n"
     main(["explain", str(tmp_path / "a.npz"), "--to", "torch"])
-    assert "odd\nfrom  numpy object" in capsys.readouterr().out
+    assert "odd\nfrom  numpy object (1,) on cpu" in capsys.readouterr().out
+    assert shell(capsys, "show", tmp_path / "a.npz", "--array", "b").splitlines()[1:] == [
+        "b      float64  (1,)   8 B",
+        "1 array, 8 B",
+    ]
+    said = refused(capsys, "show", tmp_path / "a.npz", "--array", "odd")
+    assert "cannot find the array 'odd': the file has 'a', 'day', 'b'; try --array " in said
 
 
 def test_convert__skips_arrays_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -515,3 +521,6 @@ def test_show__suggests_a_key_that_can_be_taken(tmp_path: Path, capsys: pytest.C
     assert said.endswith("its keys are 'models', 'weights'; try --at weights\n")
     torch.save({"models": 3}, tmp_path / "a.pt")
     assert refused(capsys, "show", tmp_path / "a.pt", "--at", "model").endswith("; try no --at\n")
+    np.savez(tmp_path / "a.npz", b=np.ones(2))
+    for key, hint in (("b", "--array b"), ("c", "no --at")):
+        assert refused(capsys, "show", tmp_path / "a.npz", "--at", key).endswith(f"; try {hint}\n")

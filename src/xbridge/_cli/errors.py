@@ -30,6 +30,8 @@ class RefusedError(XBridgeError):
 class UnsupportedError(RefusedError):
     """One array of a file cannot be read, and the others can."""
 
+    shape: tuple[int, ...] = ()
+
 
 def unreadable(path: Path, reason: object, hint: str = "another copy of the file") -> RefusedError:
     """Return the error for a file that cannot be read, with the first sentence of a library's message."""

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from xbridge._cli.errors import check_source
-from xbridge._cli.formats import ALL, FORMATS, add_at, read_file
+from xbridge._cli.formats import ALL, FORMATS, add_at, name_of_array, read_file, suggest_array
 from xbridge._cli.formats.sources import Sources
 from xbridge._cli.output import print_arrays
 
@@ -20,6 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the subcommand."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an array file")
     parser.add_argument("--from-format", choices=FORMATS, help="the format, whatever the name ends in")
+    parser.add_argument("--array", metavar="NAME", help="this array alone")
     add_at(parser)
     parser.add_argument("--quiet", action="store_true", help="print the totals alone")
 
@@ -30,5 +31,10 @@ def run(asked: Namespace) -> int:
     with Sources() as sources:
         how = ALL._replace(checksums=False, at=asked.at)
         content = read_file(asked.file, asked.from_format, how, sources)
+        if asked.array is not None:
+            arrays = [x for x in content.arrays if name_of_array(x) == asked.array]
+            if not arrays:
+                raise suggest_array("--array", asked.array, [name_of_array(x) for x in content.arrays])
+            content = content._replace(arrays=arrays, others=())
         print_arrays(content, {"source": str(asked.file)}, as_json=asked.json, quiet=asked.quiet)
     return 0

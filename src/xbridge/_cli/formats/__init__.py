@@ -217,8 +217,10 @@ def read_file(path: Path, asked: str | None, how: Reading, sources: Sources) -> 
     """Open a file as long as the sources, in the format that was asked for, else that of its content."""
     form = format_in(path, asked)
     if how.at and not form.nested:
+        names = [x.name for x in form.read(path, sources, ALL).arrays]
+        hint = f"--array {shlex.quote(how.at[0])}" if how.at[0] in names else "no --at"
         reason = "only .pt files have dicts in dicts"
-        raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, f"--array {shlex.quote(how.at[0])}")
+        raise RefusedError.build(f"find {how.at[0]!r} in {path}", reason, hint)
     sources.watch(path)
     return _without(form.read(path, sources, how), how.skip)
 

@@ -77,12 +77,14 @@ def read_header(file: BinaryIO, path: Path, member: str = "") -> Header:
         if length > _LONGEST:
             raise unreadable(path, f"{inside}its header has {length} bytes, and NumPy reads {_LONGEST}")
         shape, fortran, dtype = parse(BytesIO(size + file.read(length)))
-        if dtype.hasobject:
-            reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
-            raise UnsupportedError.build(f"read {path}", reason, "saving its numbers with a dtype")
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise unreadable(path, f"{inside}there is no {dtype} array of shape {shape}")
         np.broadcast_to(np.empty((), f"V{dtype.itemsize}"), shape)  # NumPy raises if there is no such array
+        if dtype.hasobject:
+            reason = f"{inside}it holds Python objects, as a pickle, which can run code when it is read"
+            error = UnsupportedError.build(f"read {path}", reason, "saving its numbers with a dtype")
+            error.shape = shape
+            raise error
     return dtype, shape, "F" if fortran and sum(n > 1 for n in shape) > 1 else "C"
 
 

@@ -41,7 +41,7 @@ def read(path: Path, sources: Sources, how: Reading) -> Content:
         try:
             arrays.append(_member(archive, path, member))
         except UnsupportedError as error:
-            refused.append(Refused(name, np.empty((), object), error))
+            refused.append(Refused(name, np.broadcast_to(np.empty((), object), error.shape), error))
     others = [(str(x.name), x.error.reason.partition(": ")[2]) for x in refused]
     kinds: dict[str | None, int] = {
         info.filename.removesuffix(_SUFFIX): info.compress_type for info in archive.infolist()
