@@ -21,7 +21,7 @@ from typing import NoReturn, cast
 
 from xbridge._cli.errors import RefusedError, one_line
 from xbridge._core import __version__
-from xbridge.errors import XBridgeError
+from xbridge.errors import FOREIGN_ERRORS, XBridgeError
 
 COMMANDS = ("info", "matrix", "show", "convert", "explain", "check")
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the pipe has closed it. Python's flush at exit must not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except BaseException as error:
+    except (KeyboardInterrupt, MemoryError, XBridgeError, *FOREIGN_ERRORS) as error:
         # A library may turn the interrupt into an error of its own, such as one of an import.
         stopped = _status or (128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0)
         if not stopped and not isinstance(error, (XBridgeError, OSError, MemoryError)):
