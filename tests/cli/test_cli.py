@@ -260,6 +260,14 @@ def test_the_script_and_the_module_are_one_and_take_a_request_to_end_as_an_inter
     assert set(handlers.values()) == {signal.SIG_IGN}  # the work is done
     importlib.import_module("xbridge.__main__")  # to look at it runs nothing
     assert capsys.readouterr().out == ""
+    handlers.clear()
+    ignored = {signal.SIGTERM: signal.SIG_IGN}
+    monkeypatch.setattr(signal, "getsignal", lambda number: ignored.get(number, signal.SIG_DFL))
+    monkeypatch.setattr(xbridge._cli, "main", handlers.copy)
+    with pytest.raises(SystemExit) as left:
+        xbridge._cli.script()
+    assert signal.SIGINT in left.value.code  # type: ignore[operator] # the handlers
+    assert signal.SIGTERM not in left.value.code  # type: ignore[operator] # likewise
     pyproject = Path(__file__).parents[2] / "pyproject.toml"
     assert 'xbridge-array = "xbridge._cli:script"' in pyproject.read_text("utf-8")
 
@@ -293,6 +301,20 @@ script()
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "xbridge-array: interrupted\n")
+
+
+def test_script__ignores_signals_after_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first signal interrupts, and its number is the exit status; later ones stop no removal of files."""
+    handlers: dict[int, object] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(xbridge._cli, "_status", 0)
+    with pytest.raises(KeyboardInterrupt):
+        xbridge._cli._interrupt(signal.SIGTERM, None)
+    assert set(handlers.values()) == {signal.SIG_IGN}
+    assert signal.SIGTERM in handlers
+    assert refused(capsys, "show", tmp_path / "no.npy", status=143)
 
 
 def test_main__raises_what_is_neither_an_error_of_a_file_nor_an_interrupt(
