@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
 from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
@@ -145,9 +145,9 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
         places = ", ".join(target.devices())
         why = f"{target.name} has no device {device} here, only {places}"
         raise DeviceError.build(conversion.asked(), why, "device='cpu'")
-    if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
+    if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
-        raise DTypeError.build(conversion.asked(), why, "x.real")
+        raise DTypeError.build(conversion.asked(), why, _real_part(source, info.dtype))
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
         _refuse(conversion, target.unsupported_dtype(dtype, device))
@@ -155,6 +155,15 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
         why = f"grad='keep' was asked, and no gradient flows through {dtype}"
         raise GradientError.build(conversion.asked(), why, "grad=None")
     return conversion
+
+
+def _real_part(source: Backend, dtype: str) -> str:
+    """Return the expression for the real part of an array `x`."""
+    if source.host_only and dtype in ("complex32", "bcomplex32"):  # NumPy's `real` does not know them
+        return "asarray(x, dtype='complex64').real"
+    if all(hasattr(cls, "real") for cls in source.array_types):
+        return "x.real"
+    return "to_numpy(x).real" if "namespace" in source.gaps else "array_namespace(x).real(x)"
 
 
 def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
