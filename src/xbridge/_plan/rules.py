@@ -234,6 +234,8 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
         yield reason("mutable", f"its memory can change, and {target.name} reads it later")
+    if conversion.options.isolated:
+        yield reason("mutable", f"a function of {target.name} could write to its memory")
     if not target.accepts_layout(info, layout):
         if not info.native_byteorder:
             yield reason("byte_order", "its bytes are in foreign order")
