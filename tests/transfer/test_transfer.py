@@ -576,6 +576,26 @@ def test_prefetch__process_ends_though_the_iterable_is_blocked(end: str, copy: b
     assert bool(shown.stderr) is interrupted
 
 
+def test_transfer__process_ends_though_an_exporter_is_blocked() -> None:
+    """A program ends after one Ctrl-C in `result`, if the conversion never does."""
+    shown = alone(
+        """
+import os, signal, threading
+import xbridge
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Blocked:
+    def __array__(self, dtype=None, copy=None):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+
+xbridge.transfer(Blocked(), "numpy").result()
+"""
+    )
+    assert shown.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
 def test_prefetch__break_waits_for_a_blocked_iterable_only_for_a_time(
     blocked: tuple[Iterator[np.ndarray], threading.Event],
 ) -> None:
@@ -841,7 +861,7 @@ def test_an_array_without_memory_is_converted_at_once_in_the_callers_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(threads, "Worker", None)
 
     there = xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64")
 

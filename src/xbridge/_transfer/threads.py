@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -93,13 +93,13 @@ def capture_context() -> Callable[[], None]:
 
 def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] | None:
     """Run `fn` in a new thread. Return None if no thread can be started, as at the interpreter's exit."""
-    pool = ThreadPoolExecutor(1, "xbridge-transfer")
     try:
-        return pool.submit(fn, convert)
+        worker = Worker("xbridge-transfer", lambda: None)
     except RuntimeError:
         return None
-    finally:
-        pool.shutdown(wait=False)
+    begun = worker.submit(fn, convert)
+    worker.finish()
+    return begun
 
 
 class Worker:
@@ -127,12 +127,16 @@ class Worker:
         self._tasks.put((future, partial(fn, *args, **keywords)))
         return future
 
+    def finish(self) -> None:
+        """End the thread after what was submitted. Do not wait for it."""
+        self._tasks.put(None)
+
     def stop(self) -> None:
         """Cancel what has not begun, and end the thread after its current work. Do not wait for it."""
         with suppress(Empty):
             while task := self._tasks.get_nowait():
                 task[0].cancel()
-        self._tasks.put(None)
+        self.finish()
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended, but not longer than that. The exit does not wait for it again."""
