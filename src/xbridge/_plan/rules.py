@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
-from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
@@ -243,6 +243,8 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
             yield reason("byte_order", "its bytes are in foreign order")
         elif not layout.aligned:
             yield reason("alignment", "its memory is not aligned")
+        elif layout.strides == c_strides(layout.shape, layout.itemsize):
+            yield reason("alignment", f"its memory is not aligned as {target.name} needs it")
         else:
             yield reason("strides", f"{target.name} has no such strides")
     if conversion.options.unsafe:
