@@ -156,7 +156,7 @@ def align_sources(
     name: str | ModuleType | None,
     *,
     begun: int,
-    isolated: bool = False,
+    isolated: object = False,
     **keywords: object,
 ) -> tuple[Array, ...]:
     """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error.
@@ -169,7 +169,7 @@ def align_sources(
         if error.index is None:
             raise
         raise error.at(place(error.index)) from error
-    options = options._replace(isolated=isolated)
+    options = options._replace(isolated=isolated is True)
     words = _given(**{**keywords, "device": options.device})
     lesson = None if isolated else Lesson(target.name, words, begun)
     made: list[Array] = []

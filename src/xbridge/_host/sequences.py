@@ -225,7 +225,10 @@ def _name(dtype: np.dtype[Any]) -> str:
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
     action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
-    hint = f"leaving out what is {odd}" if odd else "dtype='float32'"
+    kinds = set(map(category, names))
+    hint = (
+        f"leaving out what is {odd}" if odd else f"dtype={'complex64' if 'complex' in kinds else 'float32'!r}"
+    )
     return DTypeError.build(action, "they have no common dtype", hint)
 
 

@@ -74,9 +74,9 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares it, because it gets only memory that does not change.
     shares = target.assumes_immutable or "sharing" not in target.gaps
-    why_not = target.not_sharing() if target.not_sharing else None
-    why_not = why_not if shares else target.gaps["sharing"].reason
-    no_sharing = reason("no_sharing", why_not) if why_not else None
+    apart = target.not_sharing() if target.not_sharing else None
+    apart = apart if shares else target.gaps["sharing"].reason
+    no_sharing = reason("no_sharing", apart) if apart else None
     taken = Step(target, "from_numpy", copy_reason=no_sharing)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)

@@ -149,13 +149,27 @@ class Worker:
         while task := self._tasks.get():
             future, fn = task
             if future.set_running_or_notify_cancel():
-                try:
+                with _Failures(future):
                     begun = begun or begin() is None
                     future.set_result(fn())
-                except BaseException as error:  # noqa: BLE001 -- the future raises it in the caller's thread
-                    future.set_exception(error)
             del task, future, fn  # the next task may come late, and the result belongs to the caller
         _workers.discard(self)
+
+
+class _Failures:
+    """Puts the exception of a block into a future, which raises it in the thread that asks for the result."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End the block."""
+        if error is not None:
+            self._future.set_exception(error)
+        return True
 
 
 def start_worker(name: str, begin: Callable[[], object]) -> Worker:

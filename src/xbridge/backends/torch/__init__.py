@@ -128,10 +128,6 @@ def _past_the_class(
     return plain
 
 
-def owns(cls: type, /) -> bool:
-    return issubclass(cls, (torch.Tensor, Proxy))
-
-
 def to_numpy(x: torch.Tensor, /) -> HostArray:
     bits = _BITS.get(x.dtype)
     if bits is None:
@@ -144,6 +140,10 @@ def from_numpy(host: HostArray, /) -> torch.Tensor:
     if host.dtype.type.__module__ == "ml_dtypes":
         return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, (torch.Tensor, Proxy))
 
 
 @_past_the_class
