@@ -149,7 +149,8 @@ def test_cast__complex_object_stays_complex() -> None:
 )
 def test_asarray__integer_beyond_any_float_is_not_advised_a_float(numbers: Any) -> None:
     """An integer that no float can hold needs a smaller one, and not another dtype."""
-    for options in ({}, {"backend": "torch"}, {"dtype": "float64"}):
+    cases: list[dict[str, Any]] = [{}, {"backend": "torch"}, {"dtype": "float64"}]
+    for options in cases:
         if options.get("backend") == "torch":
             pytest.importorskip("torch")
         with pytest.raises(xbridge.ValueLossError, match="; try smaller ones"):
