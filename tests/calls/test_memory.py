@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from crossed import X, host, same, wide
+from toylib import Toy, make_backend
 
 import xbridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -54,6 +59,81 @@ def test_a_function_that_writes_to_its_argument_does_not_write_to_the_callers(
             with suppress(ValueError, RuntimeError):  # NumPy's array is read-only
                 jax.block_until_ready(call(x))
             assert raw(x) == before
+
+
+def of_strict() -> Any:
+    return pytest.importorskip("array_api_strict").asarray(X.copy())
+
+
+def of_toylib() -> Any:
+    xbridge.register_backend("toylib", make_backend(), replace=True)
+    return Toy(X.copy())
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "numpy": X.copy,
+    "torch": lambda: torch.from_numpy(X.copy()),
+    "jax": lambda: jax.numpy.asarray(X),
+    "dask": lambda: pytest.importorskip("dask.array").from_array(X.copy(), chunks=2),
+    "array_api_strict": of_strict,
+    "toylib": of_toylib,
+    "a buffer": lambda: array("d", X.tolist()),
+    "a series": lambda: pytest.importorskip("pandas").Series(X),
+}
+
+
+def overwritten(a: Any) -> Any:
+    """The argument, overwritten as its library does it."""
+    writable = a.data if isinstance(a, Toy) else a
+    with suppress(ValueError, RuntimeError):  # it is read-only
+        writable[...] = 9
+    return a
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside an array of NumPy"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict", "toylib"])
+def test_aligned__function_cannot_write_to_arguments_of_another_library(
+    library: str, source: str, *, beside: bool
+) -> None:
+    """Whatever the pair of libraries, and however often it is called, the caller's memory stays."""
+    SOURCES.get(library, X.copy)()  # registers it
+    names = ("a", "b") if source.startswith("a ") else None
+    f = aligned(backend=library, arrays=names)(lambda a, b=None: overwritten(a))
+    x, other = SOURCES[source](), X.copy()
+    for _ in range(3):
+        f(x, other) if beside else f(x)
+        if source != library:
+            assert xbridge.to_list(x) == X.tolist()
+        assert other.tolist() == X.tolist()
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+def test_aligned__followed_function_cannot_write_to_arguments(library: str) -> None:
+    """Nor does a rule that a graph or a transform embeds."""
+    SOURCES.get(library, X.copy)()
+    f = aligned(backend=library, result=np.empty_like)(lambda a: overwritten(a) * 1)
+    graph, constant = leaf(), jax.numpy.asarray(X)
+    for _ in range(3):
+        with suppress(RuntimeError, xbridge.GradientError):  # torch refuses a write to a leaf
+            f(graph)
+        jax.block_until_ready(jax.jit(f)(constant))
+        assert raw(graph) == raw(constant) == X.tobytes()
+
+
+def test_aligned__isolation_is_the_callers_choice() -> None:
+    """With `copy=False` the function shares the memory of its arguments, as the caller says."""
+    x = of_strict()
+    aligned(backend="torch", copy=False)(lambda t: t.mul_(2))(x)
+    assert xbridge.to_list(x) == (2 * X).tolist()
+
+
+def test_explain__shows_the_copy_that_isolates_an_argument() -> None:
+    """The plan of a call names the function as the reason of the copy."""
+    f = aligned(backend="array_api_strict")(lambda a: a)
+    (plan,) = xbridge.explain(f, torch.ones(2)).arguments.values()
+    reasons = [step.reason for step in plan.steps if step.copy_reason]
+    assert reasons == ["a function of array_api_strict could write to its memory"]
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])

@@ -19,8 +19,8 @@ _TAILS = (
     r"( (to say that .*|to cut it|to compute them|first|around it|if it spells .*|for the arrays in it))$"
 )
 _THEN = r"(?P<before>.*), and (?P<then>asarray|xbridge\.tree\.to_backend)( if it holds numbers)?"
-_MESSAGES = ("because", "Unsupported")
-_RESULTS = ("to_backend(", "to_numpy(", "asarray(", "xbridge.tree.to_backend(")
+_MESSAGES = ("build", "Unsupported")
+_RESULTS = ("to_backend(", "to_numpy(", "asarray(", "explain(", "xbridge.tree.to_backend(")
 
 
 def alternatives(hint: str) -> list[str]:
@@ -92,11 +92,7 @@ def templates(path: Path) -> Iterator[tuple[int, str]]:
     for scope in ast.walk(tree):
         if isinstance(scope, (ast.FunctionDef, ast.Module)):
             for node in _within(scope):
-                if (
-                    isinstance(node, ast.Call)
-                    and len(node.args) == 3
-                    and _called(node) in ("because", "Unsupported")
-                ):
+                if isinstance(node, ast.Call) and len(node.args) == 3 and _called(node) in _MESSAGES:
                     for text in _texts(node.args[2], scope):
                         yield node.lineno, text
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
@@ -134,7 +130,8 @@ def _texts(node: ast.expr, scope: ast.AST) -> list[str]:
 def _assigned(name: str, scope: ast.AST) -> Iterator[ast.expr]:
     """What a name is given in a function: alone, beside another, or as a default."""
     if isinstance(scope, ast.FunctionDef):
-        positional = scope.args.args[len(scope.args.args) - len(scope.args.defaults) :]
+        named = [*scope.args.posonlyargs, *scope.args.args]
+        positional = named[len(named) - len(scope.args.defaults) :]
         yield from (
             value for arg, value in zip(positional, scope.args.defaults, strict=True) if arg.arg == name
         )
@@ -144,5 +141,5 @@ def _assigned(name: str, scope: ast.AST) -> Iterator[ast.expr]:
             if isinstance(target, ast.Name) and target.id == name:
                 yield node.value
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = zip(target.elts, node.value.elts, strict=True)
+                pairs = zip(target.elts, node.value.elts, strict=False)  # one of them may be starred
                 yield from (value for one, value in pairs if isinstance(one, ast.Name) and one.id == name)

@@ -231,3 +231,29 @@ def test_exporters_reach_torch_as_arrays_do() -> None:
         assert not overlaps(tensor, a)
         with pytest.raises(xbridge.CopyError, match="torch has no"):
             xbridge.to_backend(x, "torch", copy=False)
+
+
+def failing(**options: object) -> object:
+    """What an exporter does that cannot export now."""
+    raise BufferError
+
+
+@pytest.mark.parametrize(
+    ("protocols", "hint"),
+    [({}, "converting it in its own library first"), ({"__array__": lambda: A}, "numpy.asarray(x)")],
+    ids=["no other protocol", "an array method"],
+)
+def test_to_numpy__advice_for_a_capsule_needs_another_protocol(protocols: dict[str, Any], hint: str) -> None:
+    """`numpy.asarray` is advised only for an object that it does not make an object of."""
+    x = Exporter(__dlpack__=lambda **_: 1, __dlpack_device__=lambda: (1, 0), **protocols)
+    with pytest.raises(xbridge.UnsupportedArrayError) as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.hint == hint
+
+
+def test_to_numpy__advice_for_a_failing_exporter_is_not_to_make_an_object() -> None:
+    """An exporter that only has DLPack, and fails, is to be converted by its own library."""
+    x = Exporter(__dlpack__=failing, __dlpack_device__=lambda: (1, 0))
+    with pytest.raises(xbridge.XBridgeError) as caught:
+        xbridge.to_numpy(x)
+    assert caught.value.hint == "converting it in its own library first"

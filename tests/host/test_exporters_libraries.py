@@ -512,3 +512,64 @@ def test_an_array_of_the_standards_own_library_needs_no_backend() -> None:
         host = xbridge.to_numpy(dlpack_only(x))
         assert same_bits(host, np.asarray(x))
         assert np.shares_memory(host, np.asarray(x))
+
+
+WORDS = ["Int8", "Int64", "UInt64", "boolean", "Float32", "Float64", "int64[pyarrow]", "double[pyarrow]"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_to_numpy__frame_of_one_nullable_dtype_has_that_dtype(word: str) -> None:
+    """Columns of one nullable dtype are an array of it, as one such column is."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": [1, 0], "b": [0, 1]}).astype(word)
+    made = xbridge.to_numpy(frame)
+    assert made.dtype == xbridge.to_numpy(frame["a"]).dtype
+    assert made.tolist() == [[1, 0], [0, 1]]
+
+
+def test_to_numpy__frame_of_nullable_dtypes_is_promoted_exactly() -> None:
+    """Several nullable dtypes become one that has every value of each, or the frame is refused."""
+    pandas = pytest.importorskip("pandas")
+    large = pandas.DataFrame({"a": [2**63 - 1, 2], "b": [True, False]}).convert_dtypes()
+    assert xbridge.to_numpy(large).tolist() == [[2**63 - 1, 1], [2, 0]]
+    mixed = pandas.DataFrame({"a": [1, None], "b": [0.5, None]}).astype({"a": "Int32", "b": "Float64"})
+    np.testing.assert_array_equal(xbridge.to_numpy(mixed), [[1, 0.5], [np.nan, np.nan]])
+    for words in ({"a": "Int64", "b": "Float64"}, {"a": "Int64", "b": "UInt64"}):
+        frame = pandas.DataFrame({"a": [1, 2], "b": [1, 2]}).astype(words)
+        with pytest.raises(xbridge.DTypeError, match=r"column 'a' is int64.*; try x\.astype\('float64'\)"):
+            xbridge.to_numpy(frame)
+        assert xbridge.to_numpy(frame.astype("float64")).tolist() == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("word", ["Int64", "boolean", "bool[pyarrow]", "int64[pyarrow]"])
+def test_to_numpy__advice_for_missing_values_gives_nan(word: str) -> None:
+    """What the message says for a nullable column, or a frame of them, is an array with NaN."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for x in (column := pandas.Series([1, None], dtype=word)), column.to_frame():
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_numpy(x)
+        made = xbridge.to_numpy(eval(caught.value.hint, {"x": x}))
+        np.testing.assert_array_equal(made.ravel(), [1, np.nan])
+
+
+def test_to_numpy__advice_for_text_beside_numbers_gives_the_numbers() -> None:
+    """The numeric columns of a frame with text can be selected and converted, nullable or not."""
+    pandas = pytest.importorskip("pandas")
+    for frame in (table := pandas.DataFrame({"a": [1, 2], "b": ["x", "y"]})), table.convert_dtypes():
+        with pytest.raises(xbridge.DTypeError) as caught:
+            xbridge.to_numpy(frame)
+        assert xbridge.to_numpy(eval(caught.value.hint, {"x": frame})).tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("label", ["null_count", "columns", "schema", "type", "fields"])
+@pytest.mark.parametrize("word", ["int64", "Int64", "int64[pyarrow]"])
+def test_to_numpy__label_of_a_series_is_not_an_attribute(label: str, word: str) -> None:
+    """A Series gives items as attributes, by their labels. They say nothing about the Series."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    made = xbridge.to_numpy(pandas.Series([1, 0], index=[label, "b"], dtype=word))
+    assert made.tolist() == [1, 0]
+    frame = pandas.DataFrame({label: [1, 0], "b": [2, 3]}).astype(word)
+    assert xbridge.to_numpy(frame).tolist() == [[1, 2], [0, 3]]

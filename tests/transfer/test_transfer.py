@@ -516,8 +516,9 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_iterable(
 
 
 @pytest.fixture
-def blocked() -> Iterator[tuple[Iterator[np.ndarray], threading.Event]]:
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Iterator[np.ndarray], threading.Event]]:
     """Batches of which the second one is never there, and an event: the second one is asked for."""
+    monkeypatch.setattr(threads, "GRACE", 0.0)
     asked, go_on = threading.Event(), threading.Event()
 
     def batches() -> Iterator[np.ndarray]:
@@ -535,6 +536,110 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+BLOCKED = """
+import os, signal, threading
+import numpy as np, xbridge
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+asked = threading.Event()
+
+def batches():
+    yield np.ones(1)
+    asked.set()
+    threading.Event().wait()
+
+def interrupt():
+    asked.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+loop = iter(xbridge.prefetch(batches(), "numpy", copy={copy}))
+next(loop)
+{rest}
+"""
+ENDS = {
+    "in the body": "asked.wait(); signal.raise_signal(signal.SIGINT)",
+    "while it waits": "threading.Thread(target=interrupt).start(); next(loop)",
+    "without Ctrl-C": "del loop",
+    "with the loop open": "",
+}
+
+
+@pytest.mark.parametrize("copy", [None, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_prefetch__process_ends_though_the_iterable_is_blocked(end: str, copy: bool | None) -> None:
+    """A program ends after one Ctrl-C, or by itself, if an iterable never yields another batch."""
+    shown = alone(BLOCKED.format(copy=copy, rest=ENDS[end]))  # which has a time limit
+    interrupted = end in ("in the body", "while it waits")
+    assert shown.stderr.rstrip().endswith("KeyboardInterrupt") is interrupted
+    assert bool(shown.stderr) is interrupted
+
+
+def test_transfer__process_ends_though_an_exporter_is_blocked() -> None:
+    """A program ends after one Ctrl-C in `result`, if the conversion never does."""
+    shown = alone(
+        """
+import os, signal, threading
+import xbridge
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Blocked:
+    def __array__(self, dtype=None, copy=None):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+
+xbridge.transfer(Blocked(), "numpy").result()
+"""
+    )
+    assert shown.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_prefetch__break_waits_for_a_blocked_iterable_only_for_a_time(
+    blocked: tuple[Iterator[np.ndarray], threading.Event],
+) -> None:
+    """A loop that is left leaves a thread behind in an iterable that does not come back."""
+    batches, asked = blocked
+    for _ in xbridge.prefetch(batches, "numpy"):
+        assert asked.wait(PATIENCE)
+        break
+    assert own_threads()
+
+
+def test_prefetch__error_of_the_threads_context_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that cannot take over the settings of the caller answers each batch with the error."""
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_transfer, "capture_context", lambda: broken)
+    with pytest.raises(ZeroDivisionError):
+        next(iter(xbridge.prefetch([np.ones(1)], "numpy")))
+
+
+def test_prefetch__begins_nothing_at_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the exit of the interpreter, when its threads were ended, no other thread begins."""
+    loop = iter(xbridge.prefetch([np.ones(1)] * 3, "numpy"))
+    next(loop)
+    monkeypatch.setattr(threads, "_is_exiting", False)  # and back
+    threads._end_all_workers()
+    assert not own_threads()
+    with pytest.raises(xbridge.XBridgeError, match="no thread"):
+        next(iter(xbridge.prefetch([np.ones(1)], "numpy")))
+
+
+def test_prefetch__thread_that_is_gone_is_not_kept() -> None:
+    """Loops that were left keep nothing for the exit, in whatever thread they end."""
+    for _ in range(3):
+        loop = [iter(xbridge.prefetch(iter([np.ones(1)] * 3), "numpy"))]
+        next(loop[0])
+        dropper = threading.Thread(target=loop.clear)
+        dropper.start()
+        dropper.join(PATIENCE)
+    for thread in own_threads():
+        thread.join(PATIENCE)
+    assert not threads._workers
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -756,7 +861,7 @@ def test_an_array_without_memory_is_converted_at_once_in_the_callers_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(threads, "Worker", None)
 
     there = xbridge.transfer(torch.ones(2, device="meta"), "torch", dtype="float64")
 

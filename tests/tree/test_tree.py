@@ -186,7 +186,34 @@ def test_a_number_in_a_tree_is_planned_once(dtype: str | None, monkeypatch: pyte
     assert again["reward"].dtype == first["reward"].dtype
 
 
-ROOTS = {"text": "a", "a number": 3, "None": None, "a scalar of text": np.str_("a"), "an object": object()}
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda: tree.to_backend(None, "toylib"),
+        lambda: tree.to_backend(None, "toylib", dtype="float32", scalars=True, exporters=True),
+        lambda: tree.to_numpy(None),
+        lambda: tree.to_numpy(None, writable=True),
+        lambda: tree.map(np.sum, None),
+        lambda: tree.align(None)[0],
+        lambda: tree.align(A, None)[1],
+        lambda: xbridge.align_back(A)[1](None),
+        lambda: xbridge.transfer(None, "toylib").result(),
+        lambda: next(iter(xbridge.prefetch([None], "toylib"))),
+    ],
+    ids=lambda convert: "_".join(convert.__code__.co_names),
+)
+def test_tree__none_as_root_is_an_empty_tree(convert: Callable[[], object]) -> None:
+    """None is a tree without arrays, as in JAX and optree: every verb returns it."""
+    assert convert() is None
+
+
+def test_tree__none_as_root_checks_the_options() -> None:
+    """An option with which no array could be converted raises for an empty tree too."""
+    with pytest.raises(xbridge.OptionError):
+        tree.to_backend(None, "toylib", copy="yes")  # type: ignore[arg-type] # the error under test
+
+
+ROOTS = {"text": "a", "a number": 3, "a scalar of text": np.str_("a"), "an object": object()}
 
 
 @pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)

@@ -19,7 +19,7 @@ from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import closed, holes, unflatten
 from xbridge.backends._numpy_rules import opaque
-from xbridge.backends._registry import fast_converters, get
+from xbridge.backends._registry import backend_for, fast_converters, get
 from xbridge.backends._rules import kept, latest, rules
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 
@@ -115,6 +115,7 @@ class Call:
         self._rule: Rule | None = None
         self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
         self._direct = device is None and self._keywords["copy"] is None
+        self._writes = self._keywords["copy"] is None and could_write(get(library))
 
     def rule(self) -> Rule:
         """Return the rule, made once."""
@@ -168,6 +169,8 @@ class Call:
 
     def _given(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
+        if self._writes and could_write(get(self.library), (type(x),)):
+            return bring(x, self.library, self._keywords, isolated=True)
         if self._direct:
             convert = fast_converters[self.library].get(type(x))
             y = None if convert is None else convert(x)
@@ -176,10 +179,26 @@ class Call:
         return bring(x, self.library, self._keywords)
 
 
-def bring(x: Array, library: str, keywords: dict[str, Any]) -> Array:
+def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
+    """Return True if a function of a library could write to arrays of these types, if it shared their memory.
+
+    NumPy's arrays are read-only in it, and a library that assumes immutable memory does not write. Arrays of
+    such a library, if they are read-only, are not shared with one that writes. Without types, arrays of any
+    other library are meant.
+    """
+    if library.name == HOST or library.assumes_immutable:
+        return False
+    for owner in [None] if kinds is None else map(backend_for, kinds):
+        if owner is None or (owner is not library and not (owner.assumes_immutable and owner.readonly)):
+            return True
+    return False
+
+
+def bring(x: Array, library: str, keywords: dict[str, Any], *, isolated: bool = False) -> Array:
     """Convert an array to the library of a function, which cannot write to its memory then."""
+    convert = verbs.to_isolated if isolated else verbs.to_backend
     try:
-        y = verbs.to_backend(x, library, **keywords)
+        y = convert(x, library, **keywords)
     except DTypeError as error:
         raise narrowing(error, [x], get(library), keywords) from error
     return protected(y, x) if library == HOST else y

@@ -9,9 +9,11 @@ from __future__ import annotations
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xbridge._calls.function import protected
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
-from xbridge.backends._registry import are_arrays
+from xbridge.backends import HOST
+from xbridge.backends._registry import are_arrays, backend_for, get
 from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
@@ -58,10 +60,14 @@ class Named(NamedTuple):
 
 
 def imported(x: Any) -> Any:
-    """Return an exporter as an array; a number or a list stays. Raise for an object that is neither."""
+    """Return an exporter as an array, read-only if it is NumPy's; a number or a list stays.
+
+    Raise for an object that is neither.
+    """
     if resolve_source(x).is_literal():
         return x
-    return as_made(x, None)
+    made = as_made(x, None)
+    return protected(made, made) if backend_for(type(made)) is get(HOST) else made
 
 
 def as_made(x: Any, library: str | None, dtype: object = None) -> Any:

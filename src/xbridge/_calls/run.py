@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import LEAVES, flatten
-from xbridge._calls.function import latest_form, narrowing, program_key, protected
+from xbridge._calls.function import could_write, latest_form, narrowing, program_key, protected
 from xbridge._calls.named import as_made, imported
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
@@ -38,7 +38,7 @@ from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from xbridge._calls.function import Function
     from xbridge._core.devices import Device
@@ -85,7 +85,10 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     plans = {}
     for path, source in zip(paths(read.form), read.sources, strict=True):
         x = _guarded(source, library, function.keywords).array
-        plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
+        isolated = _is_isolated(function, library, (type(x),))
+        plans[path] = verbs.explain(
+            x, library.name, isolated=isolated, requires_grad=None, **function.keywords
+        )
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
     report = function.rule(library.name, read.form, tuple(read.numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
@@ -274,13 +277,16 @@ def _direct(function: Function, read: Read) -> Any:
     inputs = [_guarded(source, library, function.keywords) for source in sources]
     target = library.name if function.like is None else function.backend
     xs = tuple([source.array for source in inputs])
+    isolated = _is_isolated(function, library, map(type, xs))
     try:
-        made = repeat_align(xs, function.like, target, **function.keywords) or verbs.align_sources(
+        made = None if isolated else repeat_align(xs, function.like, target, **function.keywords)
+        made = made or verbs.align_sources(
             inputs,
             lambda i: f"{paths(form)[i]} of {name}",
             function.like,
             target,
             begun=begun,
+            isolated=isolated,
             **function.keywords,
         )
     except DTypeError as error:
@@ -306,16 +312,27 @@ def _direct(function: Function, read: Read) -> Any:
 
 def _guarded(source: Source, library: Backend, keywords: dict[str, Any]) -> Source:
     """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
-    if not _can_write(library) or keywords["copy"] is not None:
+    if not _copies_readonly(library) or keywords["copy"] is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
     return Source(protected(source.array, source.array), source.backend)
 
 
-def _can_write(library: Backend) -> bool:
-    """Return True if a function of a library could write to the memory of a host array that it is given."""
-    return library.rule is not None and not (library.readonly or library.assumes_immutable)
+def _copies_readonly(library: Backend) -> bool:
+    """Return True if a function of a library gets a copy of a host array that is read-only."""
+    return not library.readonly and could_write(library)
+
+
+def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) -> bool:
+    """Return True if the arguments are to be planned, so that the function cannot write to their memory.
+
+    That takes longer than to pass host arrays as read-only, which is enough if the library copies those.
+    """
+    if function.keywords["copy"] is not None:
+        return False
+    host = get(HOST).array_types if _copies_readonly(library) else ()
+    return could_write(library, [kind for kind in kinds if not issubclass(kind, host)])
 
 
 def _restored(result: Any, restore: Restore, function: Function) -> Any:
@@ -404,7 +421,7 @@ class Shortcut:
             converter(library.name, kind, words),
             None if own and not (self._mixed and at > self._home) else backend.follows,
             backend.device_of if own and not backend.host_only else None,
-            backend.name == HOST and given["copy"] is None and _can_write(library),
+            backend.name == HOST and given["copy"] is None and _copies_readonly(library),
         )
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -480,6 +497,7 @@ def _take_shortcut(function: Function, read: Read) -> None:
         and (read.at == 0 or arrays.issubset(caller.fast_types))
         and owners.keys() == arrays
         and not (library.is_tracing() or caller.is_tracing())
+        and not _is_isolated(function, library, arrays)
     ):
         shortcut = Shortcut(function, read, kinds, owners)
         if shortcut.is_learned:

@@ -50,6 +50,7 @@ _NUMERIC = {
     "longdouble": DType("float", 128, 113),
     "clongdouble": DType("complex", 256, 113),
     "complex32": DType("complex", 32, 11),
+    "bcomplex32": DType("complex", 32, 8),
 }
 """With numeric dtypes that have no canonical name, because few libraries have them.
 
@@ -60,6 +61,7 @@ _INSTEAD = {
     "longdouble": "float64",
     "clongdouble": "complex128",
     "complex32": "complex64",
+    "bcomplex32": "complex64",
     "complex64": "complex128",
     "complex128": "complex64",
 }
@@ -86,6 +88,11 @@ def category(name: str) -> str:
 def is_inexact(name: str) -> bool:
     """Return True if gradients can flow through the dtype."""
     return category(name) in ("float", "complex")
+
+
+def keeps_complex(name: str) -> bool:
+    """Return True if a cast from a complex dtype may keep all of a number, or tests if it is zero."""
+    return category(name) == "complex" or name in ("bool", "object")
 
 
 def instead(name: str) -> str:

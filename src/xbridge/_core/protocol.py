@@ -247,6 +247,13 @@ class Backend(Protocol):
     def accepts_layout(self, info: ArrayInfo, layout: MemoryLayout, /) -> bool:
         """Return True if `from_numpy` can express such host memory. Default: in native byte order."""
 
+    @property
+    def not_sharing(self) -> Callable[[], str | None] | None:
+        """`not_sharing()`: why no array can share host memory now, such as in a mode without values.
+
+        None if arrays can. Without it, only the gap `sharing` decides.
+        """
+
     def namespace(self, x: Array, /) -> ModuleType:
         """Return the array API namespace of `x`. Default: `x.__array_namespace__()`."""
 

@@ -69,6 +69,13 @@ def to_writable(x: object, **keywords: object) -> HostArray:
     return outside(convert, source, [source.backend], target, options)
 
 
+def to_isolated(x: object, name: str | ModuleType, **keywords: object) -> Array:
+    """Convert an array for a function that may write to it, which the caller does not see."""
+    target, source = get(name), resolve_source(x)
+    options = read_options((target, source.backend), **keywords)._replace(isolated=True)
+    return outside(convert, source, [source.backend], target, options)
+
+
 def _given(
     *, device: object, dtype: object, copy: object, grad: object, requires_grad: object = None, **_: object
 ) -> Given:
@@ -149,17 +156,22 @@ def align_sources(
     name: str | ModuleType | None,
     *,
     begun: int,
+    isolated: object = False,
     **keywords: object,
 ) -> tuple[Array, ...]:
-    """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error."""
+    """Align inputs that were resolved after the generation `begun`. `place` names one of them in an error.
+
+    With `isolated`, no result shares memory that can be written through it, and nothing is learned.
+    """
     try:
         target, options, near = choose_target(sources, like, name, **keywords)
     except XBridgeError as error:
         if error.index is None:
             raise
         raise error.at(place(error.index)) from error
+    options = options._replace(isolated=isolated is True)
     words = _given(**{**keywords, "device": options.device})
-    lesson = Lesson(target.name, words, begun)
+    lesson = None if isolated else Lesson(target.name, words, begun)
     made: list[Array] = []
     late: list[int] = []
     try:
@@ -167,7 +179,7 @@ def align_sources(
             if source.is_number():  # a number adapts to any array
                 made.append(source.array)
                 continue
-            result = recall(target.name, source.array, words)
+            result = recall(target.name, source.array, words) if lesson else None
             if result is None and source.backend.materialize_many and source.backend is not target:
                 late.append(len(made))
             elif result is None:
@@ -180,7 +192,7 @@ def align_sources(
         raise error.at(place(len(made))) from error
     for i, result in zip(late, _all_together(sources, late, place, target, options), strict=True):
         made[i] = result
-    if _may_learn(like, [target, *(source.backend for source in sources)]):
+    if lesson and _may_learn(like, [target, *(source.backend for source in sources)]):
         call = ("align", name, type(like), *keywords.values(), *(type(source.array) for source in sources))
         learn_align(call, lesson, sources, near)
     return tuple(made)
@@ -245,10 +257,10 @@ def to_list(x: object) -> Any:
     return outside(list_values, source, [source.backend], get(HOST), Options())
 
 
-def explain(x: object, name: str | ModuleType, **keywords: object) -> Plan:
+def explain(x: object, name: str | ModuleType, *, isolated: bool = False, **keywords: object) -> Plan:
     """See `xbridge.explain`."""
     target, source = get(name), resolve_source(x)
-    options = read_options((target, source.backend), **keywords)
+    options = read_options((target, source.backend), **keywords)._replace(isolated=isolated)
     if options.writable and target.name != HOST:
         reason = "only to_numpy makes a writable array"
         raise OptionError.build(

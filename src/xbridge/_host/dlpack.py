@@ -102,8 +102,11 @@ class _Borrowed:
 
 
 def _refused(
-    x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = "numpy.asarray(x)"
+    x: object, reason: str, error: type[XBridgeError] = UnsupportedArrayError, hint: str = ""
 ) -> XBridgeError:
+    if not hint:  # without another protocol, `numpy.asarray` makes an object of the exporter
+        others = any(hasattr(type(x), word) for word in ("__array_interface__", "__array__"))
+        hint = "numpy.asarray(x)" if others else "converting it in its own library first"
     return error.build(f"read {type_of(x)} through DLPack", reason, hint)
 
 

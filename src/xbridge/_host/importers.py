@@ -9,6 +9,7 @@ the dtype and shape that the object has.
 from __future__ import annotations
 
 import sys
+from inspect import getattr_static
 from mmap import mmap
 from operator import length_hint
 from typing import Any
@@ -22,6 +23,7 @@ from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.memory import as_readonly, layout_of
+from xbridge._host.sequences import promote
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
 
 _ELSEWHERE = "in its own library first"
@@ -140,9 +142,7 @@ def _compare(x: Any, host: HostArray) -> None:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
         strange = [f"its {label} {word}" for label, word in _columns(x) or () if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
-        words = _attributes(type(x))
-        numeric = (hint for word, hint in _NUMBERS_OF.items() if word in words)
-        raise unreadable(x, reason, next(numeric, f"casting it {_ELSEWHERE}"), DTypeError)
+        raise unreadable(x, reason, _hint_for_objects(x), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
@@ -153,6 +153,16 @@ def _compare(x: Any, host: HostArray) -> None:
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
         raise unreadable(x, reason, _cast(x, "float64"), DTypeError)
+
+
+def _hint_for_objects(x: Any) -> str:
+    """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
+    columns = _columns(x)
+    words = _words(getattr(x, "dtype", None)) if columns is None else [word for _, word in columns]
+    if words and DTYPES.keys() >= set(words):
+        return _cast(x, "float64")
+    names = _attributes(type(x))
+    return next((hint for word, hint in _NUMBERS_OF.items() if word in names), f"casting it {_ELSEWHERE}")
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
@@ -196,7 +206,8 @@ def _parts(x: Any) -> list[Any]:
 
 def _missing(x: Any) -> int:
     """Return how many values are missing, if `x` counts them."""
-    count = getattr(x, "null_count", 0)
+    # An attribute of a Series may be an item that has a label.
+    count = getattr(x, "null_count", 0) if getattr_static(x, "null_count", None) is not None else 0
     return count if isinstance(count, int) else 0
 
 
@@ -265,7 +276,22 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
         raise unreadable(x, f"its __array__ returned {type_of(host)}")
+    if host.dtype.hasobject and (numbers := _numbers_of_table(x)) is not None:
+        host = numbers
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
+
+
+def _numbers_of_table(x: Any) -> HostArray | None:
+    """Return a table of nullable numbers, which exports objects, in one dtype; None for other columns."""
+    words = {word for _, word in _columns(x) or ()}
+    if not words or not words.issubset(DTYPES) or "astype" not in _attributes(type(x)):
+        return None
+    try:
+        with exporting(x):
+            made: HostArray = np.asarray(x.astype(promote([*words], [])))
+    except (DTypeError, UnsupportedArrayError):  # they have no common dtype, or miss a value that is no float
+        return None
+    return made
 
 
 def _from_buffer(x: object) -> HostArray:

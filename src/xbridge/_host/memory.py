@@ -15,7 +15,7 @@ import numpy as np
 
 from xbridge._core.dtypes import DTYPES, holds_integers
 from xbridge._core.protocol import Array, HostArray, MemoryLayout
-from xbridge.errors import MissingLibraryError, ValueLossError
+from xbridge.errors import DTypeError, MissingLibraryError, ValueLossError
 
 _T = TypeVar("_T")
 
@@ -29,6 +29,9 @@ LARGE = 1 << 26
 """A copy of at least so many bytes uses threads. Measured: below it, they cost more than they save."""
 
 WORKERS = min(4, os.cpu_count() or 1)
+
+_COMPLEX = "W"
+"""The code for the kind of the complex dtypes of ml_dtypes."""
 
 _CODE = re.compile("[<>=|]?([biufc][0-9]{1,2}|[?bBhHiIlLqQpPefdgFDG])")
 _WORK = 1000
@@ -105,7 +108,28 @@ def cast_silently(host: HostArray, dtype: np.dtype[Any], order: Literal["C", "K"
     """Cast as NumPy does, without warnings, to an array of the plain class."""
     if host.dtype.kind in "biufc":
         return _SILENT.copy().run(host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- `subok`; a name costs time
+    host = castable(host, dtype)
     return _silently(host, host.astype, dtype, order, "unsafe", False)  # noqa: FBT003 -- as above
+
+
+def castable(host: HostArray, dtype: np.dtype[Any]) -> HostArray:
+    """Return an array that NumPy casts as a whole; raise if it would drop a part of the values in silence.
+
+    NumPy takes the first number of a record, and the real part of a complex number that is an object, or that
+    ml_dtypes casts to a truth value.
+    """
+    if dtype.kind == "O":
+        return host
+    action = f"cast a NumPy array of {host.dtype} to {dtype}"
+    if host.dtype.names:
+        raise DTypeError.build(action, "its items are records", "one field, such as x['name']")
+    if host.dtype.kind == _COMPLEX and dtype.kind == "b":
+        return host.astype(np.complex64)
+    if host.dtype.hasobject and dtype.kind != "c":
+        numbers = (item for item in host.flat if isinstance(item, np.generic))
+        if any(number.dtype.kind in ("c", _COMPLEX) for number in numbers):
+            raise DTypeError.build(action, "an imaginary part would be lost", "x.astype(complex).real")
+    return host
 
 
 def _silently(host: HostArray, fn: Callable[..., _T], *args: Any) -> _T:

@@ -176,15 +176,23 @@ def _of_large_integers(x: Nested, floating: str | None, *, rounding: bool) -> Ho
         if not rounding:
             raise _too_large("fit no integer dtype together")
     dtype = "complex128" if any(isinstance(n, complex) for n in numbers) else "float64"
+    if not all(_is_finite(n) for n in numbers if isinstance(n, int)):
+        raise _too_large("are larger than any float")
     if floating and not all(_is_exact(n, floating) for n in numbers if isinstance(n, int)):
         action = f"make {with_article(floating)} array of this list"
         reason = f"an integer would be rounded in {floating}"
         raise ValueLossError.build(action, reason, f"dtype={dtype!r} to say that it may be")
     with Chained(_failed):
-        try:
-            return np.array(x, dtype)
-        except OverflowError:
-            raise _too_large("are larger than any float") from None
+        return np.array(x, dtype)
+
+
+def _is_finite(n: int) -> bool:
+    """Return True if an integer can be rounded to a float."""
+    try:
+        float(n)
+    except OverflowError:
+        return False
+    return True
 
 
 def _is_exact(n: int, floating: str) -> bool:
@@ -217,7 +225,10 @@ def _name(dtype: np.dtype[Any]) -> str:
 def _unlike(names: list[str]) -> DTypeError:
     odd = next((name for name in names if name not in DTYPES), None)
     action = f"stack arrays of {' and '.join(dict.fromkeys(names))}"
-    hint = f"leaving out what is {odd}" if odd else "dtype='float32'"
+    kinds = set(map(category, names))
+    hint = (
+        f"leaving out what is {odd}" if odd else f"dtype={'complex64' if 'complex' in kinds else 'float32'!r}"
+    )
     return DTypeError.build(action, "they have no common dtype", hint)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from xbridge import _host
 from xbridge._core.devices import CPU, GPU, SHARDED, Device
-from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, nearest, no_wider
-from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, is_inexact, keeps_complex, nearest, no_wider
+from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout, Unsupported, c_strides
 from xbridge._plan.casts import cast, check, choose_caster, fuse_transfer, order, order_cast_and_move
 from xbridge._plan.reasons import ASKED, ASKED_WRITABLE, CopyReason, reason
 from xbridge._plan.steps import Conversion, Options, Plan, Step, in_words
@@ -74,7 +74,9 @@ def plan_between(source: Backend, target: Backend, x: Array, info: ArrayInfo, op
     steps.append(Step(source, "to_numpy"))
     # A target that assumes immutable memory shares it, because it gets only memory that does not change.
     shares = target.assumes_immutable or "sharing" not in target.gaps
-    no_sharing = None if shares else reason("no_sharing", target.gaps["sharing"].reason)
+    apart = target.not_sharing() if target.not_sharing else None
+    apart = apart if shares else target.gaps["sharing"].reason
+    no_sharing = reason("no_sharing", apart) if apart else None
     taken = Step(target, "from_numpy", copy_reason=no_sharing)
     on_host = [] if backend is source else [*checks, *(casts if backend is _host else [])]
     later = order_cast_and_move(conversion, target, casts if backend is target else [], start=CPU)
@@ -145,9 +147,9 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
         places = ", ".join(target.devices())
         why = f"{target.name} has no device {device} here, only {places}"
         raise DeviceError.build(conversion.asked(), why, "device='cpu'")
-    if category(info.dtype) == "complex" and category(dtype) in ("int", "float"):
+    if category(info.dtype) == "complex" and not keeps_complex(dtype):
         why = f"a cast from {info.dtype} to {dtype} drops the imaginary part"
-        raise DTypeError.build(conversion.asked(), why, "x.real")
+        raise DTypeError.build(conversion.asked(), why, _real_part(source, info.dtype))
     changes = (device, dtype) != (info.device, info.dtype)
     if source is not target or (changes and dtype in DTYPES):
         _refuse(conversion, target.unsupported_dtype(dtype, device))
@@ -155,6 +157,15 @@ def _conversion(source: Backend, target: Backend, info: ArrayInfo, options: Opti
         why = f"grad='keep' was asked, and no gradient flows through {dtype}"
         raise GradientError.build(conversion.asked(), why, "grad=None")
     return conversion
+
+
+def _real_part(source: Backend, dtype: str) -> str:
+    """Return the expression for the real part of an array `x`."""
+    if source.host_only and dtype in ("complex32", "bcomplex32"):  # NumPy's `real` does not know them
+        return "asarray(x, dtype='complex64').real"
+    if all(hasattr(cls, "real") for cls in source.array_types):
+        return "x.real"
+    return "to_numpy(x).real" if "namespace" in source.gaps else "array_namespace(x).real(x)"
 
 
 def _refuse(conversion: Conversion, lacks: Unsupported | None) -> None:
@@ -225,11 +236,15 @@ def _obstacles(conversion: Conversion, layout: MemoryLayout) -> Iterator[CopyRea
     source, target, info = conversion.source, conversion.target, conversion.info
     if target.assumes_immutable and not source.assumes_immutable and not conversion.options.unsafe:
         yield reason("mutable", f"its memory can change, and {target.name} reads it later")
+    if conversion.options.isolated:
+        yield reason("mutable", f"a function of {target.name} could write to its memory")
     if not target.accepts_layout(info, layout):
         if not info.native_byteorder:
             yield reason("byte_order", "its bytes are in foreign order")
         elif not layout.aligned:
             yield reason("alignment", "its memory is not aligned")
+        elif layout.strides == c_strides(layout.shape, layout.itemsize):
+            yield reason("alignment", f"its memory is not aligned as {target.name} needs it")
         else:
             yield reason("strides", f"{target.name} has no such strides")
     if conversion.options.unsafe:

@@ -59,6 +59,8 @@ class Options(NamedTuple):
     """True to share memory that the contract would copy."""
     writable: bool = False
     """True to copy memory that the result must not write."""
+    isolated: bool = False
+    """True to copy memory that a function could write to through the result."""
 
 
 class Step(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from math import isnan
@@ -26,15 +26,15 @@ from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
 from xbridge._transfer.threads import (
-    begin_loop,
     begun_by,
     can_leave,
     capture_context,
-    end_loop,
+    end_workers,
     ends,
     in_thread,
     resolve_destination,
     start_thread,
+    start_worker,
 )
 from xbridge.errors import OptionError, XBridgeError, shown, type_of
 from xbridge.tree.batch import TreeArrays
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import ArrayFn, Backend, Grad
+    from xbridge._transfer.threads import Worker
 
 _END = object()
 
@@ -238,7 +239,7 @@ def prefetch(
 
     No work begins before the first batch is requested. The iterable runs with the modes, devices and streams
     that the caller has then. When the loop is left, by ``break`` or an exception, the threads end. The loop
-    waits for at most the current work of each, and not at all after Ctrl-C.
+    waits for their current work, but at most for two seconds, and so does the exit of the program.
 
     Examples
     --------
@@ -316,19 +317,16 @@ def _ahead(
     convert_there = in_thread(leaf_converter(target, keywords), [(target, place)])
     loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
     convert_loaded = begun_by(by, _converted)
-    loader = ThreadPoolExecutor(1, "xbridge-load", capture_context())
-    converter = loader if keywords["copy"] is True else ThreadPoolExecutor(1, "xbridge-convert")
     queue: deque[Future[list[Any]]] = deque()
+    workers: list[Worker] = []
 
     def ask() -> None:
-        try:
-            queue.append(converter.submit(convert_loaded, loader.submit(loading.run, load)))
-        except RuntimeError as error:
-            reason = f"there is no thread for it ({error})"
-            raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
+        queue.append(workers[-1].submit(convert_loaded, workers[0].submit(loading.run, load)))
 
-    loop = begin_loop()
     try:
+        workers.append(start_worker("xbridge-load", capture_context()))
+        if keywords["copy"] is not True:
+            workers.append(start_worker("xbridge-convert", lambda: None))
         for _ in range(depth):
             ask()
         while given := _first(queue, by, depth):
@@ -336,12 +334,12 @@ def _ahead(
             yield given.pop()
             _stay(process, "convert batches ahead", "prefetch")
     except (KeyboardInterrupt, SystemExit):
-        waits = False  # the program is to end, and the iterable may never give another batch
+        waits = False  # the program is to end
         raise
     finally:
-        waits = not end_loop(loop) and waits
-        for pool in (loader, converter):  # a garbage collection in one of its threads cannot wait for it
-            pool.shutdown(wait=waits and get_ident() == home, cancel_futures=True)
+        if process == getpid():  # the threads of a parent are not here
+            # A garbage collection in another thread may close the loop, also in one of the workers.
+            end_workers(workers, wait=waits and get_ident() == home)
 
 
 def _stay(process: int, what: str, hint: str) -> None:

@@ -6,15 +6,17 @@ Libraries keep streams, modes and options by thread. Each backend captures its o
 
 from __future__ import annotations
 
-import signal
+import atexit
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
-from threading import current_thread, main_thread
-from types import FrameType, ModuleType
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from xbridge._core.devices import CPU, Device
@@ -25,13 +27,19 @@ from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge.backends import INDEX, _registry
 from xbridge.backends._registry import backend_for, get, is_available, known_backends
-from xbridge.errors import DeviceError
+from xbridge.errors import DeviceError, XBridgeError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_loops: set[object] = set()
-"""The loops of the main thread that no Ctrl-C has interrupted."""
+GRACE = 2.0
+"""How many seconds the end of a loop or of the program waits for threads. An iterable may block for ever."""
+
+_workers: set[Worker] = set()
+"""The threads to wait for at the exit."""
+
+_is_exiting = False
+"""True if the program ends, and begins nothing."""
 
 
 def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
@@ -85,43 +93,109 @@ def capture_context() -> Callable[[], None]:
 
 def start_thread(fn: Callable[[ArrayFn], Any], convert: ArrayFn) -> Future[Any] | None:
     """Run `fn` in a new thread. Return None if no thread can be started, as at the interpreter's exit."""
-    pool = ThreadPoolExecutor(1, "xbridge-transfer")
     try:
-        return pool.submit(fn, convert)
+        worker = Worker("xbridge-transfer", lambda: None)
     except RuntimeError:
         return None
-    finally:
-        pool.shutdown(wait=False)
+    begun = worker.submit(fn, convert)
+    worker.finish()
+    return begun
 
 
-def begin_loop() -> object:
-    """Notice a Ctrl-C in the body of a loop until `end_loop`. Return a key for the loop.
+class Worker:
+    """A daemon thread that calls functions one after the other, and keeps their results in futures.
 
-    A generator does not see the exception that ends the loop over it, so the signal is noticed. That needs
-    the main thread, and Python's own handler of the signal.
+    The interpreter waits for the threads of `concurrent.futures` at its exit, however long they take. An
+    iterable may never yield another batch, so these threads are waited for, but only for a time.
     """
-    if current_thread() is not main_thread():
-        return None
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
-    loop = object()
-    _loops.add(loop)
-    return loop
+
+    def __init__(self, name: str, begin: Callable[[], object]) -> None:
+        if _is_exiting:
+            raise RuntimeError("the interpreter is at its exit")
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, args=(begin,), name=name, daemon=True)
+        _workers.add(self)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _workers.discard(self)
+            raise
+
+    def submit(self, fn: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> Future[T]:
+        """Call a function after those that were submitted before."""
+        future: Future[T] = Future()
+        self._tasks.put((future, partial(fn, *args, **keywords)))
+        return future
+
+    def finish(self) -> None:
+        """End the thread after what was submitted. Do not wait for it."""
+        self._tasks.put(None)
+
+    def stop(self) -> None:
+        """Cancel what has not begun, and end the thread after its current work. Do not wait for it."""
+        with suppress(Empty):
+            while task := self._tasks.get_nowait():
+                task[0].cancel()
+        self.finish()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended, but not longer than that. The exit does not wait for it again."""
+        _workers.discard(self)
+        self._thread.join(seconds)
+
+    def _run(self, begin: Callable[[], object]) -> None:
+        """Call the functions until there is None instead of a task, and `begin` before the first one."""
+        begun = False
+        while task := self._tasks.get():
+            future, fn = task
+            if future.set_running_or_notify_cancel():
+                with _Failures(future):
+                    begun = begun or begin() is None
+                    future.set_result(fn())
+            del task, future, fn  # the next task may come late, and the result belongs to the caller
+        _workers.discard(self)
 
 
-def end_loop(loop: object) -> bool:
-    """Return True if a Ctrl-C has interrupted a loop. After the last one, the signal has Python's handler."""
-    interrupted = loop is not None and loop not in _loops
-    _loops.discard(loop)
-    ours = signal.getsignal(signal.SIGINT) is _interrupted
-    if ours and not _loops and current_thread() is main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return interrupted
+class _Failures:
+    """Puts the exception of a block into a future, which raises it in the thread that asks for the result."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End the block."""
+        if error is not None:
+            self._future.set_exception(error)
+        return True
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    _loops.clear()
-    signal.default_int_handler(number, frame)
+def start_worker(name: str, begin: Callable[[], object]) -> Worker:
+    """Start a worker, or raise an error if there can be no thread."""
+    try:
+        return Worker(name, begin)
+    except RuntimeError as error:
+        reason = f"there is no thread for it ({error})"
+        raise XBridgeError.build("convert batches ahead", reason, "tree.to_backend for each") from error
+
+
+def end_workers(workers: Collection[Worker], *, wait: bool = True) -> None:
+    """Stop threads, and wait a time for the work that they have begun."""
+    for worker in workers:
+        worker.stop()
+    end = monotonic() + GRACE
+    for worker in workers if wait else ():
+        worker.join(max(end - monotonic(), 0))
+
+
+@atexit.register
+def _end_all_workers() -> None:
+    """End the threads of all loops. One that is inside of a library then could crash the process."""
+    global _is_exiting  # noqa: PLW0603 -- one for the process
+    _is_exiting = True
+    end_workers(list(_workers))
 
 
 def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:

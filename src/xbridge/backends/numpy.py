@@ -9,9 +9,9 @@ import numpy as np
 
 from xbridge import _host
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, instead
+from xbridge._core.dtypes import DTYPES, category, instead
 from xbridge._core.protocol import ArrayInfo, Gap, Unsupported
-from xbridge._host.memory import cast_silently, layout_of, native_dtype
+from xbridge._host.memory import cast_silently, castable, layout_of, native_dtype
 from xbridge.errors import DTypeError, OptionError, UnsupportedArrayError, type_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def unsupported(x: HostArray, /, *, leaving: bool) -> Unsupported | None:
         return None
     hint = "one field, such as x['name']" if x.dtype.names else _WAYS_OUT.get(kind, _NUMBERS_IN_TEXT)
     if x.dtype.type.__module__ == "ml_dtypes":
-        hint = "x.astype('float32')"
+        hint = f"x.astype({'complex64' if category(x.dtype.name) == 'complex' else 'float32'!r})"
     return Unsupported(DTypeError, f"{x.dtype} is not a numeric dtype", hint)
 
 
@@ -150,8 +150,9 @@ def default_dtype(category: str, device: Device, /) -> str:
 def astype(x: HostArray, dtype: str, /) -> HostArray:
     if type(x) is np.ndarray:
         return cast_silently(x, native_dtype(dtype))
+    native = native_dtype(dtype)
     with np.errstate(all="ignore"):
-        return x.astype(native_dtype(dtype))
+        return castable(x, native).astype(native)
 
 
 def check_cast(x: HostArray, dtype: str, /) -> HostArray:

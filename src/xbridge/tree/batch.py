@@ -47,8 +47,11 @@ class TreeArrays:
             self.kinds |= {kind for kind, x in examples.items() if not is_plain(kind) and is_exporter(x)}
 
     def refuse_leaf(self, *, scalars: bool = False) -> None:
-        """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`."""
-        kinds = self.kinds.union(NUMBERS) if scalars else self.kinds
+        """Raise an error if the tree is neither a container nor an array, nor a number with `scalars`.
+
+        None is an empty tree, as in JAX and optree.
+        """
+        kinds = self.kinds | {type(None)} | (set(NUMBERS) if scalars else set())
         if not self._spec.is_leaf or not self._spec.kinds.isdisjoint(kinds):
             return
         (x,) = self._spec.leaves

@@ -42,8 +42,8 @@ def to_backend(
     ----------
     tree : tree
         Lists, tuples, dicts and deques, named tuples, dataclasses, attrs classes, packed sequences and
-        classes that are registered with optree, torch or JAX, nested to any depth; or an array. Arrays are
-        those of registered libraries, and NumPy scalars.
+        classes that are registered with optree, torch or JAX, nested to any depth; or an array, or None.
+        Arrays are those of registered libraries, and NumPy scalars.
     backend, device, dtype, copy, grad
         As for `xbridge.to_backend`, for each array.
     scalars : bool
@@ -65,7 +65,7 @@ def to_backend(
     OptionError
         The tree contains itself, or is too deep for Python's stack.
     UnsupportedArrayError
-        The tree is neither a container nor an array.
+        The tree is neither a container nor an array nor None.
     XBridgeError
         As for `xbridge.to_backend`. An error about one array begins with its path, such as
         ``tree['image'][3]``. Nothing is returned then, and the tree is unchanged.
@@ -207,7 +207,7 @@ def map(  # noqa: A001 -- other libraries have this name too
     OptionError
         `fn` is not a function, or it changed a container of the tree while it ran.
     UnsupportedArrayError
-        The tree is neither a container nor an array.
+        The tree is neither a container nor an array nor None.
     Exception
         Any exception of `fn`, with a note of the path to the array.
 

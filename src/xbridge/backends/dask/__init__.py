@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 
 from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
-from xbridge._host.memory import layout_of, native_dtype
+from xbridge._host.memory import castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
@@ -92,7 +92,11 @@ def astype(x: Array, dtype: str, /) -> Array:
         # A cast that NumPy lacks fails before a chunk is computed.
         _host.astype(np.empty(0, x.array.dtype), dtype)
         return x._replace(dtype=dtype)
-    return x.astype(native_dtype(dtype))
+    native = native_dtype(dtype)
+    if x.dtype.kind in "biufc":
+        return x.astype(native)
+    castable(np.empty(0, x.dtype), native)
+    return x.map_blocks(_host.astype, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
 
 
 def check_cast(x: Array, dtype: str, /) -> Array:

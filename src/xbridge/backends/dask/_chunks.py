@@ -56,7 +56,7 @@ def unsupported_chunk(chunk: object) -> Unsupported | None:
         return Unsupported(UnsupportedArrayError, reason, hint)
     refused = _numpy.unsupported(np.asanyarray(chunk), leaving=True)
     if refused is None or refused.error is DTypeError:
-        return refused
+        return refused and refused._replace(hint=refused.hint.replace("x.tolist()", "x.compute().tolist()"))
     masked = isinstance(chunk, np.ma.MaskedArray)
     return refused._replace(
         hint="dask.array.ma.filled(x, value)" if masked else "x.map_blocks(numpy.asarray)"

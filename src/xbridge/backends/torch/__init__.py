@@ -14,6 +14,7 @@ import torch
 from torch._C import _functorch
 from torch._C._dynamo import eval_frame as _eval_frame
 from torch.autograd import forward_ad
+from torch.fx import Proxy
 from torch.utils import _python_dispatch
 
 from xbridge import _host
@@ -115,6 +116,12 @@ def _past_the_class(
     def plain(x: torch.Tensor, /, *args: P.args, **options: P.kwargs) -> R:
         if type(x) in fast_types:
             return fn(x, *args, **options)
+        if issubclass(type(x), Proxy):
+            raise UnsupportedArrayError.build(
+                "convert a proxy of torch.fx",
+                "it has no dtype and no device while the program is traced",
+                "x.to(dtype) in that program, or torch.export",
+            )
         with torch._C.DisableTorchFunctionSubclass():
             return fn(x, *args, **options)
 
@@ -133,6 +140,10 @@ def from_numpy(host: HostArray, /) -> torch.Tensor:
     if host.dtype.type.__module__ == "ml_dtypes":
         return torch.from_numpy(raw.view(f"u{host.itemsize}")).view(_NATIVE[host.dtype.name])
     return torch.from_numpy(raw.view("u8") if host.dtype.char == "Q" else raw)
+
+
+def owns(cls: type, /) -> bool:
+    return issubclass(cls, (torch.Tensor, Proxy))
 
 
 @_past_the_class
@@ -180,6 +191,11 @@ def memory_layout(x: torch.Tensor, /) -> MemoryLayout:
 def accepts_layout(info: ArrayInfo, layout: MemoryLayout, /) -> bool:
     dense_items = all(s >= 0 and s % layout.itemsize == 0 for s in layout.strides)
     return info.native_byteorder and layout.aligned and dense_items
+
+
+def not_sharing() -> str | None:
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return None if mode is None else "a fake mode is running, and the result has no values"
 
 
 def namespace(x: torch.Tensor, /) -> ModuleType:
@@ -358,7 +374,7 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
-    if _is_traced() or torch.is_inference_mode_enabled():
+    if _is_traced() or torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     flags = host.flags
     try:
@@ -371,7 +387,9 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
 
 
 def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None:
-    if torch.is_inference_mode_enabled() or not all(map(_is_dense, hosts)):
+    if torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
+        return None
+    if not all(map(_is_dense, hosts)):
         return None
     try:
         return list(map(torch.from_numpy, hosts))
@@ -384,7 +402,10 @@ def fast_from_fresh(host: HostArray, /) -> torch.Tensor:
 
 
 def plan_state() -> object:
-    return None if _is_traced() else (torch.get_default_dtype(), torch.is_inference_mode_enabled())
+    if _is_traced():
+        return None
+    modes = torch.is_inference_mode_enabled(), _python_dispatch._is_in_torch_dispatch_mode
+    return (torch.get_default_dtype(), *modes)
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
