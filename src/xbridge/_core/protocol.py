@@ -397,10 +397,11 @@ class Backend(Protocol):
         """
 
     @property
-    def plan_graph(self) -> Callable[[Array], object] | None:
+    def plan_graph(self) -> Callable[[Array], tuple[bool, ...] | None] | None:
         """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
 
-        That is whether `x` requires grad and is a leaf, and whether a graph is recorded. As for `plan_kind`.
+        That is whether `x` requires grad, whether it is a leaf, and whether a graph is recorded now, in this
+        order. None in doubt.
         """
 
     @property

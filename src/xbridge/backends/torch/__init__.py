@@ -391,7 +391,7 @@ def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
 
 
-def plan_graph(x: torch.Tensor, /) -> object:
+def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
     if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
         return None
     return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
