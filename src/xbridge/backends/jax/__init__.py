@@ -8,7 +8,7 @@ JAX's own operations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -172,8 +172,11 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    # Arrays keep 64 bits when x64 is turned off, but JAX promotes as if they had 32 then.
+    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- theirs
     try:
-        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
+        with wide:
+            return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
     except (KeyError, ValueError):  # a dtype without a canonical name, or without a common dtype
         return None
 
