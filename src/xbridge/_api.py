@@ -6,6 +6,7 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 
 from __future__ import annotations
 
+from xbridge._core.dynamo import traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
 from xbridge.backends._registry import (
@@ -58,7 +59,23 @@ if TYPE_CHECKING:
     def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
+def _plan_to_backend(
+    x: Array,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Array:
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
 @entry_point
+@traced_as(_plan_to_backend)
 def to_backend(
     x: Array,
     /,
@@ -144,12 +161,28 @@ def to_backend(
             y = None
         if y is not None:
             return y
+    return _plan_to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
+def _plan_to_numpy(
+    x: Array,
+    /,
+    *,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    writable: bool = False,
+) -> HostArray:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    if writable is not False:
+        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    return result
 
 
 @entry_point
+@traced_as(_plan_to_numpy)
 def to_numpy(
     x: Array,
     /,
@@ -206,12 +239,7 @@ def to_numpy(
             host = None
         if host is not None and (writable is False or (writable is True and host.flags.writeable)):
             return host  # type: ignore[no-any-return] # as above
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    if writable is not False:
-        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
-    return result
+    return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
 
 
 @entry_point
@@ -313,7 +341,34 @@ if TYPE_CHECKING:
     ) -> Array: ...
 
 
+def _plan_asarray(
+    obj: Array,
+    /,
+    *,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    requires_grad: bool | None = None,
+) -> Array:
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.asarray(
+        obj,
+        like,
+        backend,
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        requires_grad=requires_grad,
+    )
+
+
 @entry_point
+@traced_as(_plan_asarray)
 def asarray(
     obj: Array,
     /,
@@ -398,12 +453,10 @@ def asarray(
     )
     if y is not None:
         return y
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    return verbs.asarray(
+    return _plan_asarray(
         obj,
-        like,
-        backend,
+        like=like,
+        backend=backend,
         device=device,
         dtype=dtype,
         copy=copy,

@@ -17,6 +17,7 @@ from xbridge._calls.function import latest_form, narrowing, program_key, protect
 from xbridge._calls.named import as_made, imported
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.learned import PLAIN, are_constant, converter, never
@@ -55,19 +56,21 @@ def wrapper(function: Function) -> Callable[..., Any]:
     """Return the function that calls an aligned function."""
     fn = function.fn
 
-    @wraps(fn)
-    @entry_point
-    def call(*args: Any, **kwargs: Any) -> Any:
-        shortcut = function.shortcuts.get(_kinds(args, kwargs))
-        result = _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
-        if result is not _UNKNOWN:
-            return result
+    def examine(*args: Any, **kwargs: Any) -> Any:
         read = _read(function, args, kwargs)
         if not read.arrays:
             return _alone(function, read)
         if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
             return _embedded(function, read)
         return _direct(function, read)
+
+    @traced_as(examine)
+    @wraps(fn)
+    @entry_point
+    def call(*args: Any, **kwargs: Any) -> Any:
+        shortcut = function.shortcuts.get(_kinds(args, kwargs))
+        result = _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
+        return examine(*args, **kwargs) if result is _UNKNOWN else result
 
     vars(call)["__xbridge__"] = function
     function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
@@ -465,6 +468,7 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
+@traced_as(no_result)
 def _take_shortcut(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
     caller, library = read.caller, read.library

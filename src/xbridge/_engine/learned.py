@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
@@ -57,11 +58,13 @@ class Lesson(NamedTuple):
     begun: int
 
 
+@traced_as(no_result)
 def recall(name: str, x: Array, options: Given) -> Array | None:
     """Return the result of a learned call, or of a call without options; None if it has to be planned."""
     return converter(name, type(x), options)(x) if is_flag(options[2]) else None
 
 
+@traced_as(lambda *_: never)
 def converter(name: str, kind: type, options: Given) -> Convert:
     """Return the function that converts ordinary arrays of a type without a plan, or returns None.
 

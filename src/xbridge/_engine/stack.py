@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
@@ -299,6 +300,7 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
     return convert(source, stacker, options, leaving=leaving, lesson=lesson)
 
 
+@traced_as(no_result)
 def _at_once(
     leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import constant, no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
@@ -77,13 +77,18 @@ def get(name: str | ModuleType) -> Backend:
     return backend
 
 
+def _look_up(cls: type) -> Backend | None:
+    name = _find(cls)
+    return get(name) if name else None
+
+
+@traced_as(_look_up)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
-        name = _find(cls)
-        return get(name) if name else None
+        return _look_up(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -301,7 +306,7 @@ def _empty() -> None:
         table.clear()
 
 
-@constant
+@traced_as(lambda: -1)  # what a compiler traces is not learned
 def generation() -> int:
     """Return a number that changes whenever the fast tables are emptied."""
     return _generation
@@ -340,6 +345,7 @@ def store_call(
             table[call] = convert
 
 
+@traced_as(no_result)
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
