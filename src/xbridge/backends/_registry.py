@@ -345,7 +345,6 @@ def store_call(
             table[call] = convert
 
 
-@traced_as(no_result)
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
@@ -354,6 +353,7 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
         return None
 
 
+@traced_as(no_result)
 def repeat_asarray(
     obj: object,
     like: Array | None,
@@ -372,6 +372,7 @@ def repeat_asarray(
     return repeat(call, obj, like)
 
 
+@traced_as(no_result)
 def repeat_align(
     xs: tuple[Array, ...],
     like: Array | None,
