@@ -241,6 +241,13 @@ class Backend(Protocol):
         Default: as NumPy for `to_numpy(x)`; with devices, if the dtype is not numeric.
         """
 
+    @property
+    def unreadable(self) -> Callable[[Array], Unsupported | None] | None:
+        """`unreadable(x)`: why the elements cannot be read within the library; None if they can.
+
+        It is asked for arrays that would be copied, cast or moved. Without it, all can be read.
+        """
+
     def memory_layout(self, x: Array, /) -> MemoryLayout:
         """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
 

@@ -38,6 +38,7 @@ from xbridge.backends.torch._unsupported import (
     may_require_grad,
     not_memory,
     not_values,
+    outside_storage,
     overlaps,
     readable,
     shape_of,
@@ -160,6 +161,12 @@ def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
         return None
     found = not_memory(x) or not_values(x)
     return Unsupported(UnsupportedArrayError, *found) if found else None
+
+
+@_past_the_class
+def unreadable(x: torch.Tensor, /) -> Unsupported | None:
+    fault = outside_storage(x)
+    return Unsupported(UnsupportedArrayError, *fault) if fault else None
 
 
 @_past_the_class
