@@ -17,6 +17,7 @@ registry has not changed meanwhile.
 from __future__ import annotations
 
 import sys
+from _weakref import ref  # an import of `weakref` would take longer
 
 from xbridge._core.dynamo import constant, no_result, traced_as
 from xbridge._core.literals import NUMBERS
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
 
 by_type: dict[type, Backend] = {}
+"""The backends of types that their libraries have made."""
+
+_by_subtype: dict[ref[type], Backend] = {}
+"""The backends of all other types, which are collected when nothing else needs them."""
+
 fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 identity_types: dict[type, Callable[[Array], Array]] = {}
 learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
@@ -82,13 +88,23 @@ def _look_up(cls: type) -> Backend | None:
     return get(name) if name else None
 
 
+def _look_up_subtype(cls: type) -> Backend | None:
+    found = _by_subtype.get(ref(cls))
+    return _look_up(cls) if found is None else found
+
+
+def _forget(gone: ref[type]) -> None:
+    """Drop a type that was collected."""
+    _by_subtype.pop(gone, None)
+
+
 @traced_as(_look_up)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
-        return _look_up(cls)
+        return _look_up_subtype(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -153,6 +169,7 @@ def register_backend(
         _current.discard(name)
         _empty()
         by_type.clear()
+        _by_subtype.clear()
         _entries = {**_entries, name: entry}
     _warm()
 
@@ -226,9 +243,13 @@ def _find(cls: type) -> str:
         for name in _nominated(root):
             backend = _load(name)
             if backend.owns(cls):
+                own = root == str(cls.__module__).partition(".")[0]
                 with _lock:
                     if entries is _entries:
-                        by_type[cls] = backend
+                        if own:
+                            by_type[cls] = backend
+                        else:
+                            _by_subtype[ref(cls, _forget)] = backend
                 return name
     return ""
 
@@ -424,6 +445,7 @@ def _renew() -> None:
     with _lock:
         _empty()
         by_type.clear()
+        _by_subtype.clear()
     _warm()
 
 
