@@ -366,6 +366,15 @@ def store_call(
             table[call] = convert
 
 
+@traced_as(no_result)
+def repeat_learned(call: tuple[object, ...], x: Array) -> Array | None:
+    """Return the result of a call in `learned`; None if it has to be planned."""
+    try:
+        return learned[call](x)
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
+        return None
+
+
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
