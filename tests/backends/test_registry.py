@@ -621,7 +621,7 @@ def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
 )
 def test_backend_for__class_that_was_looked_at_is_collected(use: Callable[[Any], Any]) -> None:
     """A class of arrays lives as long as its user needs it."""
-    made = [type("SubArray", (np.ndarray,), {}) for _ in range(2)]
+    made: list[Any] = [type("SubArray", (np.ndarray,), {}) for _ in range(2)]
     if xbridge.is_available("torch"):
         import torch
 

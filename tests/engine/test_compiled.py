@@ -24,8 +24,9 @@ torch = pytest.importorskip("torch")
 
 NUMBER = count()
 
-by_torch: Any = xbridge.aligned(backend="torch")(lambda y: y * 2)
-by_numpy: Any = xbridge.aligned(backend="numpy", signature="()->()")(lambda y: y * 2)
+aligned: Any = xbridge.aligned
+by_torch: Any = aligned(backend="torch")(lambda y: y * 2)
+by_numpy: Any = aligned(backend="numpy", signature="()->()")(lambda y: y * 2)
 
 CALLS: dict[str, Call] = {
     "to_backend": lambda x: xbridge.to_backend(x, "torch") * 2,

@@ -834,6 +834,15 @@ def libraries() -> list[str]:
     return [name for name in ("numpy", "torch", "jax", "dask") if xbridge.is_available(name)]
 
 
+def calls_to(name: str, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
+    """Every call that takes the options and the name of a library."""
+    return {
+        f"to_backend {name}": lambda x: xbridge.to_backend(x, name, **options),
+        f"asarray {name}": lambda x: xbridge.asarray(x, backend=name, **options, **more),
+        f"tree.to_backend {name}": lambda x: tree.to_backend((x,), name, **options)[0],
+    }
+
+
 def calls_with(options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
     """Every call that takes the options, to every library. Only `asarray` makes leaves."""
     host = {name: value for name, value in options.items() if name != "device"}
@@ -851,11 +860,7 @@ def calls_with(options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]
         "aligned": xbridge.aligned(backend="torch", **options)(lambda y: y),
     }
     for name in libraries():
-        made |= {
-            f"to_backend {name}": lambda x, name=name: xbridge.to_backend(x, name, **options),
-            f"asarray {name}": lambda x, name=name: xbridge.asarray(x, backend=name, **options, **more),
-            f"tree.to_backend {name}": lambda x, name=name: tree.to_backend((x,), name, **options)[0],
-        }
+        made |= calls_to(name, options, more)
     return made
 
 
