@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 import pytest
 from fresh import run
+from hypothesis import example, given
+from hypothesis import strategies as st
 from toylib import Toy, make_backend
 
 import xbridge
@@ -228,7 +231,8 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
         return (y,)
     if type(y) is np.ndarray and y.dtype.kind not in "biufcV":
         return type(y), y.dtype, y.tolist()
-    facts: tuple[object, ...] = (type(y), y is x, xbridge.dtype_of(y), xbridge.device_of(y), tuple(y.shape))
+    place = xbridge.device_of(y), str(tuple(y.shape))  # a size may be unknown, which equals nothing
+    facts: tuple[object, ...] = (type(y), y is x, xbridge.dtype_of(y), *place)
     try:
         host = xbridge.to_numpy(y)
         strides = [s for s, n in zip(host.strides, host.shape, strict=True) if n > 1]
@@ -793,6 +797,127 @@ def test_a_view_behind_the_end_of_its_storage_is_not_read() -> None:
                     xbridge.to_backend(view, target, **options)
 
 
+# -- any sequence of calls ----------------------------------------------------------------------------
+
+
+def others() -> dict[str, Any]:
+    """Arrays of the libraries that are lazy, immutable or unknown, as far as they are installed."""
+    made: dict[str, Any] = {"scalar of numpy": np.float32(1.5)}
+    if xbridge.is_available("jax"):
+        import jax
+
+        deleted = jax.numpy.ones(3)
+        deleted.delete()
+        made |= {
+            "jax": jax.numpy.arange(6.0),
+            "jax, transposed": jax.numpy.ones((2, 3)).T,
+            "jax, empty": jax.numpy.ones((0, 2)),
+            "jax, brain": jax.numpy.ones(2, "bfloat16"),
+            "jax, integers": jax.numpy.arange(3),
+            "jax, deleted": deleted,
+        }
+        with jax.enable_x64(True):
+            made["jax, wide"] = jax.numpy.array([1.0, 1e300])
+    if xbridge.is_available("dask"):
+        import dask.array
+
+        made |= {
+            "dask": dask.array.from_array(np.arange(6.0), chunks=2),
+            "dask, reversed": dask.array.from_array(np.arange(6.0), chunks=6)[::-1],
+            "dask, integers": dask.array.arange(3, chunks=2),
+            "dask, unknown": dask.array.arange(3.0, chunks=2)[dask.array.arange(3, chunks=2) > 0],
+        }
+    return made
+
+
+def libraries() -> list[str]:
+    return [name for name in ("numpy", "torch", "jax", "dask") if xbridge.is_available(name)]
+
+
+def calls_to(name: str, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
+    """Every call that takes the options and the name of a library."""
+    return {
+        f"to_backend {name}": lambda x: xbridge.to_backend(x, name, **options),
+        f"asarray {name}": lambda x: xbridge.asarray(x, backend=name, **options, **more),
+        f"tree.to_backend {name}": lambda x: tree.to_backend((x,), name, **options)[0],
+    }
+
+
+def calls_with(options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
+    """Every call that takes the options, to every library. Only `asarray` makes leaves."""
+    host = {name: value for name, value in options.items() if name != "device"}
+    made: dict[str, Call] = {
+        "to_numpy": lambda x: xbridge.to_numpy(x, **host),
+        "to_numpy, writable": lambda x: xbridge.to_numpy(x, **host, writable=True),
+        "tree.to_numpy": lambda x: tree.to_numpy({"x": x, "n": 1}, **host)["x"],
+        "tree.to_numpy, writable": lambda x: tree.to_numpy([x], **host, writable=True)[0],
+        "asarray": lambda x: xbridge.asarray(x, **options, **more),
+        "asarray, like": lambda x: xbridge.asarray(x, like=torch.ones(1), **options, **more),
+        "align": lambda x: xbridge.align(np.ones(1), x, 1.5, **options)[1],
+        "align to": lambda x: xbridge.align(x, torch.ones(1), backend="numpy", **options)[0],
+        "align_back": lambda x: xbridge.align_back(torch.ones(1), x, **options)[0][1],
+        "tree.align": lambda x: tree.align([x], like=torch.ones(1), **options)[0][0],
+        "aligned": xbridge.aligned(backend="torch", **options)(lambda y: y),
+    }
+    for name in libraries():
+        made |= calls_to(name, options, more)
+    return made
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "device": st.sampled_from(["cpu", torch.device("cpu"), xbridge.Device("cpu")]),
+        "dtype": st.sampled_from(
+            [*("float32", "float64", "float16", "bfloat16", "int32", "complex64", "default", "nearest")]
+        ),
+        "copy": st.booleans(),
+        "grad": st.sampled_from(["keep", "detach"]),
+    },
+)
+LEAVES = st.fixed_dictionaries({}, optional={"requires_grad": st.booleans()})
+NAMES = st.sampled_from(sorted(calls_with({}, {})))
+CHANGES: dict[str, Callable[[], Any]] = {
+    "none": nullcontext,
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "default dtype": default_dtype,
+    "x64": lambda: jax_with_wide_dtypes() if xbridge.is_available("jax") else nullcontext(),
+}
+STATES_IN_TURN = st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3)
+
+
+def jax_with_wide_dtypes() -> Any:
+    import jax
+
+    return jax.enable_x64(True)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # a cast was named
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@example("to_numpy", {"copy": True, "grad": "keep"}, {}, ["none"], 0)
+@example("to_numpy", {"dtype": "float32", "grad": "keep"}, {}, ["none"], 0)
+@given(
+    NAMES, OPTIONS, LEAVES, st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3), st.integers()
+)
+def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
+    name: str, options: dict[str, Any], more: dict[str, Any], states: list[str], order: int
+) -> None:
+    """Every array teaches, whatever its layout, graph and library, and every later one is as planned."""
+    call = calls_with(options, more)[name]
+    xs = [(kind, x) for make in (numpys, torchs, others) for kind, x in make().items()]
+    Random(order).shuffle(xs)
+    expected: dict[str, list[object]] = {}
+    for state in states:
+        with CHANGES[state](), planned():
+            expected[state] = [outcome(call, x) for _, x in xs]
+    _registry._renew()
+    for state in (*states, *states):
+        with CHANGES[state]():
+            for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
+                assert outcome(call, x) == planned_outcome, (kind, state)
+
+
 # -- observers, registrations and threads -----------------------------------------------------------
 
 
@@ -1071,6 +1196,19 @@ def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None)
     tracing[0] = False
     for _ in range(3):
         assert np.shares_memory(convert(locked), locked)
+    assert learned
+
+
+def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry: None) -> None:
+    """A library with gradients and without `plan_graph` may refuse the next array with `grad="keep"`."""
+    graph: Any = {"require_grad": lambda x: x, "detach": lambda x: x}
+    own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}, **graph}
+    xbridge.register_backend("toylib", make_backend(**own))
+    for _ in range(2):
+        xbridge.to_numpy(Toy(np.ones(2)), copy=True, grad="keep")
+    assert not learned
+    for _ in range(2):
+        xbridge.to_numpy(Toy(np.ones(2)), copy=True)
     assert learned
 
 

@@ -121,7 +121,10 @@ def _follow(alike: Plan, source: Source) -> _Begun | None:
     within = backend is target and not source.foreign
     if backend.unsupported(x, leaving=not within) or _streams(conversion):
         return None
-    if not within:
+    if within:
+        if backend.unreadable and backend.unreadable(x):
+            return None
+    else:
         pending = any(step.op == "materialize" for step in own.steps)
         if backend.memory_layout(x).materialized is pending:
             return None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
@@ -57,11 +58,13 @@ class Lesson(NamedTuple):
     begun: int
 
 
+@traced_as(no_result)
 def recall(name: str, x: Array, options: Given) -> Array | None:
     """Return the result of a learned call, or of a call without options; None if it has to be planned."""
     return converter(name, type(x), options)(x) if is_flag(options[2]) else None
 
 
+@traced_as(lambda *_: never)
 def converter(name: str, kind: type, options: Given) -> Convert:
     """Return the function that converts ordinary arrays of a type without a plan, or returns None.
 
@@ -137,7 +140,7 @@ def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Conver
     source = plan.conversion.source
     direct, pending, host = _unchanged(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     look = None if source.name == HOST else source.fast_to_numpy
-    choose = partial(_by_view, look, direct, pending)
+    choose: Callable[..., Convert] = partial(_by_view, look, direct, pending)
     kind: Given
     do: Convert | None
     if host is None:
@@ -147,6 +150,11 @@ def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Conver
         kind, do = (), direct
     else:
         kind, do = (host.dtype, host.flags.num), _from_view(host, plan)
+    options = plan.conversion.options
+    if source.autograd and (options.grad == "keep" or options.requires_grad):
+        if source.plan_graph is None:
+            return None
+        choose = partial(_without_graph, source.plan_graph, choose)
     return (kind, do, choose) if do else None
 
 
@@ -259,6 +267,25 @@ def _by_view(
 
     usual = direct or (both(look, convert) if look else convert)
     return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
+
+
+def _without_graph(
+    graph: Callable[[Array], tuple[bool, ...] | None],
+    choose: Callable[..., Convert],
+    kinds: dict[object, Convert],
+    state: State,
+) -> Convert:
+    """Return what `choose` returns, for arrays without a graph: a plan refuses the others.
+
+    A view does not show the graph. It is read-only for an array with a graph, but for others too.
+    """
+    convert = choose(kinds, state)
+
+    def without_graph(x: Array) -> Array | None:
+        facts = graph(x)
+        return None if facts is None or facts[0] else convert(x)
+
+    return without_graph
 
 
 def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], state: State) -> Convert:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
@@ -25,7 +26,15 @@ from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
 from xbridge.backends._registry import backend_for, fast_converters, get
-from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError, with_article
+from xbridge.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    OptionError,
+    ValueLossError,
+    with_article,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -186,7 +195,8 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
         dtype = chosen(options.dtype, dtype, stacker, where)
     if dtype in DTYPES:  # otherwise the stack would be computed before an error
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
-    part = Options(spot, dtype, options.copy and None, options.grad)
+    _refuse_casts(elements, dtype, options)
+    part = Options(spot, dtype, None, options.grad)
     checked = part._replace(check_loss=not named)
     lazy = [i for i, element in enumerate(elements) if element.is_computed_for(stacker)]
     parts = [
@@ -299,6 +309,7 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
     return convert(source, stacker, options, leaving=leaving, lesson=lesson)
 
 
+@traced_as(no_result)
 def _at_once(
     leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
@@ -336,7 +347,8 @@ def _at_once(
     if backend.stack_many:
         row = backend.stack_many(leaves)
         if row is None and backend is target and not numbers:
-            alike = _promote_at_once(leaves, target, options)
+            rules = target if backends == {target} else host
+            alike = _promote_at_once(leaves, target, options, rules)
             row = None if alike is None else backend.stack_many(alike)
         if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
             return None
@@ -373,14 +385,19 @@ def _with_numbers(
     return [host[next(rows), ...] if type(x) in kinds else x for x in leaves]
 
 
-def _promote_at_once(leaves: list[Array], target: Backend, options: Options) -> list[Array] | None:
+def _promote_at_once(
+    leaves: list[Array], target: Backend, options: Options, rules: Backend
+) -> list[Array] | None:
     """Cast the target's own arrays of several dtypes to the dtype of the stack as learned; None in doubt."""
     names = list(map(target.dtype_of, leaves))
     kinds, named = list(dict.fromkeys(names)), _named(options)
-    if len(kinds) < 2 or target.promote is None or options.device not in (None, CPU):
+    if len(kinds) < 2 or options.device not in (None, CPU) or options.copy is False:
         return None
-    dtype = named or target.promote(kinds, [])
-    if dtype is None or not (named or all(holds_every(name, dtype) for name in kinds)):
+    try:
+        dtype = named or _promoted(kinds, [], rules)
+    except DTypeError:  # they have no common dtype, which the plan says after all else that is wrong
+        return None
+    if not (named or all(holds_every(name, dtype) for name in kinds)):
         return None  # an integer may be rounded
     words = (CPU, dtype, None, options.grad)
     casts = {kind: converter(target.name, kind, words) for kind in set(map(type, leaves))}
@@ -458,6 +475,15 @@ def _distinct(things: Iterable[T]) -> list[T]:
         if thing not in found:
             found.append(thing)
     return found
+
+
+def _refuse_casts(elements: list[_Element], dtype: str, options: Options) -> None:
+    """Raise if arrays without elements would be cast with `copy=False`. Their byte order may change."""
+    cast = next((element for element in elements if element.info.dtype != dtype), None)
+    if options.copy is False and cast:
+        raise CopyError.build(
+            "make an array of this list with copy=False", f"{cast.info.dtype} becomes {dtype}", "copy=None"
+        )
 
 
 def _refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
@@ -296,6 +297,7 @@ def shares_memory(a: object, b: object) -> bool:
     return overlap(*(source.backend.memory_layout(source.array) for source in sources))
 
 
+@traced_as(no_result)
 def _view(x: object) -> HostArray | None:
     """Return a view of the memory of an ordinary array; None in doubt."""
     direct = fast_converters[HOST].get(type(x))

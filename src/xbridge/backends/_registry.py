@@ -17,8 +17,9 @@ registry has not changed meanwhile.
 from __future__ import annotations
 
 import sys
+from _weakref import ref  # an import of `weakref` would take longer
 
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import constant, no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
 
 by_type: dict[type, Backend] = {}
+"""The backends of types that their libraries have made."""
+
+_by_subtype: dict[ref[type], Backend] = {}
+"""The backends of all other types, which are collected when nothing else needs them."""
+
 fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 identity_types: dict[type, Callable[[Array], Array]] = {}
 learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
@@ -77,13 +83,28 @@ def get(name: str | ModuleType) -> Backend:
     return backend
 
 
+def _look_up(cls: type) -> Backend | None:
+    name = _find(cls)
+    return get(name) if name else None
+
+
+def _look_up_subtype(cls: type) -> Backend | None:
+    found = _by_subtype.get(ref(cls))
+    return _look_up(cls) if found is None else found
+
+
+def _forget(gone: ref[type]) -> None:
+    """Drop a type that was collected."""
+    _by_subtype.pop(gone, None)
+
+
+@traced_as(_look_up)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
-        name = _find(cls)
-        return get(name) if name else None
+        return _look_up_subtype(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -148,6 +169,7 @@ def register_backend(
         _current.discard(name)
         _empty()
         by_type.clear()
+        _by_subtype.clear()
         _entries = {**_entries, name: entry}
     _warm()
 
@@ -221,9 +243,13 @@ def _find(cls: type) -> str:
         for name in _nominated(root):
             backend = _load(name)
             if backend.owns(cls):
+                own = root == str(cls.__module__).partition(".")[0]
                 with _lock:
                     if entries is _entries:
-                        by_type[cls] = backend
+                        if own:
+                            by_type[cls] = backend
+                        else:
+                            _by_subtype[ref(cls, _forget)] = backend
                 return name
     return ""
 
@@ -301,7 +327,7 @@ def _empty() -> None:
         table.clear()
 
 
-@constant
+@traced_as(lambda: -1)  # what a compiler traces is not learned
 def generation() -> int:
     """Return a number that changes whenever the fast tables are emptied."""
     return _generation
@@ -340,6 +366,15 @@ def store_call(
             table[call] = convert
 
 
+@traced_as(no_result)
+def repeat_learned(call: tuple[object, ...], x: Array) -> Array | None:
+    """Return the result of a call in `learned`; None if it has to be planned."""
+    try:
+        return learned[call](x)
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
+        return None
+
+
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
     """Return the result of a call in `calls`; None if it has to be planned."""
     try:
@@ -348,6 +383,7 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
         return None
 
 
+@traced_as(no_result)
 def repeat_asarray(
     obj: object,
     like: Array | None,
@@ -366,6 +402,7 @@ def repeat_asarray(
     return repeat(call, obj, like)
 
 
+@traced_as(no_result)
 def repeat_align(
     xs: tuple[Array, ...],
     like: Array | None,
@@ -417,6 +454,7 @@ def _renew() -> None:
     with _lock:
         _empty()
         by_type.clear()
+        _by_subtype.clear()
     _warm()
 
 

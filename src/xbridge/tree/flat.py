@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._registry import fast_converters, is_flag, learned, repeat_asarray
 from xbridge.errors import FOREIGN_ERRORS
@@ -22,6 +23,7 @@ FEW = 16
 """The most items. More of them are converted together, which takes less time for each."""
 
 
+@traced_as(no_result)
 def convert_flat(tree: Tree, name: object, given: Given, *, scalars: bool) -> Tree | None:
     """Return a dict, list or tuple of other arrays; None for a tree of any other kind, and in doubt.
 

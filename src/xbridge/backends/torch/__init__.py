@@ -39,6 +39,7 @@ from xbridge.backends.torch._unsupported import (
     may_require_grad,
     not_memory,
     not_values,
+    outside_storage,
     overlaps,
     readable,
     shape_of,
@@ -171,6 +172,12 @@ def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
         return None
     found = not_memory(x) or not_values(x)
     return Unsupported(UnsupportedArrayError, *found) if found else None
+
+
+@_past_the_class
+def unreadable(x: torch.Tensor, /) -> Unsupported | None:
+    fault = outside_storage(x)
+    return Unsupported(UnsupportedArrayError, *fault) if fault else None
 
 
 @_past_the_class
@@ -412,7 +419,7 @@ def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
 
 
-def plan_graph(x: torch.Tensor, /) -> object:
+def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
     if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
         return None
     return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
