@@ -14,6 +14,7 @@ from xbridge.backends._registry import (
     identity_types,
     is_flag,
     learned,
+    never,
     repeat_align,
     repeat_asarray,
 )
@@ -234,10 +235,13 @@ def to_numpy(
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     if copy is None or copy is True or copy is False:
         try:
-            host = learned[HOST, type(x), None, dtype, copy, grad](x)
+            if writable is False:
+                host = learned[HOST, type(x), None, dtype, copy, grad](x)
+            else:
+                host = learned[HOST, type(x), None, dtype, copy, grad, None, writable](x)
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
             host = None
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        if host is not None and (writable is False or writable is True):
             return host  # type: ignore[no-any-return] # as above
     return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
 
@@ -427,16 +431,16 @@ def asarray(
     """
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
-        try:
-            return identity_types[type(obj)](obj)
-        except KeyError:
-            pass
+        stays = identity_types.get(type(obj))
+        if stays is not None:
+            return stays(obj)
     elif backend is not None and like is None and requires_grad is None:
         try:
             if device is None and dtype is None and copy is None and grad is None:
-                y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
+                y = fast_converters[backend].get(type(obj), never)(obj)  # type: ignore[index] # as above
             else:
-                y = learned[backend, type(obj), device, dtype, copy, grad](obj) if is_flag(copy) else None
+                call = (backend, type(obj), device, dtype, copy, grad)
+                y = learned.get(call, never)(obj) if is_flag(copy) else None
         except FOREIGN_ERRORS:  # not learned, or an option without a hash
             y = None
         if y is not None:

@@ -14,7 +14,7 @@ from xbridge._core.devices import CPU
 from xbridge._engine.learned import PLAIN, are_constant, converter, itself, never
 from xbridge._host.importers import import_array
 from xbridge.backends import HOST
-from xbridge.backends._registry import calls, fast_converters, get, learned, store_call
+from xbridge.backends._registry import calls, get, learned, store_call, store_direct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def learn_scalar(lesson: Lesson, kind: type) -> None:
         return convert(read(x))
 
     if lesson.options == PLAIN:
-        store_call(fast_converters[lesson.name], kind, scalar, lesson.begun)
+        store_direct(lesson.name, kind, scalar, lesson.begun)
     else:
         store_call(learned, (lesson.name, kind, *lesson.options), scalar, lesson.begun)
 
@@ -47,8 +47,11 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
-        place = look(like) if look else CPU
-        return convert(obj) if place is CPU or place == CPU else None
+        if look:
+            place = look(like)
+            if place is not CPU and place != CPU:
+                return None
+        return convert(obj)
 
     store_call(calls, call, converted, begun)
 

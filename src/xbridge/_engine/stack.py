@@ -18,14 +18,14 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, both, converter, never, recall
+from xbridge._engine.learned import Lesson, converter, never, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, get
+from xbridge.backends._registry import backend_for, fast_converters, get, learned
 from xbridge.errors import (
     CopyError,
     DeviceError,
@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _WIDE: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 """The dtypes of NumPy for Python numbers."""
+
+_NUMBERS = frozenset(NUMBERS)
 
 _dtype_and_shape = attrgetter("dtype", "shape")
 
@@ -114,37 +116,40 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
-def repeat_number(number: Any, target: Backend, options: Options, words: Given) -> Convert:
-    """Return the function that converts other numbers of this type by what was learned, or returns None."""
-    read, named = sequences.reader_of(number), _named(options)
-    again = converter(target.name, get(HOST).array_types[0], words_for(from_numbers, options, words))
-    may_overflow = named and category(named) == "int" and type(number) is int and named != _WIDE[int]
-    if read is None or again is never or may_overflow or options.copy is False:
-        return never
-    return both(read, again)
-
-
-def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given) -> Array | None:
-    """Convert a list of numbers or a flat list of arrays by what was learned from their like; None in doubt.
+def literal_converter(target: Backend | None, options: Options, words: Given) -> Convert:
+    """Return the function that converts numbers and lists as similar ones were, or returns None.
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
-    if options.copy is False:  # only nothing can be shared
-        return None
-    numbers = sequences.plain_numbers(obj)
-    if numbers is not None:
-        named = _named(options)
-        if named and numbers.dtype.kind == "i" and category(named) == "int" and named != numbers.dtype.name:
-            return None  # an integer may not fit
-        return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
-    if type(obj) is not list or not obj:
-        return None
-    kinds = set(map(type, obj))
-    target = target or _leading(obj, kinds)
-    whole = _at_once(obj, kinds, (len(obj),), target, options) if target else None
-    if target is None or whole is None:
-        return None
-    return recall(target.name, whole.array, words_for(from_arrays, options, words))
+    host, named = get(HOST), _named(options)
+    of_numbers = words_for(from_numbers, options, words)
+    of_arrays = words_for(from_arrays, options, words)
+    own = target or host
+    call = (own.name, host.array_types[0], *of_numbers)
+    whole = None
+    if named and category(named) == "int" and named != _WIDE[int]:
+        whole = exact_integers(named)
+
+    def convert(obj: Any) -> Array | None:
+        found = sequences.outline(obj)
+        if found is None:
+            return None
+        shape, leaves, kinds = found
+        if kinds <= _NUMBERS:
+            ends = whole
+            if int in kinds and not kinds <= sequences.WHOLE:
+                most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
+                ends = -most, most
+            numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
+            return None if numbers is None else learned.get(call, never)(numbers)
+        items = list(leaves)
+        chosen = target or _leading(items, kinds)
+        stacked = _at_once(items, kinds, shape, chosen, options) if chosen else None
+        if chosen is None or stacked is None:
+            return None
+        return converter(chosen.name, type(stacked.array), of_arrays)(stacked.array)
+
+    return never if options.copy is False else convert  # only nothing can be shared
 
 
 def _leading(leaves: list[Array], kinds: set[type]) -> Backend | None:
