@@ -607,4 +607,4 @@ def test_plain_numbers__dtype_of_the_widest_kind(x: list[Any], dtype: str) -> No
     """Numbers of several kinds become the widest of them."""
     found = sequences.plain_numbers(x, x, set(map(type, x)), (-10, 10))
     assert found is not None
-    assert (found.dtype, found.tolist()) == (dtype, x)
+    assert (found.dtype.name, found.tolist()) == (dtype, x)

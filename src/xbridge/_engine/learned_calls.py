@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
-from xbridge._engine.learned import PLAIN, are_constant, converter, itself, never
+from xbridge._engine.learned import PLAIN, are_constant, converter, itself
 from xbridge._host.importers import import_array
 from xbridge.backends import HOST
-from xbridge.backends._registry import calls, get, learned, store_call, store_direct
+from xbridge.backends._registry import calls, get, learned, never, store_call, store_direct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

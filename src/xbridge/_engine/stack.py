@@ -18,14 +18,14 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, converter, never, recall
+from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, get, learned
+from xbridge.backends._registry import backend_for, fast_converters, get, learned, never
 from xbridge.errors import (
     CopyError,
     DeviceError,

@@ -14,7 +14,7 @@ from xbridge._core.dynamo import no_result, traced_as
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
-from xbridge._engine.learned import Lesson, are_constant, converter, never, recall
+from xbridge._engine.learned import Lesson, are_constant, converter, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
 from xbridge._engine.stack import choose_converter, literal_converter, words_for
@@ -30,6 +30,7 @@ from xbridge.backends._registry import (
     get,
     is_flag,
     learned,
+    never,
     repeat_asarray,
     store_call,
 )

@@ -92,7 +92,8 @@ def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], set[type]] | Non
         if type(x) is range:
             return (len(x),), x, {int} if x else set()
         return ((), [x], {type(x)}) if type(x) in NUMBERS else None
-    shape, rows, kinds = (len(x),), x, set(map(type, x))
+    shape: tuple[int, ...] = (len(x),)
+    rows, kinds = x, set(map(type, x))
     while kinds and kinds <= _ROWS:
         lengths = set(map(len, rows))
         if len(lengths) > 1 or len(rows) > _MANY or len(shape) == _DEEPEST:
