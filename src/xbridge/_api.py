@@ -226,12 +226,12 @@ def to_numpy(
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
-    if dtype is None and copy is None and grad is None:
+    if dtype is None and copy is None and grad is None and writable is False:
         try:
             host = _to_host[type(x)](x)
         except KeyError:
             host = None
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        if host is not None:
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     if copy is None or copy is True or copy is False:
         try:

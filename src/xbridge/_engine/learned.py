@@ -157,7 +157,8 @@ def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Conver
     source = plan.conversion.source
     direct, pending, host = _unchanged(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     look = None if source.name == HOST else source.fast_to_numpy
-    choose: Callable[..., Convert] = partial(_by_view, look, direct, pending)
+    shared = _if_writable if plan.conversion.options == Options(writable=True) else None
+    choose: Callable[..., Convert] = partial(_by_view, look, direct, pending, shared)
     kind: Given
     do: Convert | None
     if host is None:
@@ -280,6 +281,7 @@ def _by_view(
     look: Convert | None,
     direct: Convert | None,
     pending: Convert | None,
+    shared: Convert | None,
     kinds: dict[object, Convert],
     state: State,
 ) -> Convert:
@@ -296,7 +298,8 @@ def _by_view(
         except FOREIGN_ERRORS:
             return None
 
-    usual = direct or (both(look, convert) if look else convert)
+    found = convert if shared is None else _either(shared, convert)
+    usual = direct or (both(look, found) if look else found)
     return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
 
 
@@ -373,6 +376,10 @@ def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
         (arg,) = args
         return lambda x: fn(x, arg)
     return lambda x: fn(x, *args)
+
+
+def _if_writable(host: HostArray) -> HostArray | None:
+    return host if host.flags.writeable else None
 
 
 def itself(x: Any) -> Any:

@@ -6,6 +6,7 @@ them, so that they are computed together. Otherwise the host stacks views of all
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from xbridge._engine.execute import is_observed, run
 from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
+from xbridge._host.memory import NATIVE
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
@@ -37,12 +39,14 @@ from xbridge.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.learned import Convert, Given
     from xbridge._host.sequences import Nest
+
+    _Stack = Callable[[list[Array], tuple[int, ...]], Source | None]
 
 T = TypeVar("T")
 
@@ -130,6 +134,8 @@ def literal_converter(target: Backend | None, options: Options, words: Given) ->
     if named and category(named) == "int" and named != _WIDE[int]:
         whole = exact_integers(named)
 
+    alike: dict[type, tuple[Backend, _Stack]] = {}
+
     def convert(obj: Any) -> Array | None:
         found = sequences.outline(obj)
         if found is None:
@@ -142,17 +148,27 @@ def literal_converter(target: Backend | None, options: Options, words: Given) ->
                 ends = -most, most
             numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
             return None if numbers is None else learned.get(call, never)(numbers)
-        items = list(leaves)
-        chosen = target or _leading(items, kinds)
-        stacked = _at_once(items, kinds, shape, chosen, options) if chosen else None
-        if chosen is None or stacked is None:
+        if not leaves:
+            return None
+        kind = type(leaves[0])
+        if len(kinds) > 1 or kind not in alike:
+            chosen = target or _leading(leaves, kinds)
+            stack = _stack_of(kinds, chosen, options) if chosen and options.grad != "keep" else None
+            if chosen is None or stack is None:
+                return None
+            if len(kinds) == 1:
+                alike[kind] = chosen, stack
+        else:
+            chosen, stack = alike[kind]
+        stacked = None if is_observed(chosen) else stack(list(leaves), shape)
+        if stacked is None:
             return None
         return converter(chosen.name, type(stacked.array), of_arrays)(stacked.array)
 
     return never if options.copy is False else convert  # only nothing can be shared
 
 
-def _leading(leaves: list[Array], kinds: set[type]) -> Backend | None:
+def _leading(leaves: Sequence[Array], kinds: set[type]) -> Backend | None:
     """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
     if all(map(_is_scalar, kinds)):
         return get(HOST)
@@ -318,18 +334,22 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
 def _at_once(
     leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
-    """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
+    """Stack plain arrays of one dtype and shape without a description of each; None in doubt."""
+    if options.grad == "keep" or is_observed(target):
+        return None
+    stack = _stack_of(kinds, target, options)
+    return None if stack is None else stack(leaves, shape)
+
+
+def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | None:
+    """Return the function that stacks plain arrays of these types, or returns None; None if there is none.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
     host = get(HOST)
-    if options.grad == "keep" or is_observed(target):
-        return None
     if all(map(_is_scalar, kinds)):
-        scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
-        _refuse_sharing(options, shape)
-        return None if scalars is None else Source(scalars.reshape(shape), host)
+        return partial(_stack_scalars, kinds, host, options)
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
@@ -337,35 +357,68 @@ def _at_once(
         return None
     stacker = backend if backend.stack_many else host
     direct = fast_converters[stacker.name]
-    if not kinds <= direct.keys():
+    if not kinds <= direct.keys() or (numbers and options.dtype):
         return None
-    if numbers:
-        rules = target if backends == {target} else host
-        found = None if options.dtype else _with_numbers(leaves, numbers, stacker, rules)
-        if found is None:
+    rules = target if backends == {target} else host
+    mixed = bool(numbers) or len(kinds) > 1
+
+    def stack(leaves: list[Array], shape: tuple[int, ...]) -> Source | None:
+        given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
+        if given is not None and (mixed or stacker is host):
+            given = [direct[type(x)](x) for x in given]
+            given = None if any(x is None for x in given) else given
+        if given is None:
             return None
-        leaves = found
-    if numbers or len(kinds) > 1 or stacker is host:
-        leaves = [direct[type(x)](x) for x in leaves]
-        if any(x is None for x in leaves):
-            return None
-    if backend.stack_many:
-        row = backend.stack_many(leaves)
-        if row is None and backend is target and not numbers:
-            rules = target if backends == {target} else host
-            alike = _promote_at_once(leaves, target, options, rules)
-            row = None if alike is None else backend.stack_many(alike)
-        if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
-            return None
-        _refuse_sharing(options, (*shape, *row.shape[1:]))
-        whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
-        whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
-        return Source(whole, backend)
+        if stacker is host:
+            return _stack_hosts(given, shape, host, options)
+        return _stack_own(given, shape, backend, target, options, None if numbers else rules)
+
+    return stack
+
+
+def _stack_scalars(
+    kinds: set[type], host: Backend, options: Options, leaves: list[Array], shape: tuple[int, ...]
+) -> Source | None:
+    """Stack NumPy scalars, and numbers beside them."""
+    scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
+    _refuse_sharing(options, shape)
+    if scalars is None:
+        return None
+    return Source(scalars.reshape(shape) if len(shape) > 1 else scalars, host)
+
+
+def _stack_hosts(
+    leaves: list[HostArray], shape: tuple[int, ...], host: Backend, options: Options
+) -> Source | None:
+    """Stack views of the host."""
     dtype, inner = _dtype_and_shape(leaves[0])
-    if dtype.name not in DTYPES or len(set(map(_dtype_and_shape, leaves))) > 1:
+    known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
+    if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)
+
+
+def _stack_own(
+    leaves: list[Array],
+    shape: tuple[int, ...],
+    backend: Backend,
+    target: Backend,
+    options: Options,
+    rules: Backend | None,
+) -> Source | None:
+    """Stack arrays of one library, which checks that they are alike. With `rules`, they are promoted."""
+    many = backend.stack_many
+    row = many(leaves) if many else None
+    if many and row is None and backend is target and rules:
+        alike = _promote_at_once(leaves, target, options, rules)
+        row = None if alike is None else many(alike)
+    if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
+        return None
+    _refuse_sharing(options, (*shape, *row.shape[1:]))
+    whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
+    whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
+    return Source(whole, backend)
 
 
 def _with_numbers(
