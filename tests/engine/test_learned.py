@@ -1303,10 +1303,64 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
             assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
-    assert len(learned) == 2
+    assert [call[3] for call in learned] == ["int32", "float32"]
     for like in (np.ones(1), torch.ones(1), None):
         assert xbridge.align(np.ones(1), like=like)[0].shape == (1,)
     assert len(calls) == 2
+    assert [call[2] for call in calls] == [torch.Tensor, type(None)]
+    for _ in range(2):
+        assert xbridge.to_backend(np.float64(2), "torch").item() == 2.0
+    assert np.float64 not in fast_converters["torch"]
+
+
+def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no call fits any more, a new one is planned once."""
+    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    lists: list[list[Any]] = [[1.5], [1], [True]]
+    for dtype in ("float16", "float32", "float64"):
+        for x in lists:
+            xbridge.asarray(x, backend="torch", dtype=dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "plan", None)
+        for x in lists[1:]:
+            assert xbridge.asarray(x, backend="torch", dtype="float64").tolist() == x
+
+
+@pytest.mark.parametrize("default", ["float16", "bfloat16", "float32", "float64"])
+def test_asarray__reads_the_default_dtype_for_a_known_list(default: str) -> None:
+    """An integer among floats is exact in the default dtype of the moment, or the list is refused."""
+    known: list[Any] = [[1, 2.5], [2**9 + 1, 0.5], [2**12 + 1, 0.5], [2**25 + 1, 0.5], [2**60, 0.5], [3, 1j]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="torch")
+
+    for x in known:
+        outcome(call, x)
+    try:
+        torch.set_default_dtype(getattr(torch, default))
+        found = [outcome(call, x) for x in known * 2]
+        with planned():
+            expected = [outcome(call, x) for x in known]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == expected * 2
+
+
+def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
+    """A known list is exact with 64 bits and without them."""
+    jax = pytest.importorskip("jax")
+    known: list[Any] = [[1, 2.5], [2**25 + 1, 0.5], [2**40], [1e300], 2**40, (1.5,), [[]]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="jax")
+
+    for wide in (False, True) * 2:
+        with jax.enable_x64(wide):
+            found = [outcome(call, x) for x in known]
+            again = [outcome(call, x) for x in known]
+            with planned():
+                expected = [outcome(call, x) for x in known]
+        assert found == again == expected
 
 
 def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -192,3 +192,14 @@ def test_to_backend__keeps_a_scalar_of_text_after_it_was_converted_alone() -> No
     for _ in range(2):
         xbridge.to_numpy(text)
         assert tree.to_numpy([text, np.ones(1)])[0] is text
+
+
+def test_to_backend__walks_with_an_option_that_may_change() -> None:
+    """A call whose options may mean something else next time is not kept."""
+
+    class Word(StrEnum):
+        SINGLE = "float32"
+
+    for _ in range(2):
+        assert tree.to_backend([np.ones(2)], "torch", dtype=Word.SINGLE)[0].dtype == torch.float32
+    assert not _registry.calls

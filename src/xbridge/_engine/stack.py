@@ -148,8 +148,6 @@ def literal_converter(target: Backend | None, options: Options, words: Given) ->
                 ends = -most, most
             numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
             return None if numbers is None else learned.get(call, never)(numbers)
-        if not leaves:
-            return None
         kind = type(leaves[0])
         if len(kinds) > 1 or kind not in alike:
             chosen = target or _leading(leaves, kinds)
@@ -355,7 +353,8 @@ def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | N
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
         return None
-    stacker = backend if backend.stack_many else host
+    many = backend.stack_many
+    stacker = backend if many else host
     direct = fast_converters[stacker.name]
     if not kinds <= direct.keys() or (numbers and options.dtype):
         return None
@@ -364,14 +363,18 @@ def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | N
 
     def stack(leaves: list[Array], shape: tuple[int, ...]) -> Source | None:
         given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
-        if given is not None and (mixed or stacker is host):
+        if given is not None and (mixed or many is None):
             given = [direct[type(x)](x) for x in given]
             given = None if any(x is None for x in given) else given
         if given is None:
             return None
-        if stacker is host:
+        if many is None:
             return _stack_hosts(given, shape, host, options)
-        return _stack_own(given, shape, backend, target, options, None if numbers else rules)
+        row = many(given)
+        if row is None and backend is target and not numbers:
+            alike = _promote_at_once(given, target, options, rules)
+            row = None if alike is None else many(alike)
+        return None if row is None else _stacked(row, shape, backend, target, options)
 
     return stack
 
@@ -399,21 +402,11 @@ def _stack_hosts(
     return Source(host.stack(leaves, shape), host)
 
 
-def _stack_own(
-    leaves: list[Array],
-    shape: tuple[int, ...],
-    backend: Backend,
-    target: Backend,
-    options: Options,
-    rules: Backend | None,
+def _stacked(
+    row: Array, shape: tuple[int, ...], backend: Backend, target: Backend, options: Options
 ) -> Source | None:
-    """Stack arrays of one library, which checks that they are alike. With `rules`, they are promoted."""
-    many = backend.stack_many
-    row = many(leaves) if many else None
-    if many and row is None and backend is target and rules:
-        alike = _promote_at_once(leaves, target, options, rules)
-        row = None if alike is None else many(alike)
-    if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
+    """Return the stack of a library in the shape of the lists; None if it may not leave its library."""
+    if backend is not target and backend.unsupported(row, leaving=True):
         return None
     _refuse_sharing(options, (*shape, *row.shape[1:]))
     whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
