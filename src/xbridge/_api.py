@@ -46,19 +46,6 @@ if TYPE_CHECKING:
 
 _to_host = fast_converters[HOST]
 
-if TYPE_CHECKING:
-
-    @overload
-    def to_backend(x: Array, /, backend: Literal["numpy"], **options: Unpack[_Options]) -> HostArray: ...
-    @overload
-    def to_backend(x: Array, /, backend: Literal["torch"], **options: Unpack[_Options]) -> torch.Tensor: ...
-    @overload
-    def to_backend(x: Array, /, backend: Literal["jax"], **options: Unpack[_Options]) -> jax.Array: ...
-    @overload
-    def to_backend(x: Array, /, backend: Literal["dask"], **options: Unpack[_Options]) -> DaskArray: ...
-    @overload
-    def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
-
 
 def _plan_to_backend(
     x: Array,
@@ -73,6 +60,20 @@ def _plan_to_backend(
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
     return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def to_backend(x: Array, /, backend: Literal["numpy"], **options: Unpack[_Options]) -> HostArray: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["torch"], **options: Unpack[_Options]) -> torch.Tensor: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["jax"], **options: Unpack[_Options]) -> jax.Array: ...
+    @overload
+    def to_backend(x: Array, /, backend: Literal["dask"], **options: Unpack[_Options]) -> DaskArray: ...
+    @overload
+    def to_backend(x: Array, /, backend: str | ModuleType, **options: Unpack[_Options]) -> Array: ...
 
 
 @entry_point
@@ -320,31 +321,6 @@ def to_jax(
     return array
 
 
-if TYPE_CHECKING:
-    # The first overload is for a call with `**options`, of which a type checker knows no names.
-
-    @overload
-    def asarray(obj: Array, /, *, backend: None = None, **options: Unpack[_ArrayOptions]) -> Array: ...
-    @overload
-    def asarray(
-        obj: Array, /, *, backend: Literal["numpy"], **options: Unpack[_ArrayOptions]
-    ) -> HostArray: ...
-    @overload
-    def asarray(
-        obj: Array, /, *, backend: Literal["torch"], **options: Unpack[_ArrayOptions]
-    ) -> torch.Tensor: ...
-    @overload
-    def asarray(obj: Array, /, *, backend: Literal["jax"], **options: Unpack[_ArrayOptions]) -> jax.Array: ...
-    @overload
-    def asarray(
-        obj: Array, /, *, backend: Literal["dask"], **options: Unpack[_ArrayOptions]
-    ) -> DaskArray: ...
-    @overload
-    def asarray(
-        obj: Array, /, *, backend: str | ModuleType | None, **options: Unpack[_ArrayOptions]
-    ) -> Array: ...
-
-
 def _plan_asarray(
     obj: Array,
     /,
@@ -369,6 +345,31 @@ def _plan_asarray(
         grad=grad,
         requires_grad=requires_grad,
     )
+
+
+if TYPE_CHECKING:
+    # The first overload is for a call with `**options`, of which a type checker knows no names.
+
+    @overload
+    def asarray(obj: Array, /, *, backend: None = None, **options: Unpack[_ArrayOptions]) -> Array: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["numpy"], **options: Unpack[_ArrayOptions]
+    ) -> HostArray: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["torch"], **options: Unpack[_ArrayOptions]
+    ) -> torch.Tensor: ...
+    @overload
+    def asarray(obj: Array, /, *, backend: Literal["jax"], **options: Unpack[_ArrayOptions]) -> jax.Array: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: Literal["dask"], **options: Unpack[_ArrayOptions]
+    ) -> DaskArray: ...
+    @overload
+    def asarray(
+        obj: Array, /, *, backend: str | ModuleType | None, **options: Unpack[_ArrayOptions]
+    ) -> Array: ...
 
 
 @entry_point

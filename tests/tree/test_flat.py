@@ -102,12 +102,10 @@ def facts(given: Any, made: Any) -> Any:
         return type(made), [facts(x, y) for x, y in zip(given, made, strict=True)]
     if not isinstance(made, (np.ndarray, torch.Tensor)):
         return type(made), made
-    host: Any = made.detach().resolve_conj().numpy() if isinstance(made, torch.Tensor) else made
+    values = made.tolist() if isinstance(made, np.ndarray) else made.detach().tolist()
     shares = isinstance(given, (np.ndarray, torch.Tensor)) and xbridge.shares_memory(given, made)
-    return (
-        (type(made), made.dtype, tuple(made.shape), host.tolist(), shares, made is given),
-        host.flags.writeable if made is host else made.requires_grad,
-    )
+    mutable = made.flags.writeable if isinstance(made, np.ndarray) else made.requires_grad
+    return type(made), made.dtype, tuple(made.shape), values, shares, made is given, mutable
 
 
 def outcome(call: Call, x: Any) -> Any:
