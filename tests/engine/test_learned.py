@@ -366,6 +366,7 @@ def lists() -> dict[str, Any]:
         "long scalars": [np.longdouble(1), np.longdouble(2)],
         "dates": [np.datetime64("2020"), np.datetime64("2021-01")],
         "words": [np.str_("a")],
+        "scalar and a huge integer": [np.float64(1), 2**64],
         "scalars and a wide integer": [np.float64(1), 2**64 - 1, -1],
         "arrays": [np.arange(3.0), np.arange(3.0)[::-1], locked],
         "arrays of two dtypes": [np.arange(3.0), np.arange(3)],

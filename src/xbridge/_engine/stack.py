@@ -384,9 +384,9 @@ def _stack_scalars(
 ) -> Source | None:
     """Stack NumPy scalars, and numbers beside them."""
     scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
-    _refuse_sharing(options, shape)
     if scalars is None:
         return None
+    _refuse_sharing(options, shape)
     return Source(scalars.reshape(shape) if len(shape) > 1 else scalars, host)
 
 
