@@ -6,17 +6,16 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
 from xbridge.backends._registry import (
     fast_converters,
     identity_types,
     is_flag,
-    learned,
     never,
     repeat_align,
     repeat_asarray,
+    repeat_learned,
 )
 from xbridge.errors import FOREIGN_ERRORS
 
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
 
 
 @entry_point
-@traced_as(_plan_to_backend)
 def to_backend(
     x: Array,
     /,
@@ -157,10 +155,7 @@ def to_backend(
         if y is not None:
             return y
     if copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
-        try:
-            y = learned[backend, type(x), device, dtype, copy, grad](x)
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            y = None
+        y = repeat_learned((backend, type(x), device, dtype, copy, grad), x)
         if y is not None:
             return y
     return _plan_to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
@@ -184,7 +179,6 @@ def _plan_to_numpy(
 
 
 @entry_point
-@traced_as(_plan_to_numpy)
 def to_numpy(
     x: Array,
     /,
@@ -235,13 +229,8 @@ def to_numpy(
         if host is not None:
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     if copy is None or copy is True or copy is False:
-        try:
-            if writable is False:
-                host = learned[HOST, type(x), None, dtype, copy, grad](x)
-            else:
-                host = learned[HOST, type(x), None, dtype, copy, grad, None, writable](x)
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            host = None
+        call: tuple[object, ...] = (HOST, type(x), None, dtype, copy, grad)
+        host = repeat_learned(call if writable is False else (*call, None, writable), x)
         if host is not None and (writable is False or writable is True):
             return host  # type: ignore[no-any-return] # as above
     return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
@@ -373,7 +362,6 @@ if TYPE_CHECKING:
 
 
 @entry_point
-@traced_as(_plan_asarray)
 def asarray(
     obj: Array,
     /,
@@ -436,14 +424,14 @@ def asarray(
         if stays is not None:
             return stays(obj)
     elif backend is not None and like is None and requires_grad is None:
-        try:
-            if device is None and dtype is None and copy is None and grad is None:
+        if device is None and dtype is None and copy is None and grad is None:
+            try:
                 y = fast_converters[backend].get(type(obj), never)(obj)  # type: ignore[index] # as above
-            else:
-                call = (backend, type(obj), device, dtype, copy, grad)
-                y = learned.get(call, never)(obj) if is_flag(copy) else None
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            y = None
+            except FOREIGN_ERRORS:  # not learned, or an option without a hash
+                y = None
+        else:
+            call = (backend, type(obj), device, dtype, copy, grad)
+            y = repeat_learned(call, obj) if is_flag(copy) else None
         if y is not None:
             return y
     y = repeat_asarray(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from xbridge._core.dynamo import traced_as
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import backend_for, by_type, get, is_number
+from xbridge.backends._registry import backend_for, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
 TYPE_CHECKING = False
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Plan
 
 
-def _name_of_owner(x: Array) -> str:
-    return _owner(x).name
-
-
-@traced_as(_name_of_owner)
 def backend_of(x: Array, /) -> str:
     """Name the backend that owns an array.
 
@@ -48,10 +42,7 @@ def backend_of(x: Array, /) -> str:
     >>> backend_of(np.zeros(2))
     'numpy'
     """
-    try:
-        return by_type[type(x)].name
-    except KeyError:
-        return _name_of_owner(x)
+    return _owner(x).name
 
 
 def device_of(x: Array, /) -> Device:

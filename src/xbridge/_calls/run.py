@@ -57,7 +57,12 @@ def wrapper(function: Function) -> Callable[..., Any]:
     """Return the function that calls an aligned function."""
     fn = function.fn
 
-    def examine(*args: Any, **kwargs: Any) -> Any:
+    @wraps(fn)
+    @entry_point
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = _repeated(function, args, kwargs)
+        if result is not _UNKNOWN:
+            return result
         read = _read(function, args, kwargs)
         if not read.arrays:
             return _alone(function, read)
@@ -65,17 +70,16 @@ def wrapper(function: Function) -> Callable[..., Any]:
             return _embedded(function, read)
         return _direct(function, read)
 
-    @traced_as(examine)
-    @wraps(fn)
-    @entry_point
-    def call(*args: Any, **kwargs: Any) -> Any:
-        shortcut = function.shortcuts.get(_kinds(args, kwargs))
-        result = _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
-        return examine(*args, **kwargs) if result is _UNKNOWN else result
-
     vars(call)["__xbridge__"] = function
     function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
     return call
+
+
+@traced_as(lambda *_: _UNKNOWN)
+def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call that is known by its types, or `_UNKNOWN`."""
+    shortcut = function.shortcuts.get(_kinds(args, kwargs))
+    return _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
 
 
 def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:

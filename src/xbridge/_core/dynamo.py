@@ -25,7 +25,10 @@ def constant(fn: F) -> F:
 
 
 def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
-    """Mark a function for which a compiler traces another one, which has the same meaning without tables."""
+    """Mark a function for which a compiler traces another one, which has the same meaning without tables.
+
+    `functools.wraps` copies the mark to a user's wrapper, so functions that users call are not marked.
+    """
 
     def mark(fn: F) -> F:
         vars(fn)["_torchdynamo_inline"] = other

@@ -365,14 +365,6 @@ def store_call(
             _put(table, call, convert)
 
 
-def store_direct(name: str, kind: type, convert: Callable[[Array], Array | None], begun: int) -> None:
-    """Store how a type of scalars is converted without options, as `store` does, while there is room."""
-    with _lock:
-        table = fast_converters[name]
-        if begun == _generation and not observers and len(table) < MOST_LEARNED:
-            table[kind] = convert
-
-
 def _put(table: dict[Any, Any], key: object, value: object) -> None:
     """Store a value, in place of the oldest one of too many; the caller holds the lock."""
     if key not in table and len(table) >= MOST_LEARNED:
@@ -380,6 +372,15 @@ def _put(table: dict[Any, Any], key: object, value: object) -> None:
         del table[oldest]
         _kinds.pop(oldest, None)
     table[key] = value
+
+
+@traced_as(no_result)
+def repeat_learned(call: tuple[object, ...], x: Array) -> Array | None:
+    """Return the result of a call in `learned`; None if it has to be planned."""
+    try:
+        return learned[call](x)
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
+        return None
 
 
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
