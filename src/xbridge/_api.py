@@ -12,6 +12,7 @@ from xbridge.backends._registry import (
     fast_converters,
     identity_types,
     is_flag,
+    never,
     repeat_align,
     repeat_asarray,
     repeat_learned,
@@ -220,16 +221,17 @@ def to_numpy(
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
-    if dtype is None and copy is None and grad is None:
+    if dtype is None and copy is None and grad is None and writable is False:
         try:
             host = _to_host[type(x)](x)
         except KeyError:
             host = None
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        if host is not None:
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     if copy is None or copy is True or copy is False:
-        host = repeat_learned((HOST, type(x), None, dtype, copy, grad), x)
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        call: tuple[object, ...] = (HOST, type(x), None, dtype, copy, grad)
+        host = repeat_learned(call if writable is False else (*call, None, writable), x)
+        if host is not None and (writable is False or writable is True):
             return host  # type: ignore[no-any-return] # as above
     return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
 
@@ -418,14 +420,13 @@ def asarray(
     """
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
-        try:
-            return identity_types[type(obj)](obj)
-        except KeyError:
-            pass
+        stays = identity_types.get(type(obj))
+        if stays is not None:
+            return stays(obj)
     elif backend is not None and like is None and requires_grad is None:
         if device is None and dtype is None and copy is None and grad is None:
             try:
-                y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
+                y = fast_converters[backend].get(type(obj), never)(obj)  # type: ignore[index] # as above
             except FOREIGN_ERRORS:  # not learned, or an option without a hash
                 y = None
         else:

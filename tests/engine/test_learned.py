@@ -79,6 +79,11 @@ CALLS: dict[str, Call] = {
     "to numpy default": lambda x: xbridge.to_numpy(x, dtype="default"),
     "to numpy detach": lambda x: xbridge.to_numpy(x, grad="detach"),
     "to numpy keep": lambda x: xbridge.to_numpy(x, grad="keep"),
+    "to numpy writable": lambda x: xbridge.to_numpy(x, writable=True),
+    "to numpy writable dtype": lambda x: xbridge.to_numpy(x, dtype="float32", writable=True),
+    "to numpy writable copy": lambda x: xbridge.to_numpy(x, copy=True, writable=True),
+    "to numpy writable no copy": lambda x: xbridge.to_numpy(x, copy=False, writable=True),
+    "tree writable": lambda x: tree.to_numpy([x], writable=True)[0],
     "tree dtype": lambda x: tree.to_backend([x, x], "torch", dtype="float32")[1],
     "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
     "tree device": lambda x: tree.to_backend([x], "torch", device="cpu")[0],
@@ -314,8 +319,33 @@ def lists() -> dict[str, Any]:
         "deep": [[[[1.0]]]],
         "ragged": [[1.0], [2.0, 3.0]],
         "uneven": [[1.0], 2.0],
+        "one": [2],
+        "one bool": [True],
+        "bool and integer": [True, 2],
+        "both, rounded in single": [2**24 + 1, 2.5],
+        "both, rounded in double": [2**53 + 1, 2.5],
+        "both, huge": [10**400, 2.5],
+        "unknown before large": [float("nan"), 2**60],
+        "large before unknown": [2**60, float("nan")],
+        "signed zeros": [-0.0, 0, False],
+        "a byte too large": [255, 256],
+        "unsigned and small": [1, 2**63 + 1],
+        "complex and integer": [1, 2j],
+        "complex and large": [2**25 + 1, 2j],
+        "complex number": 2j,
         "empty": [],
         "empty rows": [[], []],
+        "no rows": [()],
+        "tuple of one": (2,),
+        "tuples": [(1.0, 2.0), (3.0, 4.0)],
+        "lists in a tuple": ([1, 2.5], [3, 4]),
+        "deeper": [[[[[(1,)]]]]],
+        "no range": range(0),
+        "ranges": [range(2), range(2)],
+        "tuple of arrays": (np.arange(3.0), np.ones(3)),
+        "nested tensors": ((torch.ones(2), torch.zeros(2)), [torch.ones(2), torch.zeros(2)]),
+        "nested scalars": [(np.float64(1), 2), (np.float64(3), 4)],
+        "numbers beside arrays of another depth": [[1.0], np.ones(1)],
         "tuple": (1.0, 2.0),
         "range": range(3),
         "float": 1.5,
@@ -336,6 +366,7 @@ def lists() -> dict[str, Any]:
         "long scalars": [np.longdouble(1), np.longdouble(2)],
         "dates": [np.datetime64("2020"), np.datetime64("2021-01")],
         "words": [np.str_("a")],
+        "scalar and a huge integer": [np.float64(1), 2**64],
         "scalars and a wide integer": [np.float64(1), 2**64 - 1, -1],
         "arrays": [np.arange(3.0), np.arange(3.0)[::-1], locked],
         "arrays of two dtypes": [np.arange(3.0), np.arange(3)],
@@ -382,6 +413,10 @@ LIST_CALLS: dict[str, Call] = {
     "like": lambda x: xbridge.asarray(x, like=torch.ones(1)),
     "single": lambda x: xbridge.asarray(x, backend="torch", dtype="float32"),
     "narrow": lambda x: xbridge.asarray(x, dtype="int32"),
+    "bytes": lambda x: xbridge.asarray(x, backend="torch", dtype="uint8"),
+    "unsigned": lambda x: xbridge.asarray(x, dtype="uint64"),
+    "bool": lambda x: xbridge.asarray(x, dtype="bool"),
+    "complex": lambda x: xbridge.asarray(x, backend="torch", dtype="complex64"),
     "nearest": lambda x: xbridge.asarray(x, backend="torch", dtype="nearest"),
     "default": lambda x: xbridge.asarray(x, backend="torch", dtype="default"),
     "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
@@ -1279,10 +1314,64 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
             assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
-    assert len(learned) == 2
+    assert [call[3] for call in learned] == ["int32", "float32"]
     for like in (np.ones(1), torch.ones(1), None):
         assert xbridge.align(np.ones(1), like=like)[0].shape == (1,)
     assert len(calls) == 2
+    assert [call[2] for call in calls] == [torch.Tensor, type(None)]
+    for _ in range(2):
+        assert xbridge.to_backend(np.float64(2), "torch").item() == 2.0
+    assert np.float64 not in fast_converters["torch"]
+
+
+def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no call fits any more, a new one is planned once."""
+    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    lists: list[list[Any]] = [[1.5], [1], [True]]
+    for dtype in ("float16", "float32", "float64"):
+        for x in lists:
+            xbridge.asarray(x, backend="torch", dtype=dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "plan", None)
+        for x in lists[1:]:
+            assert xbridge.asarray(x, backend="torch", dtype="float64").tolist() == x
+
+
+@pytest.mark.parametrize("default", ["float16", "bfloat16", "float32", "float64"])
+def test_asarray__reads_the_default_dtype_for_a_known_list(default: str) -> None:
+    """An integer among floats is exact in the default dtype of the moment, or the list is refused."""
+    known: list[Any] = [[1, 2.5], [2**9 + 1, 0.5], [2**12 + 1, 0.5], [2**25 + 1, 0.5], [2**60, 0.5], [3, 1j]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="torch")
+
+    for x in known:
+        outcome(call, x)
+    try:
+        torch.set_default_dtype(getattr(torch, default))
+        found = [outcome(call, x) for x in known * 2]
+        with planned():
+            expected = [outcome(call, x) for x in known]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == expected * 2
+
+
+def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
+    """A known list is exact with 64 bits and without them."""
+    jax = pytest.importorskip("jax")
+    known: list[Any] = [[1, 2.5], [2**25 + 1, 0.5], [2**40], [1e300], 2**40, (1.5,), [[]]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="jax")
+
+    for wide in (False, True) * 2:
+        with jax.enable_x64(wide):
+            found = [outcome(call, x) for x in known]
+            again = [outcome(call, x) for x in known]
+            with planned():
+                expected = [outcome(call, x) for x in known]
+        assert found == again == expected
 
 
 def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._engine.learned import PLAIN, are_constant, converter, never
+from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
@@ -32,6 +32,7 @@ from xbridge.backends._registry import (
     fast_converters,
     generation,
     get,
+    never,
     repeat_align,
 )
 from xbridge.backends._rules import MOST, inexact, latest

@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
-from xbridge._engine.learned import are_constant, converter, itself, never
+from xbridge._engine.learned import are_constant, converter, itself
 from xbridge._host.importers import import_array
 from xbridge.backends import HOST
-from xbridge.backends._registry import calls, get, learned, store_call
+from xbridge.backends._registry import calls, get, learned, never, store_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,11 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
-        place = look(like) if look else CPU
-        return convert(obj) if place is CPU or place == CPU else None
+        if look:
+            place = look(like)
+            if place is not CPU and place != CPU:
+                return None
+        return convert(obj)
 
     store_call(calls, call, converted, begun)
 

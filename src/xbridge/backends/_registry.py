@@ -49,7 +49,7 @@ calls: dict[tuple[object, ...], Callable[..., Array | None]] = {}
 """What whole calls of `asarray` and `align` do: by the function, all options and the types of the arrays."""
 
 MOST_LEARNED = 512
-"""Calls to learn in each table, and kinds of arrays for each call. More are made up as a program goes."""
+"""Calls in each table, and kinds of arrays for each call. The oldest makes room for a new one."""
 
 _kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
 """For each learned call, what to do with an array of a kind."""
@@ -345,13 +345,12 @@ def store(
     `begun` is a generation. `choose` makes the function that finds the kind of an array in a table of kinds.
     """
     with _lock:
-        if begun != _generation or observers or (call not in learned and len(learned) >= MOST_LEARNED):
+        if begun != _generation or observers:
             return
         kinds = _kinds.setdefault(call, {})
-        if len(kinds) < MOST_LEARNED:
-            kinds[kind] = convert
+        _put(kinds, kind, convert)
         if call not in learned:
-            learned[call] = choose(kinds)
+            _put(learned, call, choose(kinds))
 
 
 def store_call(
@@ -362,8 +361,17 @@ def store_call(
 ) -> None:
     """Store what a call does in `calls` or `learned`, as `store` does."""
     with _lock:
-        if begun == _generation and not observers and len(table) < MOST_LEARNED:
-            table[call] = convert
+        if begun == _generation and not observers:
+            _put(table, call, convert)
+
+
+def _put(table: dict[Any, Any], key: object, value: object) -> None:
+    """Store a value, in place of the oldest one of too many; the caller holds the lock."""
+    if key not in table and len(table) >= MOST_LEARNED:
+        oldest = next(iter(table))
+        del table[oldest]
+        _kinds.pop(oldest, None)
+    table[key] = value
 
 
 @traced_as(no_result)
@@ -399,7 +407,10 @@ def repeat_asarray(
     if not (is_flag(copy) and is_flag(requires_grad)):
         return None
     call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
-    return repeat(call, obj, like)
+    try:
+        return calls.get(call, never)(obj, like)
+    except FOREIGN_ERRORS:  # an option without a hash
+        return None
 
 
 @traced_as(no_result)
@@ -482,6 +493,10 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
         return None if host is None else target.fast_from_numpy(host)
 
     return through_host
+
+
+def never(*_: object) -> None:
+    """Return None, for arguments of types that the fast path does not convert."""
 
 
 def is_number(x: object) -> bool:
