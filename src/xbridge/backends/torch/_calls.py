@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _functorch = torch._C._functorch
 _level = _functorch.maybe_current_level
+_is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -31,6 +32,8 @@ def apply(rule: Rule, ts: Tensors) -> Tensors:
     """Run a rule, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
+            if any(map(_is_gradient_batch, ts)):
+                return _compute_slices(rule, ts)
             return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
         return _compute(rule, ts)
     return _transformed(rule, *ts)  # type: ignore[no-any-return]
@@ -42,14 +45,19 @@ def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
 
 
 def _compute(rule: Rule, ts: Tensors) -> Tensors:
-    """Run a rule on what the tensors hold."""
+    """Run a rule on what the tensors hold, or on each of them in a batch of gradients."""
+    return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
+
+
+def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
     if _python_dispatch._is_in_torch_dispatch_mode or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.bare.default(list(ts), rule.key, [], [])  # type: ignore[no-any-return]
-    if any(map(_functorch.is_legacy_batchedtensor, ts)):
-        count = len(rule.shapes(_specs(ts)))
-        made = _without_lists(len(ts), count)(*ts, rule.key)
-        return made if isinstance(made, tuple) else (made,)
     return _evaluate(rule, ts)
+
+
+def _compute_slices(rule: Rule, ts: Tensors) -> Tensors:
+    made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def _evaluate(rule: Rule, ts: Tensors) -> Tensors:
@@ -89,7 +97,7 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, *ts: torch.Tensor) -> Any:
-        ys = tuple(_compute(rule, ts))
+        ys = tuple(_compute_whole(rule, ts))
         _keep(ctx, rule, ts, ys)
         return ys
 
@@ -210,17 +218,27 @@ _graph = _operator("call")
 
 
 @cache
-def _without_lists(inputs: int, outputs: int) -> Any:
-    """Return the operator without lists, the only kind that `is_grads_batched` can repeat."""
-    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    schema = f"({', '.join(f'Tensor x{i}' for i in range(inputs))}, str key) -> {result}"
+def _operator_of_slices(inputs: int, outputs: int) -> Any:
+    """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
 
-    def run(*given: Any) -> Any:
-        *ts, key = given
+    Torch repeats an operator for each slice if it has no lists. Such a batch is below autograd, so the graph
+    is that of the slices: an autograd function around them would lose it.
+    """
+    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+    schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"
+
+    def run(key: str, *ts: torch.Tensor) -> Any:
         ys = tuple(_evaluate(rules[key], ts))
         return ys[0] if outputs == 1 else ys
 
-    return torch.library.custom_op(f"xbridge::flat_{inputs}_{outputs}", run, mutates_args=(), schema=schema)
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        key, *ts = inputs
+        _keep(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+
+    name = f"xbridge::slices_{inputs}_{outputs}"
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    operator.register_autograd(_backward, setup_context=setup)
+    return operator
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
