@@ -416,7 +416,7 @@ def plan_pending(x: torch.Tensor, /) -> object:
 
 
 def is_tracing() -> bool:
-    return _is_traced() or bool(_compiler())
+    return _is_traced() or bool(_compiler()) or torch.compiler.is_exporting()
 
 
 def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
