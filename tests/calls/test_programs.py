@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,70 @@ def test_compile__derives_only_the_inputs_that_need_it() -> None:
     run, _ = compiled(f)
     a, b = leaf(3), leaf(3).detach()
     same(torch.autograd.grad(run(a, b).sum(), a)[0], b)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Fields of an argument that is a constant or holds an array."""
+
+    k: float = 2.0
+    n: int = 3
+    name: str = "x"
+    x: Any = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A class whose instances have more than their fields."""
+
+    k: float = 2.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "twice", 2 * self.k)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A class whose instances are not made from their fields."""
+
+    k: float = field(default=2.0, init=False)
+
+
+def test_compile__follows_fields_of_dataclasses() -> None:
+    """A dataclass is an argument of compiled code, and its arrays have gradients."""
+    f = aligned(backend="jax")(lambda x, o: x * o.k * o.n if o.x is None else x * o.x * len(o.name))
+    given = Options()
+    run, _ = compiled(lambda x: f(x, given) + f(x, Options(3.0)) + f(x, o=Options(x=x, name="xyz")))
+    x = leaf(4)
+    same(run(x), X * 6 + X * 9 + 3 * X * X)
+    same(torch.autograd.grad(run(x).sum(), x)[0], 15 + 6 * X)
+    product = aligned(backend="numpy", result=lambda o: o.x, vjp=lambda g, y, o: Options(x=g * o.k))(
+        lambda o: o.x * o.k
+    )
+    run, _ = compiled(lambda x: product(Options(x=x)))
+    same(torch.autograd.grad(run(x).sum(), x)[0], 2 + 0 * X)
+    wrong = aligned(backend="numpy", result=lambda o: o.x, vjp=lambda g, y, o: Checked())(lambda o: o.x * o.k)
+    run, _ = compiled(lambda x: wrong(Options(x=x)))
+    with pytest.raises(OptionError, match="another form"):
+        run(x).sum().backward()
+
+
+def test_compile__makes_dataclasses_as_their_class_does() -> None:
+    """What a class adds to its fields is there; one that is not made from them is left to the compiler."""
+    f = aligned(backend="jax")(lambda x, o: x * o.twice)
+    given, hidden, x = Checked(), Hidden(), leaf(4)
+    same(compiled(lambda x: f(x, given))[0](x), 4 * X)
+    torch._dynamo.reset()
+    g = aligned(backend="jax")(lambda x, o: x * o.k)
+    same(g(x, hidden), 2 * X)
+    with pytest.raises(torch._dynamo.exc.InternalTorchDynamoError):
+        compiled(lambda x: g(x, hidden))[0](x)
+
+
+def test_call__refuses_a_function_of_another_process() -> None:
+    """A saved program holds a name of a function, which only the process that made it has."""
+    with pytest.raises(OptionError, match=r"run f in a program.*torch\.export"):
+        torch.ops.xbridge.call.default([leaf(2)], [], "f#0", [])
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -18,6 +18,7 @@ from torch.utils import _python_dispatch
 from xbridge.backends._programs import Program
 from xbridge.backends._rules import Rule, Spec, latest, replaced, rules, select
 from xbridge.backends.torch._devices import named
+from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,13 +181,25 @@ def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
 def _opened(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
-    return apply(rules[key].rule(ints, floats), ts)
+    return apply(_rule_of(key).rule(ints, floats), ts)
+
+
+def _rule_of(key: str) -> Any:
+    """Return the rule or the program of a key, or raise if it is that of another process."""
+    found = rules.get(key)
+    if found is None:
+        raise OptionError.build(
+            f"run {key.partition('#')[0]} in a program",
+            "the program was saved, and the function is not in this process",
+            "torch.export.export(model, args) in this process",
+        )
+    return found
 
 
 def _described(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
-    found = rules[key]
+    found = _rule_of(key)
     if torch.compiler.is_exporting():
         _exported.add(found)
     specs = _shapes(found, ts, floats, ints)
@@ -247,7 +260,7 @@ def _value(t: torch.Tensor) -> float | None:
 def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
-    found = rules[key]
+    found = _rule_of(key)
     rule = found if isinstance(found, Rule) else found.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
@@ -305,7 +318,7 @@ def _operator_of_slices(inputs: int, outputs: int) -> Any:
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     ts, floats, key, ints = inputs
-    found = rules[key]
+    found = _rule_of(key)
     _shapes(found, ts, floats, ints)  # for the form of the result
     ctx.found, ctx.form, ctx.count, ctx.floats, ctx.ints = found, latest.form, len(ts), floats, ints
     ctx.outs = tuple(map(_is_inexact, output))
