@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, in_library, same, slope, value, wide
+from crossed import X, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError
+from xbridge.backends._forms import ARRAY, paths
 from xbridge.backends._programs import find_plan
 from xbridge.backends._rules import Spec
 
@@ -101,6 +102,15 @@ def test_compile__runs_a_function_without_a_derivative() -> None:
     same(y, np.floor(X) + X)
     with pytest.raises(GradientError, match="vjp=f"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("library", ["jax", "numpy"])
+def test_compile__has_second_derivative_if_its_backend_leaves_autograd_alone(library: str) -> None:
+    """A gradient that is computed outside of the compiled program has a derivative of its own."""
+    run, x = torch.compile(in_library(library), fullgraph=True, backend="eager"), leaf(4)
+    (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+    same(first, slope(X))
+    same(torch.autograd.grad(first.sum(), x)[0], curve(X))
 
 
 def test_compile__derives_only_the_inputs_that_need_it() -> None:
@@ -228,3 +238,9 @@ def test_find_plan__has_none_for_other_shapes() -> None:
 
     assert plan(need, 8).shapes([30]) == ((25,),)
     assert plan(lambda a: need(a) if a != 9 else need(1), 8).step == 2
+
+
+def test_paths__names_fields_of_dataclasses() -> None:
+    """An error in compiled code names the field that it is about."""
+    form = ("data", Options, ("k", "x"), "float", ARRAY)
+    assert paths(("tuple", ("tuple", form), ("dict", (), ()))) == ["argument 0.x"]

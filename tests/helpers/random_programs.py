@@ -80,7 +80,7 @@ class Block(NamedTuple):
             g = aligned(backend=other)(pair)
             return lambda x: g(x, 1.0)[0]
         h = aligned(backend=other)(whole)
-        return (lambda x: h(x=x)) if self.shape == "keyword" else h  # type: ignore[no-any-return]
+        return (lambda x: h(x=x)) if self.shape == "keyword" else h
 
     def _compute(self, xp: Any, x: Any) -> Any:
         for name, k in self.operations:
@@ -260,7 +260,8 @@ def check_compiled(case: Case) -> None:
             x = torch.from_numpy(np.resize(case.x, size)).requires_grad_()
             made, right = compiled(x), _program(case, pure=True)(x)
             same(made, right, 1e-8)
-            same(*(torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right)), 1e-8)
+            found, expected = (torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right))
+            same(found, expected, 1e-8)
 
 
 def _program(case: Case, *, pure: bool) -> Vector:

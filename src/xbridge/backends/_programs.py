@@ -48,12 +48,18 @@ class Program:
     wants_outputs = False
 
     def __init__(self, name: str, find: Find, gradients: tuple[bool, ...] | None = None) -> None:
-        self.name, self.rule, self.gradients = name, find, gradients
+        self.name, self._find, self.gradients = name, find, gradients
         self.key = f"{name}#{uuid4().hex}"
         self._derived: dict[Any, Program] = {}
         self._plans: dict[Any, Plan | None] = {}
         self._numbers: list[float] = []
         rules[self.key] = self
+
+    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
+        """Return the rule for some numbers."""
+        rule = self._find(ints, floats)
+        self.wants_outputs = rule.wants_outputs
+        return rule
 
     def derive(self, how: str, *what: Any) -> Program:
         """Return the program of a derivative, as `Rule.derive` returns its rule."""
@@ -69,9 +75,7 @@ class Program:
         """Describe the outputs. A float that is not known is the one of an earlier description."""
         known = self._numbers or [_STAND_IN] * len(floats)
         self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
-        rule = self.rule(ints, self._numbers)
-        self.wants_outputs = rule.wants_outputs
-        return rule.shapes(specs), latest.form
+        return self.rule(ints, self._numbers).shapes(specs), latest.form
 
     def plan(
         self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]

@@ -23,6 +23,8 @@ from xbridge.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from xbridge.backends._rules import Form
+
     Tensors = Sequence[torch.Tensor]
 
 _functorch = torch._C._functorch
@@ -218,13 +220,13 @@ def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[
     dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
     values = [_value(t) for t in floats]
 
-    def describe(numbers: Sequence[int]) -> Any:
+    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], Form]:
         rest = iter(numbers)
         ints_ = [next(rest) for _ in ints]
         shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]
         return found.describe(ints_, values, tuple(map(Spec, shapes, dtypes)))
 
-    sizes = [*ints, *[n for t in ts for n in t.shape]]
+    sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
     symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
     if any(symbol is not None for symbol in symbols):
         plan = found.plan(symbols, [_hint(n) for n in sizes], describe)
@@ -252,7 +254,7 @@ def _hint(n: Any) -> int:
 def _value(t: torch.Tensor) -> float | None:
     """Return the number that a tensor holds, or None while a compiler does not tell it."""
     known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
-    with _python_dispatch._disable_current_modes():  # type: ignore[no-untyped-call] # theirs
+    with _python_dispatch._disable_current_modes():
         number = nan if known is None else float(known)
     return None if isnan(number) else number
 
