@@ -210,6 +210,20 @@ def test_export__keeps_gradient_and_function_for_any_batch(library: str, strict:
         same(torch.autograd.grad(y.sum(), x)[0], 2 * slope(2 * x.detach().numpy()))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_export__keeps_numbers_symbols(strict: bool) -> None:
+    """A number of an exported program may be another when it runs."""
+    f = aligned(backend="jax")(lambda x, n: jnp.tile(x, n) * n)
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined] # Any, as above
+        def forward(self, x: Any, n: int) -> Any:
+            return f(x, n)
+
+    shapes = {"x": None, "n": torch.export.Dim.DYNAMIC}
+    program = torch.export.export(Model(), (leaf(2), 3), dynamic_shapes=shapes, strict=strict).module()
+    same(program(leaf(2), 5), leaf(2).detach().tile(5) * 5)
+
+
 def plan(describe: Any, *hints: int) -> Any:
     """The plan for sizes that are all symbols, and a function of one array of float64."""
     symbols = tuple(f"s{i}" for i in range(len(hints)))

@@ -61,6 +61,10 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
+    symbol = dynamo.symbols.get(type(x))
+    if symbol is not None:
+        numbers.append(x)
+        return symbol
     if dynamo.is_compiling():  # which can follow fields, and cannot take an object as a constant
         names = _init_fields(type(x))
         if names is not None:

@@ -23,3 +23,7 @@ def constant(fn: F) -> F:
 def is_compiling() -> bool:
     """Return True in code that a compiler follows. The backend of the compiler replaces this function."""
     return False
+
+
+symbols: dict[type, str] = {}
+"""The types of a compiler's symbols for numbers, and the kind of the number: ``int`` or ``float``."""
