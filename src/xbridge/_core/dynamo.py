@@ -39,3 +39,12 @@ def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
 
 def no_result(*_: object, **__: object) -> None:
     """Return None, as a function that looks for a repeated call does if there was none."""
+
+
+def is_compiling() -> bool:
+    """Return True in code that a compiler follows. The backend of the compiler replaces this function."""
+    return False
+
+
+symbols: dict[type, str] = {}
+"""The types of a compiler's symbols for numbers, and the kind of the number: ``int`` or ``float``."""

@@ -18,6 +18,7 @@ from torch.fx import Proxy
 from torch.utils import _python_dispatch
 
 from xbridge import _host
+from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
@@ -89,7 +90,8 @@ _is_dense = attrgetter("flags.carray")
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_traced = torch.compiler.is_dynamo_compiling
+_is_traced = dynamo.is_compiling = torch.compiler.is_dynamo_compiling
+dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
 
@@ -444,7 +446,7 @@ def plan_pending(x: torch.Tensor, /) -> object:
 
 
 def is_tracing() -> bool:
-    return _is_traced() or bool(_compiler())
+    return _is_traced() or bool(_compiler()) or torch.compiler.is_exporting()
 
 
 def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
