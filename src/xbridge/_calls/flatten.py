@@ -30,12 +30,15 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 """Types of arguments that are never arrays, and have no arrays in them."""
 
 
-def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
-    """Return the form of a tree, and append its arrays and its numbers."""
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+    """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
     cls = type(x)
     if cls is tuple:
         return ("tuple", *[flatten(child, arrays, numbers) for child in x])
-    if cls is int or cls is float:
+    if numbers is None and cls in NUMBERS:
+        arrays.append(x)
+        return ARRAY
+    if numbers is not None and (cls is int or cls is float):
         numbers.append(x)
         return "int" if cls is int else "float"
     if cls in LEAVES:
@@ -56,7 +59,7 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     return _flatten_other(x, arrays, numbers)
 
 
-def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
     node = _open(x)
     if node is None:
@@ -64,12 +67,13 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
         return ("=", type(x), None, x)
     container, children, form = node
     inside: list[Any] = []
-    inner: list[Any] = []
+    inner: list[Any] | None = None if numbers is None else []
     forms = [flatten(child, inside, inner) for child in children]
     if not inside:
         return ("=", type(x), None, x)
     arrays.extend(inside)
-    numbers.extend(inner)
+    if numbers is not None and inner is not None:
+        numbers.extend(inner)
     return ("node", _Node(container, form, x, len(forms)), *forms)
 
 

@@ -15,6 +15,7 @@ from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import LEAVES, flatten
 from xbridge._calls.function import latest_form, narrowing, program_key, protected
 from xbridge._calls.named import as_made, imported
+from xbridge._calls.results import late, refuse_late
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.entry_points import entry_point
@@ -87,7 +88,7 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         x = _guarded(source, library, function.keywords).array
         plans[path] = verbs.explain(x, library.name, requires_grad=None, **function.keywords)
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
-    report = function.rule(library.name, read.form, tuple(read.numbers), None).report()
+    report = function.rule(library.name, caller.name, read.form, tuple(read.numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
@@ -195,17 +196,18 @@ def _embedded(function: Function, read: Read) -> Any:
     options = read_options((library,), **function.keywords)
     device = caller.array_info(arrays[read.at]).device
     xs: list[Array] = []
+    kept = "keep" if options.grad == "keep" else None
     for i, x in enumerate(arrays):
         try:
             if backend_for(type(x)) is not caller:
-                x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=None)  # noqa: PLW2901
+                x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=kept)  # noqa: PLW2901
             xs.append(_prepared(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
-        ys = caller.trace(program_key(function.key, form, library.name), xs, numbers)
+        ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
-    rule = function.rule(library.name, form, tuple(numbers), options.device)
+    rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _take_shortcut(function, read)
     ys = caller.run(rule, xs)
     form = latest.form
@@ -454,7 +456,8 @@ class Shortcut:
         assert caller.run is not None  # noqa: S101 -- it comes with `follows`
         rule = self._rule
         if rule is None:
-            rule = self._rule = self._function.rule(self._library.name, self._form, (), None)
+            libraries = self._library.name, caller.name
+            rule = self._rule = self._function.rule(*libraries, self._form, (), None)
         ys = caller.run(rule, list(xs))
         form = latest.form
         return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
@@ -484,20 +487,6 @@ def _take_shortcut(function: Function, read: Read) -> None:
         shortcut = Shortcut(function, read, kinds, owners)
         if shortcut.is_learned:
             function.shortcuts[key] = shortcut
-
-
-def refuse_late(result: object, name: str) -> None:
-    """Raise if a result comes later than the call."""
-    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
-    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
-        raise late(name)
-
-
-def late(name: str) -> OptionError:
-    """Return the error for a function whose results come later than the call."""
-    return OptionError.build(
-        f"align {name}", "its results come later than it returns", "align_back inside it"
-    )
 
 
 def name_of(fn: Callable[..., object]) -> str:

@@ -49,7 +49,7 @@ class OpaqueRule(Rule):
 
     def __call__(self, *xs: Array) -> list[Array]:
         args, kwargs = self.call.unflatten(self.call.form, xs)
-        return self.call.returned(self.call.fn(*args, **kwargs))
+        return self.call.returned(self.call.fn(*args, **kwargs), xs)
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
@@ -120,7 +120,7 @@ class NumpyRule(OpaqueRule):
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.form, xs)
-        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
+        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs), xs)]
         if signature is not None and found is not None:
             self._check_loops(signature, *found, [y.shape for y in ys])
         return ys
@@ -193,7 +193,7 @@ def declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], For
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
     args, kwargs = call.unflatten(call.form, stand_ins)
-    form, ys = call.flatten(call.result(*args, **kwargs))
+    form, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
     return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), form
 
 
@@ -201,6 +201,7 @@ class _Derivative(NumpyRule):
     """A function of (seed, result, *args), in which the seed and the result have a form too."""
 
     kind = ""
+    narrows = False
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
         _run_chunk,
         signature.text,
         *xs,
-        call=dask.delayed(call.detached(), pure=False, traverse=False),
+        call=dask.delayed(call.detached(form), pure=False, traverse=False),
         dtypes=dtypes,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,
@@ -70,7 +70,7 @@ def _run_chunk(*chunks: HostArray, call: Call, dtypes: list[Any]) -> Any:
         view.flags.writeable = False
         views.append(view)
     rule = call.rule()
-    ys = rule.call.evaluate(rule, views, "numpy")
+    ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), call.declared)
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
     rule.check(
         found, tuple(spec._replace(dtype=dtype.name) for spec, dtype in zip(found, dtypes, strict=False))

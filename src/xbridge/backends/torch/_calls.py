@@ -146,7 +146,10 @@ def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> 
         return apply(rule, wide)
     if size:
         rows = [[t if d is None else t[i] for t, d in zip(moved, dims, strict=True)] for i in range(size)]
-        return [torch.stack(ys) for ys in zip(*[apply(rule, row) for row in rows], strict=True)]
+        made = [apply(rule, rows[0])]
+        form = latest.form
+        made += [rule.arrange(apply(rule, row), form) for row in rows[1:]]
+        return [torch.stack(ys) for ys in zip(*made, strict=True)]
     device = ts[0].device
     return [
         torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
@@ -186,10 +189,11 @@ def _described(ts: Tensors, key: str, ints: list[int], floats: list[float]) -> T
 def _checked(ts: list[torch.Tensor], key: str, ints: list[int], floats: list[float]) -> list[torch.Tensor]:
     rule = _rule(key, ints, floats)
     declared = rule.shapes(_specs(ts))
+    form = latest.form
     # Below autograd no tensor has a tangent, and torch cannot be asked for one.
     level, forward_ad._current_level = forward_ad._current_level, -1
     try:
-        ys = _evaluate(rule, ts)
+        ys = rule.arrange(_evaluate(rule, ts), form)
     finally:
         forward_ad._current_level = level
     rule.check(_specs(ys), declared)
