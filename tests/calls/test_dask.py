@@ -11,6 +11,7 @@ from crossed import same
 
 import xbridge
 from xbridge import OptionError
+from xbridge.backends._forms import ARRAY
 
 aligned: Any = xbridge.aligned
 

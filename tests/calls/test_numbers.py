@@ -40,7 +40,7 @@ def square(**more: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("declared", DECLARED)
 def test_aligned__number_is_followed_by_torch(declared: str) -> None:
-    """A Python float that a followed call returns is a 0-d tensor of the graph, in the argument's precision."""
+    """A Python float of a followed call is a 0-d tensor of the graph, as precise as its argument."""
     f = square(**DECLARED[declared])
     x = torch.tensor(3.0, requires_grad=True)
     (f(x) + x).backward()
@@ -89,13 +89,8 @@ def test_aligned__numbers_of_every_kind() -> None:
         return {"f": float(x), "i": 3, "b": True, "c": 2j, "s": np.float64(x), "t": "text", "n": None}
 
     made = aligned(backend="numpy")(f)(torch.tensor(1.0, requires_grad=True))
-    assert [str(made[key].dtype)[6:] for key in "fibcs"] == [
-        "float32",
-        "int64",
-        "bool",
-        "complex64",
-        "float64",
-    ]
+    dtypes = [str(made[key].dtype)[6:] for key in "fibcs"]
+    assert dtypes == ["float32", "int64", "bool", "complex64", "float64"]
     assert (made["t"], made["n"]) == ("text", None)
     assert made["f"].requires_grad
     assert not made["i"].requires_grad
@@ -110,7 +105,7 @@ def test_aligned__numbers_of_every_kind() -> None:
 
 def test_aligned__number_without_a_derivative() -> None:
     """A number of a function without a vjp has no gradient, and that is an error."""
-    f = aligned(backend="numpy")(lambda x: math.sin(x))
+    f = aligned(backend="numpy")(math.sin)
     with pytest.raises(GradientError):
         jax.grad(f)(1.0)
     with pytest.raises(GradientError):
@@ -201,10 +196,6 @@ def test_aligned__declared_dict_on_dask() -> None:
     assert (y["a"].compute().tolist(), y["b"].compute().tolist()) == ([2.0] * 4, [3.0] * 4)
 
 
-class _Pair(tuple[Any, ...]):
-    __slots__ = ()
-
-
 @pytest.mark.parametrize(
     "declared",
     [
@@ -221,14 +212,12 @@ class _Pair(tuple[Any, ...]):
 def test_aligned__declared_structure_is_another(declared: Callable[..., Any]) -> None:
     """A result with other containers, keys or constants than declared is an error in compiled code."""
     f = aligned(backend="numpy", result=declared)(lambda x: {"a": x, "b": x, "t": "yes"})
-    found: list[Any] = []
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=r"OptionError: cannot use the result of .*constants"
-    ):
-        jax.block_until_ready(
-            jax.jit(lambda x: [y for y in jax.tree.leaves(f(x)) if type(y) is not str])(1.0)
-        )
-    assert not found
+
+    def arrays(x: Any) -> list[Any]:
+        return [y for y in jax.tree.leaves(f(x)) if type(y) is not str]
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"OptionError: cannot use the result of .*const"):
+        jax.block_until_ready(jax.jit(arrays)(1.0))
 
 
 def test_aligned__constants_of_examples_differ() -> None:
@@ -363,7 +352,7 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "a closure": lambda x: lambda: x,
     "an object": lambda x: _Box([x]),
     "a bound method": lambda x: _Box(x).__init__,
-    "a coroutine": lambda x: _later(x),
+    "a coroutine": _later,
     "a generator": lambda x: (x for _ in range(2)),
     "an iterator": lambda x: iter([x]),
     "an object in a dict": lambda x: {"a": x, "b": _Box(x)},
@@ -381,7 +370,7 @@ def test_aligned__object_that_holds_arrays(name: str, hiding: str) -> None:
         if name != "torch"
         else (lambda: jax.grad(lambda x: (f(x), x)[1])(1.0))
     )
-    with pytest.raises((UnsupportedArrayError, OptionError), match="in an? |result|later"):
+    with pytest.raises((UnsupportedArrayError, OptionError), match=r"in an? |result|later"):
         run()
 
 
