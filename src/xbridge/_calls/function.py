@@ -77,8 +77,11 @@ class Function:
         functions[self.key] = self
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments in the order of the signature, as a derivative returns its gradients."""
-        if len(kwargs) < 2 or (self.given.vjp is None and self.given.jvp is None):
+        """Return keyword arguments in the order of the parameters.
+
+        That is the order of the gradients of a derivative, and of the arrays in `signature`.
+        """
+        if len(kwargs) < 2 or self.given[:3] == (None, None, None):
             return kwargs
         with suppress(TypeError, ValueError):  # a function in C may have no signature
             names = signature(self.fn).parameters

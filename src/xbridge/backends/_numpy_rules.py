@@ -19,7 +19,7 @@ from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_gi
 from xbridge.errors import DTypeError, OptionError, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
     from xbridge.backends._rules import Call, Form, Given
@@ -158,6 +158,11 @@ class NumpyRule(OpaqueRule):
             raise self._missing("jvp", "f(tangents, y, *args) returns the tangent of the result")
         return _Jvp(self, given, ins, outs, form)
 
+    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
+        if self.cores is None or self.out_cores is None:
+            return None
+        return (*select(ins, self.cores), *self.out_cores, *self.cores)
+
     def _missing(self, kind: str, hint: str) -> GradientError:
         name = self.call.name
         if self.order:
@@ -226,15 +231,15 @@ class _Derivative(NumpyRule):
             given.jvp,
         )
         if base.cores is not None and base.out_cores is not None:
-            self.cores = (*self.seed_cores(base.cores, base.out_cores), *base.out_cores, *base.cores)
+            self.set_cores(base.cores, base.out_cores)
 
     @abstractmethod
     def seed_form(self) -> Form:
         """Return the form of the seeds."""
 
     @abstractmethod
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
-        """Return the core axes of each seed, from those of the inputs and outputs."""
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        """Set the core axes of the seeds, the outputs and the inputs, from those of the base."""
 
     def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
         """Return the seeds and the inputs."""
@@ -252,9 +257,9 @@ class _Vjp(_Derivative):
     def seed_form(self) -> Form:
         return masked(self.y_form, iter(self.outs))
 
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.ins, inputs))
-        return select(self.outs, outputs)
+        self.cores = (*select(self.outs, outputs), *outputs, *inputs)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
@@ -292,11 +297,7 @@ class _Vjp(_Derivative):
                 "its vjp returned None for it",
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
-        g = np.asarray(gradient)
-        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
-            g = g.sum(tuple(range(g.ndim - x.ndim)))
-            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
-            g = g.sum(tuple(ones), keepdims=True)
+        g = self.summed(np.asarray(gradient), index, inputs)
         if g.shape != x.shape:
             raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
         if g.dtype.kind == "c" and x.dtype.kind != "c":
@@ -306,6 +307,15 @@ class _Vjp(_Derivative):
                 "returning its real part",
             )
         return g.astype(x.dtype, copy=False)
+
+    def summed(self, g: HostArray, index: int, inputs: Sequence[HostArray]) -> HostArray:
+        """Sum a gradient, or a tangent of one, over the axes to which its argument was broadcast."""
+        x = inputs[index]
+        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
+            g = g.sum(tuple(range(g.ndim - x.ndim)))
+            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
+            g = g.sum(tuple(ones), keepdims=True)
+        return g
 
     def _wide(self, x: HostArray, index: int, inputs: Sequence[HostArray]) -> tuple[int, ...] | None:
         """Return the shape that an argument of a function with a signature is broadcast to."""
@@ -332,9 +342,9 @@ class _Jvp(_Derivative):
     def seed_form(self) -> Form:
         return masked(self.arguments, iter(self.ins))
 
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.outs, outputs))
-        return select(self.ins, inputs)
+        self.cores = self.base.tangent_cores(self.ins)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
@@ -351,8 +361,14 @@ class _Jvp(_Derivative):
                 "a jvp that returns all tangents",
             )
         made = []
-        for tangent, y in zip(tangents, select(self.outs, ys), strict=True):
+        for i, tangent, y in zip(
+            select(self.outs, range(len(ys))), tangents, select(self.outs, ys), strict=True
+        ):
             t = np.asarray(tangent)
+            if isinstance(self.base, _Vjp):
+                gradients = self.base.ins
+                index = select(gradients, range(len(gradients)))[i]
+                t = self.base.summed(t, index, inputs[-len(gradients) :])
             if t.shape != y.shape or (t.dtype.kind == "c" and y.dtype.kind != "c"):
                 raise self._wrong()
             made.append(t.astype(y.dtype, copy=False))
@@ -397,11 +413,32 @@ def _central(
     ts: Sequence[HostArray],
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
-    length = max([float(np.abs(t).max(initial=0)) for t in ts]) or 1.0
-    size = max([1.0, *[float(np.abs(x).max(initial=0)) for x in select(ins, xs)]])
-    step = float(np.finfo(np.result_type(*ts)).eps ** (1 / 3)) * size / length
-    above, below = (_moved(rule, ins, outs, h, ts, xs) for h in (step, -step))
-    return [((a - b) / (2 * step)).astype(a.dtype, copy=False) for a, b in zip(above, below, strict=True)]
+    total: list[HostArray] = []
+    for step, some in _steps(ts, select(ins, xs)):
+        above, below = (_moved(rule, ins, outs, h, some, xs) for h in (step, -step))
+        parts = [(a - b) / (2 * step) for a, b in zip(above, below, strict=True)]
+        total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+    return [np.asarray(t) for t in total]
+
+
+def _steps(ts: Sequence[HostArray], xs: Sequence[HostArray]) -> Iterator[tuple[float, list[HostArray]]]:
+    """Yield steps, each with the part of the tangents that it is for: that of numbers of about one size.
+
+    The step of a number is in proportion to it, or to 1 if it is smaller. A step that fits a large number
+    would pass over all that a function does near a small one.
+    """
+    lengths = [np.where(np.isfinite(x), np.abs(x), 1).astype("f8") for x in xs]
+    sizes = [np.floor(np.log10(np.maximum(length, 1))) for length in lengths]
+    found = {
+        (i, size)
+        for i, (t, each) in enumerate(zip(ts, sizes, strict=True))
+        for size in np.unique(each[t != 0]).tolist()
+    }
+    for i, size in sorted(found) or [(0, 0.0)]:
+        chosen = np.where(sizes[i] == size, ts[i], np.zeros_like(ts[i]))
+        length = float(np.abs(chosen).max(initial=0)) or 1.0
+        step = float(np.finfo(ts[i].dtype).eps) ** (1 / 3) * 10.0**size / length
+        yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
 
 
 def _complex_step(

@@ -164,6 +164,19 @@ class Rule(ABC):
             found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
         return found, form
 
+    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
+        """Return the `cores` of the rule for tangents of the inputs in `ins`, without deriving it."""
+        return None
+
+    def batch_shapes(
+        self, size: int, specs: tuple[Spec, ...], found: list[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """Return the shapes of the results of one call for all examples, for inputs described of one.
+
+        A derivative has the shape of an argument or a result, whose axes may be fewer than those in the call.
+        """
+        return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
+
     def arrange(self, ys: Sequence[Array], form: Form) -> Sequence[Array]:
         """Return the results of the last call in the order of a form of the same structure, or raise.
 

@@ -192,6 +192,10 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
         moved, size = _first(xs, dims, everything=True)
         if rule.cores is not None:
             made = call_p.bind(*_wide(moved, size, rule.cores), rule=rule)  # type: ignore[no-untyped-call]
+            form = latest.form
+            one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(moved))
+            shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in made])
+            made, latest.form = list(map(jnp.reshape, made, shapes)), form
         else:
             made = _each(partial(_one_example, rule, []), moved, size, moved)
     return made, [0] * len(made)
@@ -241,8 +245,15 @@ def _tangent_batch(
         wide = tuple(spec._replace(shape=(size, *spec.shape)) for spec in specs)
         made = tangent_p.bind(*moved, rule=more, specs=wide, **what)  # type: ignore[no-untyped-call]
     else:
-        one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
-        made = _each(one, moved, size, moved[sum(ins) :])
+        cores = rule.tangent_cores(ins)
+        if cores is not None:
+            axes = _wide(moved, size, cores)
+            like = _specs(select(outs, axes[sum(ins) : sum(ins) + len(outs)]))
+            made = tangent_p.bind(*axes, rule=rule, specs=like, **what)  # type: ignore[no-untyped-call]
+            made = [y.reshape(size, *spec.shape) for y, spec in zip(made, specs, strict=True)]
+        else:
+            one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
+            made = _each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 
 

@@ -143,7 +143,11 @@ def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> 
         for t, d, spec, core in zip(moved, dims, one, rule.cores, strict=True):
             full = t.expand(size, *t.shape) if d is None else t
             wide.append(full.reshape(size, *(1,) * (loop - len(spec.shape) + core), *spec.shape))
-        return apply(rule, wide)
+        ys = apply(rule, wide)
+        form = latest.form
+        shapes = rule.batch_shapes(size, one, [y.shape for y in ys])
+        latest.form = form
+        return [y.reshape(shape) for y, shape in zip(ys, shapes, strict=True)]
     if size:
         rows = [[t if d is None else t[i] for t, d in zip(moved, dims, strict=True)] for i in range(size)]
         made = [apply(rule, rows[0])]
@@ -238,7 +242,8 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
-    ins = tuple(map(_is_inexact, kept[len(kept) - ctx.count :]))
+    inputs = kept[len(kept) - ctx.count :]
+    ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
     seeds = select(ctx.outs, cotangents)
     rule = ctx.rule.derive("vjp", ins, ctx.outs, ctx.form)
     made = torch.ops.xbridge.call.default([*seeds, *kept], rule.key, [], [])
