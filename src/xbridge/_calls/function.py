@@ -68,13 +68,17 @@ class Function:
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
         self.is_plain = self.like is None and all(option is None for option in keywords.values())
-        self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
         self.programs: dict[Any, Program] = {}
         """The calls in compiled programs, by key."""
         self.key = f"{name}#{uuid4().hex}"
         functions[self.key] = self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what the user gives, without rules and compiled code."""
+        target = self.backend, self.like
+        return Function, (self.fn, self.name, target, self.keywords, self.given, self.named)
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.

@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from xbridge.backends._rules import Form, Rule
 
 
-_UNKNOWN: Any = object()
+class _Unknown:
+    """A class, because it is the same object in another process."""
+
+
+_UNKNOWN: Any = _Unknown
 """What a shortcut returns if the call is to be examined."""
 
 
@@ -71,7 +75,8 @@ def wrapper(function: Function) -> Callable[..., Any]:
         return _direct(function, read)
 
     vars(call)["__xbridge__"] = function
-    function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
+    if not hasattr(fn, "__qualname__"):  # an object that can be called
+        call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
 
 
@@ -500,7 +505,8 @@ def name_of(fn: Callable[..., object]) -> str:
         wraps_one = isinstance(fn, (classmethod, staticmethod))
         hint = f"@{kind} above @aligned" if wraps_one else "@aligned(backend='torch')"
         raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
-    name = str(getattr(fn, "__qualname__", type(fn).__name__))
+    own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
+    name = next((str(word) for word in own if word), type(fn).__name__)
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise late(name)
     return name

@@ -63,8 +63,16 @@ def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source],
         return
     look = near and near.backend.device_of
     at = sources.index(near) if near in sources else None
+    # Without a name or `like`, an array of another library than the target's decides if it is followed.
+    others = [
+        (i, source.backend.follows) for i, source in enumerate(sources) if source.backend.name != lesson.name
+    ]
+    could_decide = [(i, follows) for i, follows in others if follows and call[1:3] == (None, type(None))]
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
+        for i, follows in could_decide:
+            if follows(xs[i]):
+                return None
         place = look(like if at is None else xs[at]) if look else CPU
         if place is not CPU and place != CPU:
             return None

@@ -8,6 +8,7 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +249,11 @@ class _Derivative(NumpyRule):
 
     def result(self, xs: Sequence[HostArray]) -> Any:
         args, kwargs = self.call.unflatten(self.form, xs)
-        return self.fn(*args, **kwargs)
+        try:
+            return self.fn(*args, **kwargs)
+        except TypeError as error:
+            _refuse_other_parameters(self, args, kwargs, error)
+            raise
 
 
 class _Vjp(_Derivative):
@@ -384,6 +389,23 @@ class _Jvp(_Derivative):
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
         return tuple(select(self.outs, ys)), masked(self.y_form, iter(self.outs))
+
+
+def _refuse_other_parameters(
+    rule: _Derivative, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> None:
+    """Raise if a derivative does not have the parameters that it is called with."""
+    try:
+        inspect.signature(rule.fn).bind(*args, **kwargs)
+    except ValueError:  # a function in C may have no signature
+        return
+    except TypeError as why:
+        seed = "g" if rule.kind == "vjp" else "tangents"
+        raise OptionError.build(
+            f"call {rule.name}",
+            f"it does not take the arguments that it gets: {why}",
+            f"{rule.kind}=f, where f({seed}, y, *args) has all parameters of the function",
+        ) from error
 
 
 def _kind(found: object) -> str:
