@@ -64,10 +64,9 @@ def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source],
     look = near and near.backend.device_of
     at = sources.index(near) if near in sources else None
     # Without a name or `like`, an array of another library than the target's decides if it is followed.
-    others = [
-        (i, source.backend.follows) for i, source in enumerate(sources) if source.backend.name != lesson.name
-    ]
-    could_decide = [(i, follows) for i, follows in others if follows and call[1:3] == (None, type(None))]
+    free = call[1] is None and call[2] is type(None)
+    others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != lesson.name]
+    could_decide = [(i, follows) for i, other in others if (follows := other.follows)]
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
         for i, follows in could_decide:
