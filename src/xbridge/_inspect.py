@@ -287,9 +287,7 @@ def explain(
     if function is not None and x.__wrapped__ is function.fn:
         named = {**asked, "writable": writable or None}
         given = {word: value for word, value in named.items() if value is not None}
-        from xbridge._calls import run  # noqa: PLC0415 -- as below
-
-        return run.explain(function, (backend, *args), {**given, **kwargs})
+        return function.explain(backend, *args, **given, **kwargs)
     if args or kwargs:
         more = ", ".join([*map(shown, args), *(f"{word}={shown(value)}" for word, value in kwargs.items())])
         reason = "a conversion has one target and its options, and only aligned functions have others"

@@ -68,6 +68,7 @@ class Function:
         dtype = keywords["dtype"]
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
         self.is_plain = self.like is None and all(option is None for option in keywords.values())
+        self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
         self.programs: dict[Any, Program] = {}
@@ -78,7 +79,8 @@ class Function:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what the user gives, without rules and compiled code."""
         target = self.backend, self.like
-        return Function, (self.fn, self.name, target, self.keywords, self.given, self.named)
+        given = self.fn, self.name, target, self.keywords, self.given, self.named
+        return Function, given, {"explain": self.explain}
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.

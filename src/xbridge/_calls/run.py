@@ -8,7 +8,7 @@ derives it, and the caller's library embeds it in its graphs and transforms.
 from __future__ import annotations
 
 import inspect
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._calls.explain import CallPlan
@@ -75,12 +75,13 @@ def wrapper(function: Function) -> Callable[..., Any]:
         return _direct(function, read)
 
     vars(call)["__xbridge__"] = function
+    function.explain = partial(explain, function)
     if not hasattr(fn, "__qualname__"):  # an object that can be called
         call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
 
 
-def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     """Return what a call with these arguments would do, without running it."""
     read = _read(function, args, kwargs)
     if not read.arrays:
