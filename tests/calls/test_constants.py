@@ -87,7 +87,12 @@ def test_aligned__constants_that_compare_equal(case: str, beside: bool) -> None:
 def test_aligned__constants_that_are_the_same(make: Any) -> None:
     """Constants that nothing tells apart are one call, which JAX compiles once."""
     traced = []
-    f = aligned(backend="jax")(lambda x, c: (traced.append(c), x)[1])
+
+    def trace(x: Any, c: Any) -> Any:
+        traced.append(c)
+        return x
+
+    f = aligned(backend="jax")(trace)
     for _ in range(3):
         f(torch.ones(2, requires_grad=True), make())
     assert len(traced) == 1

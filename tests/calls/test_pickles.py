@@ -18,7 +18,7 @@ jax = pytest.importorskip("jax")
 aligned: Any = xbridge.aligned
 
 
-@aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))
+@xbridge.aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))
 def sine(x: Any) -> Any:
     return np.sin(x)
 

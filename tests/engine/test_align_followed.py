@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,7 +43,7 @@ def test_align__tracer_decides() -> None:
     """A tracer of JAX decides, so that nothing leaves the transform."""
     jax = pytest.importorskip("jax")
 
-    def distance(x: object) -> object:
+    def distance(x: Any) -> Any:
         a, b = align(np.ones(2, "f4"), x)
         return ((a - b) ** 2).sum()
 

@@ -158,7 +158,8 @@ def identify(x: Any) -> str | bytes | int | None:
     cls = type(x)
     if cls in LEAVES:
         return repr(x) if cls in (float, complex) else None
-    if cls.__eq__ is object.__eq__ or cls.__hash__ is None:
+    compares = getattr(cls, "__eq__") is not object.__eq__  # noqa: B009 -- a type checker knows only one of them
+    if not compares or cls.__hash__ is None:
         return None
     try:
         return pickle.dumps(x)
