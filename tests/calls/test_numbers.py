@@ -223,10 +223,11 @@ def test_aligned__declared_structure_is_another(declared: Callable[..., Any]) ->
 def test_aligned__constants_of_examples_differ() -> None:
     """Text that differs from example to example cannot be one text of the batch."""
     f = aligned(backend="numpy")(lambda x: (x, "low" if x < 1 else "high"))
-    for run in (
+    ways: list[Callable[[], Any]] = [
         lambda: torch.vmap(lambda x: f(x)[0])(torch.arange(3.0)),
         lambda: jax.vmap(lambda x: f(x)[0])(jnp.arange(3.0)),
-    ):
+    ]
+    for run in ways:
         with pytest.raises(OptionError, match="another example"):
             run()
     ordered = aligned(backend="numpy")(lambda x: {"a": x, "b": -x} if x < 1 else {"b": -x, "a": x})
@@ -355,7 +356,7 @@ HIDING: dict[str, Callable[[Any], Any]] = {
     "a closure": lambda x: lambda: x,
     "an object": lambda x: _Box([x]),
     "a bound method": lambda x: _Box(x).get,
-    "a coroutine": _later,
+    "a coroutine": lambda x: _later([x]),
     "a generator": lambda x: (x for _ in range(2)),
     "an iterator": lambda x: iter([x]),
     "an object in a dict": lambda x: {"a": x, "b": _Box(x)},
@@ -368,7 +369,7 @@ HIDING: dict[str, Callable[[Any], Any]] = {
 def test_aligned__object_that_holds_arrays(name: str, hiding: str) -> None:
     """An object that holds arrays, or gives them later, is no result of a followed call."""
     f = aligned(backend=name)(HIDING[hiding])
-    run = (
+    run: Callable[[], Any] = (
         (lambda: f(torch.ones((), requires_grad=True)))
         if name != "torch"
         else (lambda: jax.grad(lambda x: (f(x), x)[1])(1.0))
