@@ -231,6 +231,33 @@ def test_numerical_derivatives_are_computed_on_request(how: str, as_: str) -> No
     refused(GradientError, lambda: torch.func.hessian(lambda a: f(a, t)[0].sum())(t), "twice")
 
 
+@pytest.mark.parametrize("how", ["vjp", "jvp"])
+def test_central_differences__step_of_each_number(how: str) -> None:
+    """A large number does not decide the step of a small one, in another argument or in the same array."""
+    f = aligned(backend="numpy", **{how: "central"})(lambda a, b: (a * 1e-6, np.sin(b), np.sin(a[1:])))
+    a = torch.tensor([1e6, 1, 0, 12], dtype=torch.float64)
+    b = torch.tensor(1.0, dtype=torch.float64)
+    ones = torch.ones_like(a), torch.ones_like(b)
+    right = [np.full(4, 1e-6), np.cos(1.0), np.cos([1, 0, 12])]
+    if how == "jvp":
+        made = torch.func.jvp(f, (a, b), ones)[1]
+    else:
+        made = torch.func.vjp(f, a, b)[1]((ones[0], ones[1], ones[0][1:]))
+        right = [right[0] + np.append(0, right[2]), right[1]]
+    for found, expected in zip(made, right, strict=True):
+        np.testing.assert_allclose(host(found), expected, rtol=1e-7)
+    with np.errstate(invalid="ignore"):
+        (slope,) = torch.func.jvp(lambda b: f(a, b)[1:2], (b * torch.inf,), (ones[1],))[1]
+    assert slope.isnan()
+
+
+def test_central_differences__tangent_of_zeros() -> None:
+    """A tangent of zeros is zeros, and so is one of no numbers."""
+    f = aligned(backend="numpy", jvp="central")(np.sin)
+    for x in (torch.ones(2, dtype=torch.float64), torch.ones(0, dtype=torch.float64)):
+        same(torch.func.jvp(f, (x,), (0 * x,))[1], 0 * x)
+
+
 def test_a_complex_step_needs_complex_results_of_real_arguments() -> None:
     x, z = leaf(), torch.ones(2, dtype=torch.complex128, requires_grad=True)
     size = aligned(backend="numpy", vjp="complex-step")(np.abs)

@@ -165,8 +165,8 @@ def test_the_function_that_a_compiler_follows_works_without_one() -> None:
     )(lambda x, i, k: x * k)
     key = vars(f)["__xbridge__"].key
     form = ("tuple", ("tuple", "*", "int", "float"), ("dict", (), ()))
-    program = program_key(key, form, "numpy")
-    assert program_key(key, form, "numpy") != program  # each call in a program has a key
+    program = program_key(key, form, "numpy", "torch")
+    assert program_key(key, form, "numpy", "torch") != program  # each call in a program has a key
     x = leaf()
     (y,) = _calls.call(program, [x], [2, 3.0])
     assert latest_form() == "*"

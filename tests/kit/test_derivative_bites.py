@@ -137,3 +137,46 @@ def test_there_has_to_be_something_to_move_and_a_gradient() -> None:
         assert_derivative(in_library("numpy"), np.arange(3))
     with pytest.raises(xbridge.GradientError):
         assert_derivative(aligned(backend="numpy")(np.sin), X)
+
+
+SCALES = [1.0, 1e7, 1e-8, 1e-150, 1e150]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_assert_derivative__scale_of_the_arguments(scale: float) -> None:
+    """A right derivative passes at any scale of the arguments, and a wrong one is found there."""
+    x = np.array([1.0, 2.0]) * scale
+    assert_derivative(of_vjp(lambda x: x**2, lambda g, y, x: 2 * g * x), x)
+    assert_derivative(of_vjp(lambda x: 1e-9 * x, lambda g, y, x: 1e-9 * g), x)
+    assert_derivative(of_vjp(lambda x: 1 + x, lambda g, y, x: g), x)
+    for factor in (0.0, 1.001):
+        with pytest.raises(AssertionError, match="rtol="):
+            assert_derivative(of_vjp(lambda x: x**2, lambda g, y, x: factor * 2 * g * x), x)  # noqa: B023
+        with pytest.raises(AssertionError, match="rtol="):
+            assert_derivative(of_vjp(lambda x: 1e-9 * x, lambda g, y, x: factor * 1e-9 * g), x)  # noqa: B023
+
+
+@pytest.mark.parametrize("x", [[1.0, 1e7], [1e-8, 1.0], [0.0, 1e3], [0.0]], ids=str)
+def test_assert_derivative__scale_of_the_function(x: list[float]) -> None:
+    """A function with a scale of its own is differentiated by steps that fit it."""
+    assert_derivative(of_vjp(np.sin, lambda g, y, x: g * np.cos(x)), np.array(x))
+    with pytest.raises(AssertionError):
+        assert_derivative(of_vjp(np.sin, lambda g, y, x: 1.1 * g * np.cos(x)), np.array(x))
+
+
+def test_assert_derivative__jumps_beside_the_arguments() -> None:
+    """Steps over a jump do not show a derivative."""
+    assert_derivative(of_vjp(np.floor, lambda g, y, x: 0 * g), np.array([0.3, 5.2]))
+    assert_derivative(of_vjp(np.log, lambda g, y, x: g / x), np.array([1e-8, 1.0, 1e8]))
+
+
+def test_assert_derivative__rtol() -> None:
+    """A solver with a tolerance is compared with that tolerance, which the message names."""
+    rough = of_vjp(np.sin, lambda g, y, x: (1 + 1e-4) * g * np.cos(x))
+    with pytest.raises(AssertionError, match="rtol="):
+        assert_derivative(rough, np.ones(2))
+    assert_derivative(rough, np.ones(2), rtol=1e-3)
+
+
+def of_vjp(fn: Any, vjp: Any) -> Any:
+    return xbridge.aligned(backend="numpy", signature="()->()", vjp=vjp)(fn)

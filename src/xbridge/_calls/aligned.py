@@ -104,7 +104,8 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     callable
         With the signature of `fn`. Arrays in its result go back to the library and the device of the array
         that decides, and to NumPy if no argument has an array. An argument without arrays that is returned
-        stays the same object.
+        stays the same object. Numbers in the result of a call that is followed become arrays too, and so
+        have a gradient.
 
     Raises
     ------

@@ -8,6 +8,7 @@ A compiler follows `flatten` line by line.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -20,7 +21,7 @@ from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._forms import ARRAY
 from xbridge.backends._registry import are_arrays
-from xbridge.errors import UnsupportedArrayError, with_article
+from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.tree.containers import find
 
 if TYPE_CHECKING:
@@ -33,12 +34,15 @@ LEAVES = (str, bytes, type(None), *NUMBERS)
 """Types of arguments that are never arrays, and have no arrays in them."""
 
 
-def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
-    """Return the form of a tree, and append its arrays and its numbers."""
+def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
+    """Return the form of a tree, and append its arrays and its numbers. With None, numbers are arrays."""
     cls = type(x)
     if cls is tuple:
         return ("tuple", *[flatten(child, arrays, numbers) for child in x])
-    if cls is int or cls is float:
+    if numbers is None and cls in NUMBERS:
+        arrays.append(x)
+        return ARRAY
+    if numbers is not None and (cls is int or cls is float):
         numbers.append(x)
         return "int" if cls is int else "float"
     if cls in LEAVES:
@@ -50,7 +54,7 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
         if any(type(key) is not str and are_arrays(type(key)) for key in keys):
             raise hidden("the keys of a dict", "list(x.items())")
         children = [flatten(child, arrays, numbers) for child in x.values()]
-        return ("dict", keys, tuple([type(key) for key in keys]), *children)
+        return ("dict", keys, tuple([_mark(key) for key in keys]), *children)
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
@@ -59,7 +63,13 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     return _flatten_other(x, arrays, numbers)
 
 
-def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
+def _mark(key: Any) -> Any:
+    """Return what tells a key of a dict from others that compare equal."""
+    cls = type(key)
+    return cls if cls is str else (cls, identify(key))
+
+
+def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
     symbol = dynamo.symbols.get(type(x))
     if symbol is not None:
@@ -72,15 +82,16 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     node = _open(x)
     if node is None:
         _refuse_hidden(x)
-        return ("=", type(x), None, x)
+        return ("=", type(x), identify(x), x)
     container, children, form = node
     inside: list[Any] = []
-    inner: list[Any] = []
+    inner: list[Any] | None = None if numbers is None else []
     forms = [flatten(child, inside, inner) for child in children]
     if not inside:
-        return ("=", type(x), None, x)
+        return ("=", type(x), identify(x), x)
     arrays.extend(inside)
-    numbers.extend(inner)
+    if numbers is not None and inner is not None:
+        numbers.extend(inner)
     return ("node", _Node(container, form, x, len(forms)), *forms)
 
 
@@ -151,5 +162,24 @@ def _hashable(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return tuple(map(_hashable, x))
     if isinstance(x, dict):
-        return tuple((key, _hashable(child)) for key, child in x.items())
-    return type(x), x
+        return tuple((_hashable(key), _hashable(child)) for key, child in x.items())
+    return type(x), identify(x), x
+
+
+@constant
+def identify(x: Any) -> str | bytes | int | None:
+    """Return what tells a constant from others of its type that compare equal; None if nothing does.
+
+    ``0.0`` equals ``-0.0``, ``frozenset({1})`` equals ``frozenset({1.0})``, and a dataclass may have fields
+    that it does not compare.
+    """
+    cls = type(x)
+    if cls in LEAVES:
+        return repr(x) if cls in (float, complex) else None
+    compares = getattr(cls, "__eq__") is not object.__eq__  # noqa: B009 -- a type checker knows only one of them
+    if not compares or cls.__hash__ is None:
+        return None
+    try:
+        return pickle.dumps(x)
+    except (pickle.PickleError, *FOREIGN_ERRORS):
+        return id(x)

@@ -10,14 +10,18 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from xbridge._calls.flatten import flatten
+from xbridge._calls.named import as_made
+from xbridge._calls.results import refuse_late, refuse_unknown
 from xbridge._core.devices import CPU
-from xbridge._core.dtypes import DTYPES, UNNAMED, category
+from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
 from xbridge._core.dynamo import constant
+from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
+from xbridge._engine.stack import promoted
 from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
-from xbridge.backends._forms import closed, holes, unflatten
+from xbridge.backends._forms import holes, unflatten
 from xbridge.backends._numpy_rules import opaque
 from xbridge.backends._programs import Program
 from xbridge.backends._registry import backend_for, fast_converters, get
@@ -73,18 +77,30 @@ class Function:
         self.key = f"{name}#{uuid4().hex}"
         functions[self.key] = self
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what the user gives, without rules and compiled code."""
+        target = self.backend, self.like
+        given = self.fn, self.name, target, self.keywords, self.given, self.named
+        return Function, given, {"explain": self.explain}
+
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments in the order of the signature, as a derivative returns its gradients."""
-        if len(kwargs) < 2 or (self.given.vjp is None and self.given.jvp is None):
+        """Return keyword arguments in the order of the parameters.
+
+        That is the order of the gradients of a derivative, and of the arrays in `signature`.
+        """
+        if len(kwargs) < 2 or self.given[:3] == (None, None, None):
             return kwargs
         with suppress(TypeError, ValueError):  # a function in C may have no signature
             names = signature(self.fn).parameters
             kwargs = {**{name: kwargs[name] for name in names if name in kwargs}, **kwargs}
         return kwargs
 
-    def rule(self, library: str, form: Form, numbers: tuple[Any, ...], device: Device | None) -> Rule:
-        """Return the rule of the function for calls of a form."""
-        key = (library, device, form, tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers]))
+    def rule(
+        self, library: str, caller: str, form: Form, numbers: tuple[Any, ...], device: Device | None
+    ) -> Rule:
+        """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
+        exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
+        key = (library, caller, device, form, exact)
         try:
             found = self.rules.get(key)
         except TypeError as error:
@@ -93,10 +109,9 @@ class Function:
                 f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
-        return found or kept(self.rules, key, lambda: self._rule(library, form, numbers, device))
-
-    def _rule(self, library: str, form: Form, numbers: tuple[Any, ...], device: Device | None) -> Rule:
-        return Call(self, library, form, numbers, device).rule()
+        return found or kept(
+            self.rules, key, lambda: Call(self, (library, caller), form, numbers, device).rule()
+        )
 
 
 class Call:
@@ -105,12 +120,14 @@ class Call:
     def __init__(
         self,
         function: Function,
-        library: str,
+        libraries: tuple[str, str],
         form: Form,
         numbers: tuple[Any, ...],
         device: Device | None,
     ) -> None:
-        self.name, self.fn, self.library = function.name, function.fn, library
+        self.name, self.fn, self.narrowing = function.name, function.fn, function.narrowing
+        self.library, self.caller = libraries
+        self.declared: Form = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: Rule | None = None
@@ -125,27 +142,60 @@ class Call:
             rule = self._rule = (get(self.library).rule or opaque)(self)
         return rule
 
-    def detached(self) -> Call:
+    def detached(self, declared: Form) -> Call:
         """Return a copy without a rule and without derivatives, for another process."""
         other = copy(self)
-        vars(other).update(vjp=None, jvp=None, result=None, _rule=None)
+        vars(other).update(vjp=None, jvp=None, result=None, _rule=None, declared=declared)
         return other
 
-    def flatten(self, tree: Any) -> tuple[Form, list[Array]]:
-        """Return the form of a tree with its numbers as constants, and its arrays."""
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:
+        """Return the form of a result of the arrays `xs`, and its arrays. Its numbers are arrays too."""
         arrays: list[Array] = []
-        numbers: list[Any] = []
-        form = flatten(tree, arrays, numbers)
-        return closed(form, iter(numbers)) if numbers else form, arrays
+        refuse_late(tree, self.name)
+        form = flatten(tree, arrays, None)
+        refuse_unknown(form)
+        return form, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
+
+    def _number(self, y: Any, xs: Sequence[Array]) -> Array:
+        """Return a number as an array of the function's library.
+
+        A float or a complex number has the precision of the arrays that it may come from, as a number in an
+        expression has; other numbers have the default dtype of the library that they go to.
+        """
+        library, caller = get(self.library), get(self.caller)
+        kind = type(y).__name__
+        names = dict.fromkeys([dtype for dtype in map(library.dtype_of, xs) if is_inexact(dtype)])
+        if names and kind in ("float", "complex"):
+            dtype = promoted([*names], [y], library)
+        else:
+            dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
+        return as_made(y, self.library, dtype)
+
+    def result_dtype(self, dtype: str) -> str:
+        """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
+        caller = get(self.caller)
+        if self.narrowing:
+            dtype = chosen(self.narrowing, dtype, caller, CPU)
+        lacks = caller.unsupported_dtype(dtype, CPU)
+        if lacks is None:
+            return dtype
+        near = chosen("nearest", dtype, caller, CPU)
+        has_near = caller.unsupported_dtype(near, CPU) is None
+        hint = f"aligned(..., dtype='nearest'), or {lacks.hint}" if has_near else lacks.hint
+        raise lacks.error.build(f"give the result of {self.name} to {self.caller}", lacks.reason, hint)
+
+    def state(self) -> object:
+        """Return what the dtypes of results depend on beside the arguments, such as JAX's 64 bits."""
+        return tuple([state() for name in (self.library, self.caller) if (state := get(name).plan_state)])
 
     def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any:
         """Return the tree of a form. Its numbers are those of the arguments."""
         return unflatten(form, iter(leaves), iter(self.numbers))
 
-    def returned(self, tree: Any) -> list[Array]:
+    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays in the result of the function, and keep its form for this thread."""
         try:
-            latest.form, arrays = self.flatten(tree)
+            latest.form, arrays = self.flatten(tree, xs)
         except XBridgeError as error:
             raise error.at(f"the result of {self.name}") from error
         return arrays
@@ -159,14 +209,25 @@ class Call:
         """
         given = [self._given(x) for x in xs]
         direct = fast_converters[target] if device is None or device == CPU else {}
+        narrows = self.narrowing is not None and rule.narrows
         made = []
         for y in rule(*given):
-            convert = direct.get(type(y))
+            dtype = self._narrowed(y) if narrows else None
+            convert = direct.get(type(y)) if dtype is None else None
             result = None if convert is None else convert(y)
             if result is None:
-                result = verbs.to_backend(y, target, device=device, dtype=None, copy=None, grad=None)
+                result = verbs.to_backend(y, target, device=device, dtype=dtype, copy=None, grad=None)
             made.append(result)
         return made
+
+    def _narrowed(self, y: Array) -> str | None:
+        """Return the dtype of a result after a cast that loses no value, or None without a cast."""
+        library = get(self.library)
+        own = library.dtype_of(y)
+        dtype = self.result_dtype(own)
+        if not holds_every(own, dtype):
+            library.check_cast(y, dtype)
+        return None if dtype == own else dtype
 
     def _given(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
@@ -228,14 +289,14 @@ def protected(host: Any, x: Array) -> Any:
 
 
 @constant
-def program_key(function: str, form: Form, library: str) -> str:
+def program_key(function: str, form: Form, library: str, caller: str) -> str:
     """Return a key for a call in a program that is being compiled."""
     own = functions[function]
     kinds = holes(form)
 
     def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        return own.rule(library, form, tuple([next(values[kind]) for kind in kinds]), None)
+        return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), None)
 
     program = Program(own.name, find)
     own.programs.append(program)

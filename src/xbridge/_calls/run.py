@@ -8,13 +8,14 @@ derives it, and the caller's library embeds it in its graphs and transforms.
 from __future__ import annotations
 
 import inspect
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import LEAVES, flatten
 from xbridge._calls.function import could_write, latest_form, narrowing, program_key, protected
 from xbridge._calls.named import as_made, imported
+from xbridge._calls.results import late, refuse_late
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
     from xbridge.backends._rules import Form, Rule
 
 
-_UNKNOWN: Any = object()
+class _Unknown:
+    """A class, because it is the same object in another process."""
+
+
+_UNKNOWN: Any = _Unknown
 """What a shortcut returns if the call is to be examined."""
 
 
@@ -71,7 +76,9 @@ def wrapper(function: Function) -> Callable[..., Any]:
         return _direct(function, read)
 
     vars(call)["__xbridge__"] = function
-    function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
+    function.explain = partial(explain, function)
+    if not hasattr(fn, "__qualname__"):  # an object that can be called
+        call.__qualname__, call.__name__ = function.name, function.name.rpartition(".")[2]
     return call
 
 
@@ -82,7 +89,7 @@ def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
     return _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
 
 
-def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     """Return what a call with these arguments would do, without running it."""
     read = _read(function, args, kwargs)
     if not read.arrays:
@@ -98,7 +105,7 @@ def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             x, library.name, isolated=isolated, requires_grad=None, **function.keywords
         )
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
-    report = function.rule(library.name, read.form, tuple(read.numbers), None).report()
+    report = function.rule(library.name, caller.name, read.form, tuple(read.numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
@@ -206,17 +213,18 @@ def _embedded(function: Function, read: Read) -> Any:
     options = read_options((library,), **function.keywords)
     device = caller.array_info(arrays[read.at]).device
     xs: list[Array] = []
+    kept = "keep" if options.grad == "keep" else None
     for i, x in enumerate(arrays):
         try:
             if backend_for(type(x)) is not caller:
-                x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=None)  # noqa: PLW2901
+                x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=kept)  # noqa: PLW2901
             xs.append(_prepared(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
-        ys = caller.trace(program_key(function.key, form, library.name), xs, numbers)
+        ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
-    rule = function.rule(library.name, form, tuple(numbers), options.device)
+    rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
     _take_shortcut(function, read)
     ys = caller.run(rule, xs)
     form = latest.form
@@ -479,7 +487,8 @@ class Shortcut:
         assert caller.run is not None  # noqa: S101 -- it comes with `follows`
         rule = self._rule
         if rule is None:
-            rule = self._rule = self._function.rule(self._library.name, self._form, (), None)
+            libraries = self._library.name, caller.name
+            rule = self._rule = self._function.rule(*libraries, self._form, (), None)
         ys = caller.run(rule, list(xs))
         form = latest.form
         return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
@@ -513,20 +522,6 @@ def _take_shortcut(function: Function, read: Read) -> None:
             function.shortcuts[key] = shortcut
 
 
-def refuse_late(result: object, name: str) -> None:
-    """Raise if a result comes later than the call."""
-    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
-    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
-        raise late(name)
-
-
-def late(name: str) -> OptionError:
-    """Return the error for a function whose results come later than the call."""
-    return OptionError.build(
-        f"align {name}", "its results come later than it returns", "align_back inside it"
-    )
-
-
 def name_of(fn: Callable[..., object]) -> str:
     """Return the name of a function, or raise if it is not one that returns a result."""
     if isinstance(fn, type):
@@ -538,7 +533,8 @@ def name_of(fn: Callable[..., object]) -> str:
         wraps_one = isinstance(fn, (classmethod, staticmethod))
         hint = f"@{kind} above @aligned" if wraps_one else "@aligned(backend='torch')"
         raise OptionError.build(f"align {with_article(kind)}", "it is not a function", hint)
-    name = str(getattr(fn, "__qualname__", type(fn).__name__))
+    own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
+    name = next((str(word) for word in own if word), type(fn).__name__)
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise late(name)
     return name

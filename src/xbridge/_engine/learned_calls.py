@@ -63,8 +63,15 @@ def learn_align(call: tuple[object, ...], lesson: Lesson, sources: list[Source],
         return
     look = near and near.backend.device_of
     at = sources.index(near) if near in sources else None
+    # Without a name or `like`, an array of another library than the target's decides if it is followed.
+    free = call[1] is None and call[2] is type(None)
+    others = [(i, x.backend) for i, x in enumerate(sources) if free and x.backend.name != lesson.name]
+    could_decide = [(i, follows) for i, other in others if (follows := other.follows)]
 
     def aligned(xs: Sequence[Array], like: Array) -> tuple[Array, ...] | None:
+        for i, follows in could_decide:
+            if follows(xs[i]):
+                return None
         place = look(like if at is None else xs[at]) if look else CPU
         if place is not CPU and place != CPU:
             return None

@@ -57,6 +57,13 @@ class Source:
         """Return True if the input is a scalar of its backend, such as one of NumPy's."""
         return not self.is_array and not self.foreign
 
+    def is_followed(self) -> bool:
+        """Return True if a graph or a transform follows the array."""
+        backend = self.backend
+        if backend.follows is None:
+            return False
+        return self.info().requires_grad if backend.is_tracing() else backend.follows(self.array)
+
     def is_lazy(self) -> bool:
         """Return True if the array has no memory before it is computed."""
         if self.backend.unsupported(self.array, leaving=True):
@@ -116,8 +123,13 @@ def device_for(source: Source, target: Backend, options: Options) -> Device:
 
 
 def leading_index(sources: list[Source]) -> int | None:
-    """Return the index of the input that decides the target: the first array, else the first scalar."""
+    """Return the index of the input that decides the target: the first array, else the first scalar.
+
+    An array that a graph or a transform follows goes before those of other libraries, which would end it.
+    """
     arrays = [i for i, source in enumerate(sources) if not source.is_literal()]
     # No `next` with a default: the compiler of an older torch cannot follow it.
     proper = [i for i in arrays if not sources[i].is_scalar()]
-    return (proper or arrays)[0] if arrays else None
+    libraries = {sources[i].backend.name for i in proper}
+    followed = [i for i in proper if sources[i].is_followed()] if len(libraries) > 1 else []
+    return (followed or proper or arrays)[0] if arrays else None

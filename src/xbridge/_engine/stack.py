@@ -286,7 +286,7 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
     elif mixed or numbers:
         own = all(element.source.backend is target for element in strong)
         weak = [sequences.sample(number) for number in numbers]
-        dtype = _promoted([element.info.dtype for element in strong], weak, target if own else get(HOST))
+        dtype = promoted([element.info.dtype for element in strong], weak, target if own else get(HOST))
     else:
         dtype = strong[0].info.dtype
     for number in numbers:
@@ -296,7 +296,7 @@ def _common_dtype(elements: list[_Element], target: Backend, options: Options, p
     return dtype
 
 
-def _promoted(dtypes: list[str], weak: list[complex], library: Backend) -> str:
+def promoted(dtypes: list[str], weak: list[complex], library: Backend) -> str:
     """Promote dtypes by the rules of the library; by NumPy's if it has none for them."""
     own = library.promote and library.promote(dtypes, weak)
     return own or sequences.promote(dtypes, weak)
@@ -427,7 +427,7 @@ def _with_numbers(
     if dtype not in DTYPES:
         return None
     alike = all(stacker.cast_matches_numpy(_WIDE[kind], dtype, CPU) for kind in kinds)
-    if not alike or _promoted([dtype], [kind() for kind in kinds], rules) != dtype:
+    if not alike or promoted([dtype], [kind() for kind in kinds], rules) != dtype:
         return None
     host = sequences.of_numbers([x for x in leaves if type(x) in kinds], dtype, kinds)
     if host is None:

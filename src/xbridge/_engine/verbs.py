@@ -200,7 +200,10 @@ def align_sources(
         raise error.at(place(len(made))) from error
     for i, result in zip(late, _all_together(sources, late, place, target, options), strict=True):
         made[i] = result
-    if lesson and _may_learn(like, [target, *(source.backend for source in sources)]):
+    arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
+    # The target of a call without a name or `like` may be that of an array that is followed, this time.
+    always = name is not None or like is not None or not arrays or arrays[0].backend is target
+    if lesson and always and _may_learn(like, [target, *(source.backend for source in sources)]):
         call = ("align", name, type(like), *keywords.values(), *(type(source.array) for source in sources))
         learn_align(call, lesson, sources, near)
     return tuple(made)

@@ -57,19 +57,6 @@ def masked(form: Form, chosen: Iterator[bool]) -> Form:
     return (*form[:start], *[masked(child, chosen) for child in form[start:]])
 
 
-def closed(form: Form, numbers: Iterator[Any]) -> Form:
-    """Return the form with its numbers as constants."""
-    if form == ARRAY:
-        return form
-    if isinstance(form, str):
-        number = next(numbers)
-        return ("=", type(number), None, number)
-    if form[0] == "=":
-        return form
-    start = CHILDREN[form[0]]
-    return (*form[:start], *[closed(child, numbers) for child in form[start:]])
-
-
 def holes(form: Form) -> list[str]:
     """Return the kinds of the numbers of a form, in order."""
     if isinstance(form, str):
@@ -94,6 +81,33 @@ def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]
         for child, part in zip(form[start:], children, strict=False)
         for leaf in leaves(child, part, wrong)
     ]
+
+
+def arrange(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], OptionError]) -> list[Any]:
+    """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
+    if form == given == ARRAY:
+        return [next(xs)]
+    start = CHILDREN.get(form[0], 0)
+    if not start or not _is_like(form, given):
+        if form != given:
+            raise wrong()
+        return []
+    keys = list(zip(form[1], form[2], strict=True)) if form[0] == "dict" else []
+    parts = {}
+    for i, child in enumerate(given[start:]):
+        at = keys.index((given[1][i], given[2][i])) if keys else i
+        parts[at] = arrange(form[start + at], child, xs, wrong)
+    return [x for at in sorted(parts) for x in parts[at]]
+
+
+def _is_like(form: Form, given: Form) -> bool:
+    """Return True for containers of the same kind with the same keys. A list is like a tuple."""
+    if len(form) != len(given):
+        return False
+    if form[0] == "dict" == given[0]:
+        return set(zip(form[1], form[2], strict=True)) == set(zip(given[1], given[2], strict=True))
+    plain = {form[0], given[0]} <= {"tuple", "list"}
+    return plain or bool(form[:2] == given[:2] and form[0] in ("named", "node"))
 
 
 def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:

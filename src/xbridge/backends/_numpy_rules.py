@@ -8,6 +8,7 @@ derivative of a rule is a rule of the same class, and a vjp with a vjp has a sec
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_gi
 from xbridge.errors import DTypeError, OptionError, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
     from xbridge.backends._rules import Call, Form, Given
@@ -49,7 +50,7 @@ class OpaqueRule(Rule):
 
     def __call__(self, *xs: Array) -> list[Array]:
         args, kwargs = self.call.unflatten(self.call.form, xs)
-        return self.call.returned(self.call.fn(*args, **kwargs))
+        return self.call.returned(self.call.fn(*args, **kwargs), xs)
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         reason = f"it is a function of {self.call.library}, for which xbridge has no derivatives"
@@ -120,7 +121,7 @@ class NumpyRule(OpaqueRule):
         signature = self.signature
         found = None if signature is None else signature.loops(self.name, [x.shape for x in xs])
         args, kwargs = self.call.unflatten(self.form, xs)
-        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
+        ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs), xs)]
         if signature is not None and found is not None:
             signature.check(self.name, *found, [y.shape for y in ys])
         return ys
@@ -136,6 +137,11 @@ class NumpyRule(OpaqueRule):
         if given is None:
             raise self._missing("jvp", "f(tangents, y, *args) returns the tangent of the result")
         return _Jvp(self, given, ins, outs, form)
+
+    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
+        if self.cores is None or self.out_cores is None:
+            return None
+        return (*select(ins, self.cores), *self.out_cores, *self.cores)
 
     def _missing(self, kind: str, hint: str) -> GradientError:
         name = self.call.name
@@ -172,7 +178,7 @@ def declared(call: Call, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], For
     assert call.result is not None  # noqa: S101 -- the caller checks it
     stand_ins = [np.broadcast_to(np.zeros((), native_dtype(spec.dtype)), spec.shape) for spec in specs]
     args, kwargs = call.unflatten(call.form, stand_ins)
-    form, ys = call.flatten(call.result(*args, **kwargs))
+    form, ys = call.flatten(call.result(*args, **kwargs), stand_ins)
     return tuple(Spec(tuple(y.shape), y.dtype.name) for y in map(np.asarray, ys)), form
 
 
@@ -180,6 +186,7 @@ class _Derivative(NumpyRule):
     """A function of (seed, result, *args), in which the seed and the result have a form too."""
 
     kind = ""
+    narrows = False
 
     def __init__(
         self,
@@ -204,15 +211,15 @@ class _Derivative(NumpyRule):
             given.jvp,
         )
         if base.cores is not None and base.out_cores is not None:
-            self.cores = (*self.seed_cores(base.cores, base.out_cores), *base.out_cores, *base.cores)
+            self.set_cores(base.cores, base.out_cores)
 
     @abstractmethod
     def seed_form(self) -> Form:
         """Return the form of the seeds."""
 
     @abstractmethod
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
-        """Return the core axes of each seed, from those of the inputs and outputs."""
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        """Set the core axes of the seeds, the outputs and the inputs, from those of the base."""
 
     def split(self, xs: Sequence[HostArray]) -> tuple[Sequence[HostArray], Sequence[HostArray]]:
         """Return the seeds and the inputs."""
@@ -221,7 +228,11 @@ class _Derivative(NumpyRule):
 
     def result(self, xs: Sequence[HostArray]) -> Any:
         args, kwargs = self.call.unflatten(self.form, xs)
-        return self.fn(*args, **kwargs)
+        try:
+            return self.fn(*args, **kwargs)
+        except TypeError as error:
+            _refuse_other_parameters(self, args, kwargs, error)
+            raise
 
 
 class _Vjp(_Derivative):
@@ -230,9 +241,9 @@ class _Vjp(_Derivative):
     def seed_form(self) -> Form:
         return masked(self.y_form, iter(self.outs))
 
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.ins, inputs))
-        return select(self.outs, outputs)
+        self.cores = (*select(self.outs, outputs), *outputs, *inputs)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
@@ -270,11 +281,7 @@ class _Vjp(_Derivative):
                 "its vjp returned None for it",
                 "x.detach() or stop_gradient(x) for that array, or a vjp that returns its gradient",
             )
-        g = np.asarray(gradient)
-        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
-            g = g.sum(tuple(range(g.ndim - x.ndim)))
-            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
-            g = g.sum(tuple(ones), keepdims=True)
+        g = self.summed(np.asarray(gradient), index, inputs)
         if g.shape != x.shape:
             raise self._wrong(f"a gradient has shape {np.shape(gradient)}, and array {index} has {x.shape}")
         if g.dtype.kind == "c" and x.dtype.kind != "c":
@@ -284,6 +291,15 @@ class _Vjp(_Derivative):
                 "returning its real part",
             )
         return g.astype(x.dtype, copy=False)
+
+    def summed(self, g: HostArray, index: int, inputs: Sequence[HostArray]) -> HostArray:
+        """Sum a gradient, or a tangent of one, over the axes to which its argument was broadcast."""
+        x = inputs[index]
+        if g.shape != x.shape and g.shape == self._wide(x, index, inputs):
+            g = g.sum(tuple(range(g.ndim - x.ndim)))
+            ones = [i for i, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 != n]
+            g = g.sum(tuple(ones), keepdims=True)
+        return g
 
     def _wide(self, x: HostArray, index: int, inputs: Sequence[HostArray]) -> tuple[int, ...] | None:
         """Return the shape that an argument of a function with a signature is broadcast to."""
@@ -310,9 +326,9 @@ class _Jvp(_Derivative):
     def seed_form(self) -> Form:
         return masked(self.arguments, iter(self.ins))
 
-    def seed_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[int]:
+    def set_cores(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         self.out_cores = tuple(select(self.outs, outputs))
-        return select(self.ins, inputs)
+        self.cores = self.base.tangent_cores(self.ins)
 
     def __call__(self, *xs: HostArray) -> list[HostArray]:
         seeds, inputs = self.split(xs)
@@ -329,8 +345,14 @@ class _Jvp(_Derivative):
                 "a jvp that returns all tangents",
             )
         made = []
-        for tangent, y in zip(tangents, select(self.outs, ys), strict=True):
+        for i, tangent, y in zip(
+            select(self.outs, range(len(ys))), tangents, select(self.outs, ys), strict=True
+        ):
             t = np.asarray(tangent)
+            if isinstance(self.base, _Vjp):
+                gradients = self.base.ins
+                index = select(gradients, range(len(gradients)))[i]
+                t = self.base.summed(t, index, inputs[-len(gradients) :])
             if t.shape != y.shape or (t.dtype.kind == "c" and y.dtype.kind != "c"):
                 raise self._wrong()
             made.append(t.astype(y.dtype, copy=False))
@@ -346,6 +368,23 @@ class _Jvp(_Derivative):
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
         ys = specs[len(specs) - len(self.ins) - len(self.outs) : len(specs) - len(self.ins)]
         return tuple(select(self.outs, ys)), masked(self.y_form, iter(self.outs))
+
+
+def _refuse_other_parameters(
+    rule: _Derivative, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> None:
+    """Raise if a derivative does not have the parameters that it is called with."""
+    try:
+        inspect.signature(rule.fn).bind(*args, **kwargs)
+    except ValueError:  # a function in C may have no signature
+        return
+    except TypeError as why:
+        seed = "g" if rule.kind == "vjp" else "tangents"
+        raise OptionError.build(
+            f"call {rule.name}",
+            f"it does not take the arguments that it gets: {why}",
+            f"{rule.kind}=f, where f({seed}, y, *args) has all parameters of the function",
+        ) from error
 
 
 def _kind(found: object) -> str:
@@ -375,11 +414,32 @@ def _central(
     ts: Sequence[HostArray],
     xs: Sequence[HostArray],
 ) -> list[HostArray]:
-    length = max([float(np.abs(t).max(initial=0)) for t in ts]) or 1.0
-    size = max([1.0, *[float(np.abs(x).max(initial=0)) for x in select(ins, xs)]])
-    step = float(np.finfo(np.result_type(*ts)).eps ** (1 / 3)) * size / length
-    above, below = (_moved(rule, ins, outs, h, ts, xs) for h in (step, -step))
-    return [((a - b) / (2 * step)).astype(a.dtype, copy=False) for a, b in zip(above, below, strict=True)]
+    total: list[HostArray] = []
+    for step, some in _steps(ts, select(ins, xs)):
+        above, below = (_moved(rule, ins, outs, h, some, xs) for h in (step, -step))
+        parts = [(a - b) / (2 * step) for a, b in zip(above, below, strict=True)]
+        total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
+    return [np.asarray(t) for t in total]
+
+
+def _steps(ts: Sequence[HostArray], xs: Sequence[HostArray]) -> Iterator[tuple[float, list[HostArray]]]:
+    """Yield steps, each with the part of the tangents that it is for: that of numbers of about one size.
+
+    The step of a number is in proportion to it, or to 1 if it is smaller. A step that fits a large number
+    would pass over all that a function does near a small one.
+    """
+    lengths = [np.where(np.isfinite(x), np.abs(x), 1).astype("f8") for x in xs]
+    sizes = [np.floor(np.log10(np.maximum(length, 1))) for length in lengths]
+    found = {
+        (i, size)
+        for i, (t, each) in enumerate(zip(ts, sizes, strict=True))
+        for size in np.unique(each[t != 0]).tolist()
+    }
+    for i, size in sorted(found) or [(0, 0.0)]:
+        chosen = np.where(sizes[i] == size, ts[i], np.zeros_like(ts[i]))
+        length = float(np.abs(chosen).max(initial=0)) or 1.0
+        step = float(np.finfo(ts[i].dtype).eps) ** (1 / 3) * 10.0**size / length
+        yield step, [chosen if j == i else np.zeros_like(t) for j, t in enumerate(ts)]
 
 
 def _complex_step(

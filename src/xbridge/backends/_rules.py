@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
-from xbridge.backends._forms import ARRAY
+from xbridge.backends._forms import ARRAY, arrange
 from xbridge.errors import GradientError, OptionError
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
         name: str
         fn: Callable[..., Any]
         library: str
+        caller: str
         form: Form
+        declared: Form
+        """The form that compiled code was made for, in another process."""
         numbers: tuple[Any, ...]
         vjp: Given | None
         jvp: Given | None
@@ -48,10 +51,12 @@ if TYPE_CHECKING:
         result: Callable[..., Any] | None
 
         def rule(self) -> Rule: ...
-        def detached(self) -> Call: ...
-        def flatten(self, tree: Any) -> tuple[Form, list[Array]]: ...
+        def detached(self, declared: Form) -> Call: ...
+        def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]: ...
         def unflatten(self, form: Form, leaves: Iterable[Any]) -> Any: ...
-        def returned(self, tree: Any) -> list[Array]: ...
+        def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]: ...
+        def result_dtype(self, dtype: str) -> str: ...
+        def state(self) -> object: ...
         def evaluate(
             self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
         ) -> list[Array]: ...
@@ -119,6 +124,8 @@ class Rule(ABC):
 
     order = 0
     """The number of derivations that this rule is the result of."""
+    narrows = True
+    """True if the dtypes of the results are the function's; gradients have those of its arguments."""
     random = False
     """True if the function draws random numbers, and would draw others when it runs again."""
 
@@ -128,6 +135,7 @@ class Rule(ABC):
         self._key = ""
         self._derived: dict[Any, Rule] = {}
         self._described: dict[Any, tuple[tuple[Spec, ...], Form]] = {}
+        """What `shapes` returns, by all that it depends on."""
 
     @abstractmethod
     def __call__(self, *xs: Array) -> Sequence[Array]:
@@ -146,9 +154,46 @@ class Rule(ABC):
         return kept(self._derived, (how, what), lambda: getattr(self, how)(*what))
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """Describe the outputs for inputs like these. Nothing is computed."""
-        found, latest.form = kept(self._described, specs, lambda: self.describe(specs))
+        """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""
+        found, latest.form = kept(self._described, (specs, self.call.state()), lambda: self._outputs(specs))
         return found
+
+    def _outputs(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        found, form = self.describe(specs)
+        if self.narrows:
+            found = tuple(spec._replace(dtype=self.call.result_dtype(spec.dtype)) for spec in found)
+        return found, form
+
+    def tangent_cores(self, ins: tuple[bool, ...]) -> tuple[int, ...] | None:
+        """Return the `cores` of the rule for tangents of the inputs in `ins`, without deriving it."""
+        return None
+
+    def batch_shapes(
+        self, size: int, specs: tuple[Spec, ...], found: list[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """Return the shapes of the results of one call for all examples, for inputs described of one.
+
+        A derivative has the shape of an argument or a result, whose axes may be fewer than those in the call.
+        """
+        return [(size, *spec.shape) for spec in self.shapes(specs)] if self.order else found
+
+    def arrange(self, ys: Sequence[Array], form: Form) -> Sequence[Array]:
+        """Return the results of the last call in the order of a form of the same structure, or raise.
+
+        A dict may have its keys in another order than the one that was declared, or than in another example.
+        """
+        if self.order or latest.form == form:
+            return ys
+        ys = arrange(form, latest.form, iter(ys), self._other_form)
+        latest.form = form
+        return ys
+
+    def _other_form(self) -> OptionError:
+        return OptionError.build(
+            f"use the result of {self.name}",
+            "its containers, keys or constants are others than declared, or than in another example",
+            "the same containers, keys and constants in each call, and in result=",
+        )
 
     @abstractmethod
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
@@ -192,7 +237,9 @@ class TracedRule(Rule):
         self.fn = fn
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        return self._made(f"the vjp of {self.name}", self.vjp_of(ins, outs))
+        made = self._made(f"the vjp of {self.name}", self.vjp_of(ins, outs))
+        made.narrows = False
+        return made
 
     def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         return self._made(f"the jvp of {self.name}", self.jvp_of(ins, outs))
@@ -203,7 +250,7 @@ class TracedRule(Rule):
 
     def _made(self, name: str, fn: Callable[..., Any]) -> Rule:
         made = type(self)(self.call, name, fn)
-        made.order, made.random = self.order + 1, self.random
+        made.order, made.random, made.narrows = self.order + 1, self.random, self.narrows
         return made
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,30 +25,48 @@ _MOST_COLUMNS = 64
 
 _DIRECTIONS = 3
 
+_POWERS = (*range(-1, -11, -1), *range(1, 7))
+"""Steps to try, as powers of eight beside the first."""
+
+_REACH = 2.0**-6
+"""Larger steps pass over jumps."""
+
 
 def faults(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rtol: float | None
 ) -> Iterator[str]:
     """Yield a line for each derivative that differs from what the values of the function show."""
     case = _Case(f, args, kwargs)
-    step = max(float(np.finfo(x.dtype).eps) for x in case.xs) ** (1 / 3)
-    close = step if rtol is None else rtol
+    close = case.eps ** (1 / 3) if rtol is None else rtol
     ways = {name: way for name, way in _LIBRARIES.items() if is_available(name) and name != case.library}
     checked = 0
     for tangents, seeds in case.directions():
-        right = case.slope(tangents, seeds, step)
-        size = 1 + abs(right)
+        right = case.slope(tangents, seeds, close)
+        allowed = close * right.size + right.noise
         for name, way in ways.items():
-            for mode, slope in way(case.flat, name, case.xs, tangents, seeds):
+            for mode, slope in way(case.flat, name, case.xs, right.tangents, seeds):
                 checked += 1
-                if not abs(slope - right) <= close * size:
-                    yield f"{mode} in {name} is {slope:.6g}, and the values of the function give {right:.6g}"
+                if not abs(slope - right.value) <= allowed:
+                    given = f"the values of the function give {right.value:.6g}, within {allowed:.2g}"
+                    yield f"{mode} in {name} is {slope:.6g}, and {given} (rtol={close:.2g})"
     if not checked:
         raise OptionError.build(
             "check the derivative of a function",
             "no other library with derivatives is installed",
             "pip install torch",
         )
+
+
+class _Slope(NamedTuple):
+    """The derivative along tangents, from differences of values."""
+
+    tangents: list[HostArray]
+    """Those along which the arguments moved, which were rounded to their dtypes."""
+    value: float
+    size: float
+    """The sum of the absolute values of its terms."""
+    noise: float
+    """The part of the value that is the rounding of the function's."""
 
 
 class _Case:
@@ -77,6 +95,7 @@ class _Case:
 
         self.flat: Flat = flat
         self.ys: list[HostArray] = [np.asarray(y) for y in flat(*self.xs)]
+        self.eps = max(float(np.finfo(x.dtype).eps) for x in (*self.xs, *self.ys))
 
     def _like(self, x: HostArray) -> HostArray:
         made = self._random.standard_normal(x.shape)
@@ -85,26 +104,67 @@ class _Case:
         )
 
     def directions(self) -> Iterator[tuple[list[HostArray], list[HostArray]]]:
-        """Yield tangents of the arguments and cotangents of the results."""
+        """Yield tangents of the arguments, in proportion to them, and cotangents of the results."""
+        sizes = [*map(_sizes, self.xs)]
         for _ in range(_DIRECTIONS):
-            yield [*map(self._like, self.xs)], [*map(self._like, self.ys)]
+            moves = [(self._like(x) * size).astype(x.dtype) for x, size in zip(self.xs, sizes, strict=True)]
+            yield moves, [*map(self._like, self.ys)]
         if sum(x.size for x in self.xs) <= _MOST_COLUMNS:
             for k, x in enumerate(self.xs):
                 for at in np.ndindex(x.shape):
                     units = [np.zeros_like(each) for each in self.xs]
-                    units[k][at] = 1
+                    units[k][at] = sizes[k][at]
                     yield units, [*map(self._like, self.ys)]
 
-    def slope(self, tangents: list[HostArray], seeds: list[HostArray], step: float) -> float:
-        """Return the product of the seeds and the derivative along the tangents, from values."""
-        above, below = (
-            self.flat(*[(x + h * t).astype(x.dtype) for x, t in zip(self.xs, tangents, strict=True)])
-            for h in (step, -step)
-        )
-        return sum(
-            _product(g, (np.asarray(a) - np.asarray(b)) / (2 * step))
-            for g, a, b in zip(seeds, above, below, strict=True)
-        )
+    def slope(self, tangents: list[HostArray], seeds: list[HostArray], close: float) -> _Slope:
+        """Return the product of the seeds and the derivative along the tangents, from values.
+
+        Nothing is known of the scale of the function, so steps are tried until two of them agree: one that
+        fits a function whose scale is that of its arguments, then smaller ones, then larger ones.
+        """
+        first = best = last = self._difference(tangents, seeds, 0)
+        least = 0.25  # steps that agree no better show nothing, such as those over a jump
+        reach = max(float(np.abs(t).max(initial=0)) for t in tangents)
+        for power in _POWERS:
+            if power == 1:
+                last = first
+            if power > 0 and self._step(power) * reach > _REACH:
+                break
+            made = self._difference(tangents, seeds, power)
+            # Of two that agree, the smaller step has the smaller error, and the larger one the smaller noise.
+            less = min(made, last, key=lambda slope: slope.noise)
+            error = abs(made.value - last.value) + less.noise
+            if error < least * less.size:
+                best, least = less, error / less.size
+            if least <= close / 4:
+                break
+            last = made
+        return best
+
+    def _step(self, power: int) -> float:
+        """Return the cube root of eps, times a power of eight."""
+        return float(2.0 ** (round(np.log2(self.eps) / 3) + 3 * power))
+
+    def _difference(self, tangents: list[HostArray], seeds: list[HostArray], power: int) -> _Slope:
+        step = self._step(power)
+        with np.errstate(all="ignore"):  # a large step may leave the domain of the function
+            above, below = (
+                [(x + h * t).astype(x.dtype) for x, t in zip(self.xs, tangents, strict=True)]
+                for h in (step, -step)
+            )
+            moved = [((a - b) / (2 * step)).astype(a.dtype) for a, b in zip(above, below, strict=True)]
+            pairs = [map(np.asarray, pair) for pair in zip(self.flat(*above), self.flat(*below), strict=True)]
+            ys = [(g, *pair) for g, pair in zip(seeds, pairs, strict=True)]
+            terms = [(np.conj(g) * (a - b)).real.astype("f8") / (2 * step) for g, a, b in ys]
+            noise = sum(float((abs(g) * (abs(a) + abs(b))).sum()) for g, a, b in ys)
+        value, size = (sum(float(of(term).sum()) for term in terms) for of in (np.asarray, np.abs))
+        return _Slope(moved, value, size, noise * self.eps / step)
+
+
+def _sizes(x: HostArray) -> HostArray:
+    """Return the sizes of numbers, and for a zero that of the largest number beside it, or 1."""
+    sizes = np.abs(x)
+    return np.where(sizes > 0, sizes, sizes.max(initial=0) or 1)
 
 
 def _leaves(tree: Any) -> Iterator[Any]:

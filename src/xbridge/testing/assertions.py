@@ -212,8 +212,8 @@ def assert_derivative(f: Callable[..., Any], /, *args: Any, rtol: float | None =
         The arguments of a call. Floating and complex arrays among `args` are moved. Use float64 if the
         library of the function has it.
     rtol : float, optional
-        The tolerance, relative to the size of the derivative. The default is the error of central
-        differences.
+        The tolerance, relative to the size of the derivative's terms. The default is the error of central
+        differences. An iterative solver may need a larger one, such as the tolerance of its iteration.
 
     Raises
     ------

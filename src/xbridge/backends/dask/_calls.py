@@ -46,7 +46,7 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
         _run_chunk,
         signature.text,
         *xs,
-        call=dask.delayed(call.detached(), pure=False, traverse=False),
+        call=dask.delayed(call.detached(form), pure=False, traverse=False),
         specs=specs,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,
@@ -67,7 +67,7 @@ def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
         view.flags.writeable = False
         views.append(view)
     rule = call.rule()
-    ys = rule.call.evaluate(rule, views, "numpy")
+    ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), call.declared)
     assert call.signature is not None  # noqa: S101 -- as above
     loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)

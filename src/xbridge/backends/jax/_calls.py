@@ -57,10 +57,12 @@ def _avals(specs: Sequence[Spec]) -> list[Any]:
 
 def _run(rule: Rule, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread."""
-    return rule.call.evaluate(rule, [x if isinstance(x, jax.Array) else np.asarray(x) for x in xs], "jax")
+    # A Python number has the dtype that JAX gives it, which may have 32 bits.
+    given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
+    return rule.call.evaluate(rule, given, "jax")
 
 
-def _run_inside(rule: Rule, declared: tuple[Spec, ...], *hosts: Any) -> tuple[Any, ...]:
+def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any) -> tuple[Any, ...]:
     """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
     views = []
     for host in hosts:
@@ -68,7 +70,7 @@ def _run_inside(rule: Rule, declared: tuple[Spec, ...], *hosts: Any) -> tuple[An
         view.flags.writeable = False
         views.append(view)
     with inside():
-        ys = rule.call.evaluate(rule, views, "numpy")
+        ys = rule.arrange(rule.call.evaluate(rule, views, "numpy"), form)
     rule.check(tuple(Spec(y.shape, y.dtype.name) for y in ys), declared)
     return tuple(ys)
 
@@ -82,7 +84,9 @@ def _aval_specs(avals: Any) -> tuple[Spec, ...]:
 
 
 def _lowered(ctx: Any, *args: Any, rule: Rule) -> Any:
-    run = partial(_run_inside, rule, _aval_specs(ctx.avals_out))
+    outer = latest.form
+    rule.shapes(_aval_specs(ctx.avals_in))
+    run, latest.form = partial(_run_inside, rule, _aval_specs(ctx.avals_out), latest.form), outer
     return mlir.emit_python_callback(
         ctx, run, None, args, ctx.avals_in, ctx.avals_out, has_side_effect=False
     )[0]
@@ -188,9 +192,20 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
         moved, size = _first(xs, dims, everything=True)
         if rule.cores is not None:
             made = call_p.bind(*_wide(moved, size, rule.cores), rule=rule)  # type: ignore[no-untyped-call]
+            form = latest.form
+            one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(moved))
+            shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in made])
+            made, latest.form = list(map(jnp.reshape, made, shapes)), form
         else:
-            made = _each(partial(call_p.bind, rule=rule), moved, size, moved)
+            made = _each(partial(_one_example, rule, []), moved, size, moved)
     return made, [0] * len(made)
+
+
+def _one_example(rule: Rule, forms: list[Form], *xs: Any) -> Arrays:
+    """Run a call for one of several examples, whose results are arranged like the first."""
+    ys = call_p.bind(*xs, rule=rule)  # type: ignore[no-untyped-call]
+    forms.append(latest.form)
+    return rule.arrange(ys, forms[0])
 
 
 def _each(run: Any, xs: Arrays, size: int, kept: Arrays) -> Any:
@@ -230,8 +245,15 @@ def _tangent_batch(
         wide = tuple(spec._replace(shape=(size, *spec.shape)) for spec in specs)
         made = tangent_p.bind(*moved, rule=more, specs=wide, **what)  # type: ignore[no-untyped-call]
     else:
-        one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
-        made = _each(one, moved, size, moved[sum(ins) :])
+        cores = rule.tangent_cores(ins)
+        if cores is not None:
+            axes = _wide(moved, size, cores)
+            like = _specs(select(outs, axes[sum(ins) : sum(ins) + len(outs)]))
+            made = tangent_p.bind(*axes, rule=rule, specs=like, **what)  # type: ignore[no-untyped-call]
+            made = [y.reshape(size, *spec.shape) for y, spec in zip(made, specs, strict=True)]
+        else:
+            one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
+            made = _each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 
 

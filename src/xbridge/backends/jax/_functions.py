@@ -34,7 +34,7 @@ def rule_of(call: Call) -> Rule:
 
     def flat(*xs: jax.Array) -> _Result:
         args, kwargs = call.unflatten(call.form, xs)
-        ys = call.returned(call.fn(*args, **kwargs))
+        ys = call.returned(call.fn(*args, **kwargs), xs)
         return _Result(latest.form, tuple(map(jnp.asarray, ys)))
 
     return JaxRule(call, call.name, flat)

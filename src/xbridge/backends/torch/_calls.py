@@ -156,10 +156,17 @@ def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> 
         for t, d, spec, core in zip(moved, dims, one, rule.cores, strict=True):
             full = t.expand(size, *t.shape) if d is None else t
             wide.append(full.reshape(size, *(1,) * (loop - len(spec.shape) + core), *spec.shape))
-        return apply(rule, wide)
+        ys = apply(rule, wide)
+        form = latest.form
+        shapes = rule.batch_shapes(size, one, [y.shape for y in ys])
+        latest.form = form
+        return [y.reshape(shape) for y, shape in zip(ys, shapes, strict=True)]
     if size:
         rows = [[t if d is None else t[i] for t, d in zip(moved, dims, strict=True)] for i in range(size)]
-        return [torch.stack(ys) for ys in zip(*[apply(rule, row) for row in rows], strict=True)]
+        made = [apply(rule, rows[0])]
+        form = latest.form
+        made += [rule.arrange(apply(rule, row), form) for row in rows[1:]]
+        return [torch.stack(ys) for ys in zip(*made, strict=True)]
     device = ts[0].device
     return [
         torch.empty(0, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
@@ -266,10 +273,11 @@ def _compute_checked(
     rule = found if isinstance(found, Rule) else found.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
+    form = latest.form
     # Below autograd no tensor has a tangent, and torch cannot be asked for one.
     level, forward_ad._current_level = forward_ad._current_level, -1
     try:
-        ys = _evaluate(rule, ts)
+        ys = rule.arrange(_evaluate(rule, ts), form)
     finally:
         forward_ad._current_level = level
     rule.check(_specs(ys), declared)

@@ -34,7 +34,7 @@ def rule_of(call: Call) -> Rule:
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.unflatten(call.form, xs)
-        return tuple(map(torch.as_tensor, call.returned(call.fn(*args, **kwargs))))
+        return tuple(map(torch.as_tensor, call.returned(call.fn(*args, **kwargs), xs)))
 
     return TorchRule(call, call.name, flat)
 

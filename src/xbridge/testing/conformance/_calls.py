@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
+from xbridge.backends import HOST
 from xbridge.backends._forms import ARRAY, unflatten
 from xbridge.backends._registry import get
 from xbridge.backends._rules import Given, latest
@@ -30,7 +31,8 @@ class PlainCall:
         jvp: Any = None,
         signature: Signature | None = None,
     ) -> None:
-        self.name, self.fn, self.library = "f", fn, library
+        self.name, self.fn, self.library, self.caller = "f", fn, library, HOST
+        self.declared: Form = ARRAY
         self.form: Form = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
         self.vjp, self.jvp = vjp and Given(vjp), jvp and Given(jvp)
@@ -43,11 +45,12 @@ class PlainCall:
         made: Rule = make(self)
         return made
 
-    def detached(self) -> Self:
+    def detached(self, declared: Form) -> Self:
         """Return the call: it has nothing that another process could not have."""
+        self.declared = declared
         return self
 
-    def flatten(self, tree: Any) -> tuple[Form, list[Array]]:
+    def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:  # noqa: ARG002 -- no numbers
         """Return the form and the arrays of one array, or of a tuple of arrays."""
         if isinstance(tree, tuple):
             return ("tuple", *[ARRAY] * len(tree)), list(tree)
@@ -57,10 +60,18 @@ class PlainCall:
         """Return the tree of a form."""
         return unflatten(form, iter(leaves), iter(()))
 
-    def returned(self, tree: Any) -> list[Array]:
+    def returned(self, tree: Any, xs: Sequence[Array]) -> list[Array]:
         """Return the arrays of a result, and keep its form."""
-        latest.form, arrays = self.flatten(tree)
+        latest.form, arrays = self.flatten(tree, xs)
         return arrays
+
+    def result_dtype(self, dtype: str) -> str:
+        """Return the dtype of a result, which every library has."""
+        return dtype
+
+    def state(self) -> object:
+        """Return what dtypes depend on, which the tests do not change."""
+        return None
 
     def evaluate(self, rule: Rule, xs: Sequence[Array], target: str, device: object = None) -> list[Array]:
         """Run a rule, and convert there and back."""

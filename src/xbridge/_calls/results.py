@@ -1,0 +1,59 @@
+"""Results that have to be arrays now: what comes later, or may hide arrays, is refused."""
+
+from __future__ import annotations
+
+import inspect
+from gc import get_referents
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
+
+from xbridge._calls.flatten import LEAVES, hidden
+from xbridge.backends._forms import CHILDREN
+from xbridge.backends._registry import are_arrays, backend_for
+from xbridge.errors import OptionError, with_article
+
+if TYPE_CHECKING:
+    from xbridge.backends._rules import Form
+
+
+def refuse_late(result: object, name: str) -> None:
+    """Raise if a result comes later than the call."""
+    later = isinstance(result, (map, filter, zip)) or inspect.isgenerator(result)
+    if later or (inspect.isawaitable(result) and backend_for(type(result)) is None):  # Dask's are both
+        raise late(name)
+
+
+def late(name: str) -> OptionError:
+    """Return the error for a function whose results come later than the call."""
+    return OptionError.build(
+        f"align {name}", "its results come later than it returns", "align_back inside it"
+    )
+
+
+def refuse_unknown(form: Form) -> None:
+    """Raise if a constant of a result holds arrays, which would keep their graph or their tracers there."""
+    if isinstance(form, str):
+        return
+    if form[0] != "=":
+        for child in form[CHILDREN[form[0]] :]:
+            refuse_unknown(child)
+    elif form[1] not in LEAVES and _holds_arrays(form[3]):
+        raise hidden(with_article(form[1].__name__), "a tuple or a dict of them")
+
+
+def _holds_arrays(x: object) -> bool:
+    """Return True if an array can be reached from an object, past modules, classes and globals."""
+    seen: dict[int, object] = {}
+    rest = [x]
+    while rest:
+        x = rest.pop()
+        if id(x) in seen or isinstance(x, (type, ModuleType)):
+            continue
+        seen[id(x)] = x
+        if are_arrays(type(x)):
+            return True
+        if isinstance(x, FunctionType):
+            rest += [x.__closure__, x.__defaults__, x.__kwdefaults__, vars(x)]
+        else:
+            rest += get_referents(x)
+    return False

@@ -1,0 +1,155 @@
+"""Batches of functions with a signature: one call for all examples, of values, gradients and tangents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import same, wide
+
+import xbridge
+from xbridge import GradientError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+
+aligned: Any = xbridge.aligned
+
+wide64 = pytest.fixture(autouse=True)(wide)
+
+A, B = np.arange(1.0, 4), np.arange(6.0).reshape(3, 2) + 1
+
+
+def _tangent(t: Any, y: Any, a: Any, b: Any) -> Any:
+    return (0 if t[0] is None else 2 * a * t[0] * b) + (0 if t[1] is None else a * a * t[1])
+
+
+def product(calls: list[int]) -> Any:
+    """A function of two numbers, with two derivatives, that broadcasts and counts its calls."""
+    back = aligned(
+        backend="numpy",
+        vjp=lambda c, o, g, y, a, b: (
+            c[0] * 2 * a * b + c[1] * a * a,
+            np.zeros_like(y),
+            c[0] * g * 2 * b + c[1] * g * 2 * a,
+            c[0] * g * 2 * a,
+        ),
+        jvp=lambda t, o, g, y, a, b: (
+            2 * g * ((0 if t[2] is None else t[2] * b) + (0 if t[3] is None else a * t[3]))
+            + np.zeros_like(o[0]),
+            2 * g * a * (0 if t[2] is None else t[2]) + np.zeros_like(o[1]),
+        ),
+    )(lambda g, y, a, b: (g * 2 * a * b, g * a * a))
+
+    def f(a: Any, b: Any) -> Any:
+        calls.append(1)
+        return a * a * b
+
+    return aligned(backend="numpy", signature="(),()->()", vjp=back, jvp=_tangent)(f)
+
+
+def pure(a: Any, b: Any) -> Any:
+    return a * a * b
+
+
+def each(f: Any) -> dict[str, Any]:
+    """Transforms of JAX whose arguments differ in rank, and are batched."""
+    grad = jax.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1))
+    return {
+        "values": jax.vmap(f),
+        "gradients": jax.vmap(grad),
+        "tangents": jax.vmap(lambda a, b: jax.jvp(f, (a, b), (a, b))[1]),
+        "tangents of one": jax.vmap(lambda a, b: jax.jvp(lambda b: f(a, b), (b,), (b,))[1]),
+        "jacrev": jax.vmap(jax.jacrev(f, argnums=(0, 1))),
+        "jacfwd": jax.vmap(jax.jacfwd(f, argnums=(0, 1))),
+        "gradient of a batch": jax.grad(lambda a, b: jax.vmap(f)(a, b).sum(), argnums=(0, 1)),
+        "second gradients": jax.vmap(jax.grad(lambda a, b: sum(x.sum() for x in grad(a, b)), argnums=(0, 1))),
+        "a tangent of gradients": jax.vmap(lambda a, b: jax.jvp(grad, (a, b), (a, b))[1]),
+        "one for all": jax.vmap(grad, in_axes=(None, 0)),
+    }
+
+
+@pytest.mark.parametrize("way", each(pure))
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_signature__arguments_of_other_ranks_in_jax(way: str, compiled: bool) -> None:
+    """Derivatives in a batch have the shapes of their arguments, whichever have fewer axes."""
+    found, right = each(product([]))[way], each(pure)[way]
+    a = jnp.asarray(A[0] if way == "one for all" else A)
+    made = (jax.jit(found) if compiled else found)(a, jnp.asarray(B))
+    for y, expected in zip(jax.tree.leaves(made), jax.tree.leaves(right(a, jnp.asarray(B))), strict=True):
+        same(y, expected)
+
+
+def in_torch(f: Any) -> dict[str, Any]:
+    func = torch.func
+    grad = func.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1))
+    sums = func.grad(lambda a, b: sum(x.sum() for x in grad(a, b)), argnums=(0, 1))
+    return {
+        "gradients": func.vmap(grad),
+        "tangents": func.vmap(lambda a, b: func.jvp(f, (a, b), (a, b))[1]),
+        "jacrev": func.vmap(func.jacrev(f, argnums=(0, 1))),
+        "jacfwd": func.vmap(func.jacfwd(f, argnums=(0, 1))),
+        "second gradients": func.vmap(sums),
+    }
+
+
+@pytest.mark.parametrize("way", in_torch(pure))
+def test_signature__arguments_of_other_ranks_in_torch(way: str) -> None:
+    """The same holds under the transforms of torch."""
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    made, right = in_torch(product([]))[way](a, b), in_torch(pure)[way](a, b)
+    for y, expected in zip(
+        torch.utils._pytree.tree_leaves(made), torch.utils._pytree.tree_leaves(right), strict=True
+    ):
+        same(y, expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_signature__tangents_of_a_batch_in_one_call(compiled: bool) -> None:
+    """The jvp of a function with a signature runs once for all examples, as `explain` says."""
+    calls: list[int] = []
+
+    def jvp(t: Any, y: Any, x: Any) -> Any:
+        calls.append(1)
+        return np.cos(x) * t[0]
+
+    f = aligned(backend="numpy", signature="()->()", jvp=jvp)(np.sin)
+    x = jnp.linspace(0, 1, 5)
+    run = jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])
+    same((jax.jit(run) if compiled else run)(x), np.cos(x) * x)
+    assert len(calls) == 1
+    assert xbridge.explain(f, x).batch == "one call for all examples"
+
+
+def test_signature__batch_of_gradients_without_a_jvp() -> None:
+    """A batch of gradients needs no jvp, and a batch of tangents without one is an error."""
+    f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g * np.cos(x))(np.sin)
+    x = jnp.linspace(0, 1, 5)
+    same(jax.vmap(jax.grad(f))(x), np.cos(x))
+    same(jax.vmap(jax.grad(lambda x: jax.vmap(f)(x).sum()))(x[None]), np.cos(x)[None])
+    with pytest.raises(GradientError, match="without a jvp"):
+        jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x)
+
+
+def test_signature__keywords_in_another_order() -> None:
+    """Arrays by name are in the order of the parameters, in which a signature describes them."""
+    f = aligned(backend="numpy", signature="(),(n)->(n)")(lambda a, b: a[..., None] * b)
+    right = A[:, None] * B
+    same(jax.jit(lambda a, b: f(b=b, a=a))(A, B), right)
+    same(jax.vmap(lambda a, b: f(b=b, a=a))(jnp.asarray(A), jnp.asarray(B)), right)
+    da = pytest.importorskip("dask.array")
+    same(f(b=da.from_array(B, chunks=(2, 2)), a=da.from_array(A, chunks=2)).compute(), right)
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_vjp__none_in_compiled_torch(compiler: str) -> None:
+    """None for an array whose gradient is not asked for is no error in compiled code, as elsewhere."""
+    f = aligned(backend="numpy", signature="(),()->()", vjp=lambda g, y, a, b: (g * b, None))(np.multiply)
+    run = torch.compile(f, fullgraph=True, backend=compiler)
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    same(torch.autograd.grad(run(x, torch.from_numpy(A[:2])).sum(), x)[0], A[:2])
+    torch._dynamo.reset()
+    with pytest.raises(GradientError, match="returned None"):
+        torch.autograd.grad(run(x, x).sum(), x)

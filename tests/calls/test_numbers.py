@@ -1,0 +1,395 @@
+"""Results of calls that are followed: numbers are arrays, dicts are read by key, dtypes are the caller's."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crossed import host, same
+
+import xbridge
+from xbridge import DTypeError, GradientError, OptionError, UnsupportedArrayError, ValueLossError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+aligned: Any = xbridge.aligned
+
+DECLARED: dict[str, Any] = {
+    "not declared": {},
+    "result": {"result": lambda x: np.empty((), x.dtype)},
+    "a number as a result": {"result": lambda x: 0.0},
+    "signature": {"signature": "()->()"},
+}
+
+
+def square(**more: Any) -> Callable[..., Any]:
+    """A function of NumPy that returns a Python float."""
+    made: Callable[..., Any] = aligned(
+        backend="numpy", vjp=lambda g, y, x: g * 2 * x, jvp=lambda t, y, x: t[0] * 2 * x, **more
+    )(lambda x: float(x**2))
+    return made
+
+
+@pytest.mark.parametrize("declared", DECLARED)
+def test_aligned__number_is_followed_by_torch(declared: str) -> None:
+    """A Python float of a followed call is a 0-d tensor of the graph, as precise as its argument."""
+    f = square(**DECLARED[declared])
+    x = torch.tensor(3.0, requires_grad=True)
+    (f(x) + x).backward()
+    assert x.grad == 7
+    wide = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    assert (f(wide).shape, f(wide).dtype) == ((), torch.float64)
+    assert torch.autograd.gradcheck(f, (wide,), check_forward_ad=True)
+    assert torch.func.grad(f)(torch.tensor(3.0)) == 6
+
+
+@pytest.mark.parametrize("declared", DECLARED)
+def test_aligned__number_is_followed_by_jax(declared: str) -> None:
+    """A Python float that a followed call returns is an array of JAX with a gradient."""
+    f = square(**DECLARED[declared])
+    assert jax.grad(f)(jnp.float32(3)) == 6
+    assert jax.jvp(f, (jnp.float32(3),), (jnp.float32(2),)) == (9, 12)
+    if declared != "not declared":
+        assert jax.jit(f)(3.0) == 9
+        assert jax.jit(jax.grad(f))(3.0) == 6
+
+
+@pytest.mark.parametrize("declared", ["not declared", "result", "a number as a result"])
+def test_aligned__number_of_each_example(declared: str) -> None:
+    """Each example of a batch has its own number, and its own gradient."""
+    f, three = square(**DECLARED[declared]), np.arange(3, dtype="f4")
+    same(torch.vmap(f)(torch.from_numpy(three)), three**2)
+    same(torch.vmap(torch.func.grad(f))(torch.from_numpy(three)), 2 * three)
+    same(jax.vmap(f)(jnp.asarray(three)), three**2)
+    same(jax.vmap(jax.grad(f))(jnp.asarray(three)), 2 * three)
+    if declared != "not declared":
+        same(jax.jit(jax.vmap(jax.grad(f)))(jnp.asarray(three)), 2 * three)
+
+
+def test_aligned__number_in_compiled_torch() -> None:
+    """A compiled program has the gradient of a number."""
+    f = torch.compile(square(result=lambda x: 0.0), fullgraph=True, backend="eager")
+    x = torch.tensor(3.0, requires_grad=True)
+    (f(x) + x).backward()
+    assert x.grad == 7
+
+
+def test_aligned__numbers_of_every_kind() -> None:
+    """Numbers in a followed result are arrays with the caller's default dtypes; text and None stay."""
+
+    def f(x: Any) -> dict[str, Any]:
+        return {"f": float(x), "i": 3, "b": True, "c": 2j, "s": np.float64(x), "t": "text", "n": None}
+
+    made = aligned(backend="numpy")(f)(torch.tensor(1.0, requires_grad=True))
+    dtypes = [str(made[key].dtype)[6:] for key in "fibcs"]
+    assert dtypes == ["float32", "int64", "bool", "complex64", "float64"]
+    assert (made["t"], made["n"]) == ("text", None)
+    assert made["f"].requires_grad
+    assert not made["i"].requires_grad
+    more = aligned(backend="numpy", dtype="nearest", result=f)(f)
+    found: dict[str, Any] = {}
+    jax.jit(lambda x: found.update(more(x)))(jnp.float32(1))
+    assert [str(found[key].dtype) for key in "fibcs"] == ["float32", "int32", "bool", "complex64", "float32"]
+    of_ints = aligned(backend="numpy")(lambda i: float(i) / 2)
+    assert torch.vmap(of_ints)(torch.arange(3)).tolist() == [0, 0.5, 1]
+    assert jax.vmap(of_ints)(jnp.arange(3)).tolist() == [0, 0.5, 1]
+
+
+def test_aligned__number_without_a_derivative() -> None:
+    """A number of a function without a vjp has no gradient, and that is an error."""
+    f = aligned(backend="numpy")(math.sin)
+    with pytest.raises(GradientError):
+        jax.grad(f)(1.0)
+    with pytest.raises(GradientError):
+        f(torch.tensor(1.0, requires_grad=True)).backward()
+
+
+def test_aligned__number_too_large_for_the_caller() -> None:
+    """An integer that the caller's default dtype cannot hold is an error."""
+    f = aligned(backend="numpy")(lambda x: 2**40)
+    assert int(f(torch.tensor(1.0, requires_grad=True))) == 2**40
+    with jax.enable_x64(False), pytest.raises(ValueLossError):
+        jax.vmap(f)(jnp.ones(2))
+
+
+def test_aligned__number_of_an_untracked_call() -> None:
+    """A call that is not followed returns its number as it is."""
+    for x in (3.0, np.float32(3), torch.tensor(3.0), jnp.float32(3)):
+        assert type(square()(x)) is float
+
+
+def test_aligned__numbers_in_containers() -> None:
+    """A container that holds numbers and no array, such as a result of SciPy, is followed too."""
+    optimize = pytest.importorskip("scipy.optimize")
+    f = aligned(backend="numpy", vjp=lambda g, y, b: g.root / (3 * y.root**2))(
+        lambda b: optimize.root_scalar(lambda z: z**3 - b, bracket=[0, 10])
+    )
+    b = torch.tensor(8.0, dtype=torch.float64, requires_grad=True)
+    f(b).root.backward()
+    same(b.grad, np.array(1 / 12))
+    same(jax.grad(lambda b: f(b).root)(8.0), np.float32(1 / 12), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_aligned__python_float_in_a_transform_of_jax(name: str) -> None:
+    """A Python float in a transform has the dtype that JAX gives it."""
+    more = {"vjp": lambda g, y, x: g * 2 * x, "jvp": lambda t, y, x: t[0] * 2 * x} if name == "numpy" else {}
+    f = aligned(backend=name, **more)(lambda x: x**2)
+    for wide, dtype in ((False, "float32"), (True, "float64")):
+        with jax.enable_x64(wide):
+            y, slope = jax.value_and_grad(f)(3.0)
+            assert (y, slope, y.dtype, slope.dtype) == (9, 6, dtype, dtype)
+            assert jax.jvp(f, (3.0,), (1.0,)) == (9, 6)
+            assert jax.linearize(f, 3.0)[1](2.0) == 12
+
+
+# -- what is declared, and what the function returns ---------------------------------------------------------
+
+
+def swapped(**more: Any) -> Callable[..., Any]:
+    def f(x: Any) -> dict[str, Any]:
+        return {"a": x * 2, "b": x * 3, "in": {"c": [x, x * 5], "d": x * 7}}
+
+    def declared(x: Any) -> dict[str, Any]:
+        return {"in": {"d": x, "c": (x, x)}, "b": x, "a": x}
+
+    made: Callable[..., Any] = aligned(
+        backend="numpy",
+        result=declared,
+        vjp=lambda g, y, x: g["a"] * 2 + g["b"] * 3 + g["in"]["c"][1] * 5 + g["in"]["d"] * 7,
+        **more,
+    )(f)
+    return made
+
+
+def test_aligned__declared_dict_with_keys_in_another_order() -> None:
+    """Compiled code reads a dict by its keys, in whatever order they are declared."""
+    f, x = swapped(), np.ones(2, "f4")
+
+    def pick(y: Any) -> Any:
+        return y["a"] + 10 * y["b"] + 100 * y["in"]["c"][1] + 1000 * y["in"]["d"]
+
+    v, t = jnp.asarray(x), torch.from_numpy(x).requires_grad_()
+    same(jax.jit(lambda v: pick(f(v)))(v), 7532 * x)
+    same(jax.jit(jax.vmap(lambda v: pick(f(v))))(v[None]), 7532 * x[None])
+    same(jax.jit(jax.grad(lambda v: pick(f(v)).sum()))(v), (2 * 1 + 3 * 10 + 5 * 100 + 7 * 1000) * x)
+    y = torch.compile(lambda t: pick(f(t)), fullgraph=True, backend="eager")(t)
+    same(y, 7532 * x)
+    same(torch.autograd.grad(y.sum(), t)[0], 7532 * x)
+
+
+def test_aligned__declared_dict_on_dask() -> None:
+    """Chunks of a Dask array are read by key too."""
+    da = pytest.importorskip("dask.array")
+    f = aligned(backend="numpy", signature="()->(),()", result=lambda x: {"b": x, "a": x})(
+        lambda x: {"a": x * 2, "b": x * 3}
+    )
+    y = f(da.ones(4, chunks=2))
+    assert (y["a"].compute().tolist(), y["b"].compute().tolist()) == ([2.0] * 4, [3.0] * 4)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        lambda x: {"a": x, "c": x, "t": "yes"},
+        lambda x: {"a": x, "b": x, "t": "no"},
+        lambda x: {"a": x, "b": x},
+        lambda x: (x, x, "yes"),
+        lambda x: {"a": x, "b": (x,), "t": "yes"},
+        lambda x: {"a": x, "b": x, "t": x},
+        lambda x: x,
+    ],
+    ids=["other keys", "another text", "fewer keys", "a tuple", "a tuple inside", "an array", "one array"],
+)
+def test_aligned__declared_structure_is_another(declared: Callable[..., Any]) -> None:
+    """A result with other containers, keys or constants than declared is an error in compiled code."""
+    f = aligned(backend="numpy", result=declared)(lambda x: {"a": x, "b": x, "t": "yes"})
+
+    def arrays(x: Any) -> list[Any]:
+        return [y for y in jax.tree.leaves(f(x)) if type(y) is not str]
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"OptionError: cannot use the result of .*const"):
+        jax.tree.map(np.asarray, jax.jit(arrays)(1.0))
+
+
+def test_aligned__constants_of_examples_differ() -> None:
+    """Text that differs from example to example cannot be one text of the batch."""
+    f = aligned(backend="numpy")(lambda x: (x, "low" if x < 1 else "high"))
+    ways: list[Callable[[], Any]] = [
+        lambda: torch.vmap(lambda x: f(x)[0])(torch.arange(3.0)),
+        lambda: jax.vmap(lambda x: f(x)[0])(jnp.arange(3.0)),
+    ]
+    for run in ways:
+        with pytest.raises(OptionError, match="another example"):
+            run()
+    ordered = aligned(backend="numpy")(lambda x: {"a": x, "b": -x} if x < 1 else {"b": -x, "a": x})
+    for made in (torch.vmap(ordered)(torch.arange(3.0)), jax.vmap(ordered)(jnp.arange(3.0))):
+        assert (made["a"].tolist(), made["b"].tolist()) == ([0, 1, 2], [0, -1, -2])
+
+
+# -- dtypes of results ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow() -> Any:
+    with jax.enable_x64(False):
+        yield
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "direct": lambda f: f,
+    "vmap": jax.vmap,
+    "jit": jax.jit,
+    "jit of vmap": lambda f: jax.jit(jax.vmap(f)),
+    "grad": lambda f: lambda x: jax.value_and_grad(lambda x: (f(x)[0].sum(), f(x)), has_aux=True)(x)[0][1],
+}
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["nearest", "default"])
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_aligned__dtype_of_results_in_every_way(name: str, dtype: str, way: str) -> None:
+    """`dtype="nearest"` and `"default"` hold for results of followed, batched and compiled calls."""
+
+    def of_torch(x: Any) -> Any:
+        return x * 2, x.argmax(-1), (x * 3).double()
+
+    def of_numpy(x: Any) -> Any:
+        return x * 2, x.argmax(-1), (x * 3).astype("f8")
+
+    fn = of_torch if name == "torch" else of_numpy
+    more = {"result": of_numpy, "vjp": lambda g, y, x: g[0] * 2 + g[2] * 3} if name == "numpy" else {}
+    x = np.eye(3, dtype="f4")[None]
+    made = WAYS[way](aligned(backend=name, dtype=dtype, **more)(fn))(jnp.asarray(x))
+    assert [str(y.dtype) for y in made] == ["float32", "int32", "float32"]
+    for y, right in zip(made, of_numpy(x), strict=True):
+        same(y, right)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_aligned__gradient_of_a_result_that_is_narrowed(name: str) -> None:
+    """A result that goes back in 32 bits has its gradient and its tangent in 32 bits."""
+    more = {"vjp": lambda g, y, x: g * 2 * x, "jvp": lambda t, y, x: t[0] * 2 * x} if name == "numpy" else {}
+    f = aligned(backend=name, dtype="nearest", result=lambda x: np.empty(x.shape), **more)(
+        lambda x: x.double() ** 2 if name == "torch" else x.astype("f8") ** 2
+    )
+    x = jnp.arange(3.0)
+    for grad in (jax.grad(lambda x: f(x).sum()), jax.jit(jax.grad(lambda x: f(x).sum()))):
+        same(grad(x), 2 * np.arange(3, dtype="f4"))
+    for jvp in (lambda x: jax.jvp(f, (x,), (x,)), jax.jit(lambda x: jax.jvp(f, (x,), (x,)))):
+        y, t = jvp(x)
+        assert (y.dtype, t.dtype) == ("float32", "float32")
+        same(t, 2 * np.arange(3, dtype="f4") ** 2)
+    back = aligned(backend=name, dtype="default", **more)(lambda x: x**2)
+    t = torch.arange(3, dtype=torch.float64, requires_grad=True)
+    for x in (t, t.detach()):
+        assert aligned(backend="numpy", dtype="default")(lambda x: x * 2)(x).dtype == torch.float32
+    if name == "numpy":
+        (slope,) = torch.autograd.grad(back(t).sum(), t)
+        assert slope.dtype == torch.float64
+        same(slope, 2 * host(t))
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_aligned__dtype_that_the_caller_lacks(dtype: str | None) -> None:
+    """A 64-bit result is an error while JAX traces, with the option that narrows it."""
+    f = aligned(backend="torch", dtype=dtype)(lambda x: x.argmax(-1))
+    g = aligned(backend="numpy", dtype=dtype, result=lambda x: x.argmax(-1))(lambda x: x.argmax(-1))
+    for run in (f, g):
+        with pytest.raises(DTypeError, match=r"dtype='nearest'"):
+            jax.jit(run)(jnp.eye(3))
+        with pytest.raises(DTypeError, match=r"dtype='nearest'"):
+            jax.vmap(run)(jnp.eye(3))
+
+
+def test_aligned__shapes_in_each_mode_of_jax() -> None:
+    """Shapes that are described with 32 bits are described again with 64."""
+    f = aligned(backend="jax")(lambda x: jnp.zeros(2) + jnp.arange(2))
+    g = aligned(backend="torch", dtype="default")(lambda x: (x.argmax(), 3))
+    for wide, dtype, whole in ((False, "float32", "int32"), (True, "float64", "int64")):
+        with jax.enable_x64(wide):
+            y = f(torch.ones(2, dtype=torch.float32, device="meta"))
+            assert str(y.dtype) == f"torch.{dtype}"
+            made = jax.eval_shape(g, jax.ShapeDtypeStruct((2,), jnp.float32))
+            assert [y.dtype for y in made] == [whole, whole]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_aligned__integer_that_is_lost() -> None:
+    """A narrowed integer keeps its value, or the call is an error."""
+    f = aligned(backend="torch", dtype="nearest")(lambda x: torch.tensor(2**40) + x.long())
+    for run in (f, jax.vmap(f)):
+        with pytest.raises(ValueLossError):
+            run(jnp.ones(2))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ValueLossError"):
+        np.asarray(jax.jit(f)(jnp.ones(2)))
+
+
+# -- results that hide arrays --------------------------------------------------------------------------------
+
+
+class _Box:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def get(self) -> Any:
+        return self.x
+
+
+async def _later(x: Any) -> Any:
+    return x
+
+
+HIDING: dict[str, Callable[[Any], Any]] = {
+    "a partial": lambda x: functools.partial(abs, x),
+    "a closure": lambda x: lambda: x,
+    "an object": lambda x: _Box([x]),
+    "a bound method": lambda x: _Box(x).get,
+    "a coroutine": lambda x: _later([x]),
+    "a generator": lambda x: (x for _ in range(2)),
+    "an iterator": lambda x: iter([x]),
+    "an object in a dict": lambda x: {"a": x, "b": _Box(x)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("hiding", HIDING)
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_aligned__object_that_holds_arrays(name: str, hiding: str) -> None:
+    """An object that holds arrays, or gives them later, is no result of a followed call."""
+    f = aligned(backend=name)(HIDING[hiding])
+    run: Callable[[], Any] = (
+        (lambda: f(torch.ones((), requires_grad=True)))
+        if name != "torch"
+        else (lambda: jax.grad(lambda x: (f(x), x)[1])(1.0))
+    )
+    with pytest.raises((UnsupportedArrayError, OptionError), match=r"in an? |result|later"):
+        run()
+
+
+def test_aligned__object_without_arrays() -> None:
+    """A function, a class or an object without arrays is a constant of the result."""
+    box = _Box("text")
+    f = aligned(backend="numpy")(lambda x: (x, math.sin, _Box, box, np.dtype("f4")))
+    _, *rest = f(torch.ones(2, requires_grad=True))
+    assert rest == [math.sin, _Box, box, np.dtype("f4")]
+
+
+def test_aligned__keep_and_a_graph_of_another_library() -> None:
+    """With `grad="keep"`, the graph of a second library is not cut in silence."""
+    f = aligned(backend="torch", grad="keep")(lambda a, b: a * b)
+    w = torch.ones(2, requires_grad=True)
+    with pytest.raises(GradientError, match="argument 1"):
+        jax.grad(lambda v: f(v, w).sum())(jnp.ones(2))
+    same(jax.grad(lambda v: f(v, w.detach()).sum())(jnp.ones(2)), np.ones(2, "f4"))

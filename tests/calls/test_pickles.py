@@ -1,0 +1,81 @@
+"""Aligned functions in other processes, and their names."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from crossed import same
+
+import xbridge
+from xbridge import OptionError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+aligned: Any = xbridge.aligned
+
+
+@xbridge.aligned(backend="numpy", vjp=lambda g, y, x: g * np.cos(x))
+def sine(x: Any) -> Any:
+    return np.sin(x)
+
+
+def test_pickle__function_that_was_called() -> None:
+    """A decorated function of a module is pickled by its name, called or not."""
+    sine(torch.ones(2, requires_grad=True))
+    assert pickle.loads(pickle.dumps(sine)) is sine
+
+
+def test_cloudpickle__function_that_was_called() -> None:
+    """A function sent by value converts, differentiates and explains as before, whatever it has done."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    f = aligned(backend="numpy", signature="()->()", vjp=lambda g, y, x: g * np.cos(x))(np.sin)
+    x = torch.ones(2, requires_grad=True)
+    jax.jit(f)(np.ones(2, "f4"))
+    for _ in range(3):
+        f(x), f(x.detach())
+    sent = pickle.loads(cloudpickle.dumps(f))
+    assert sent is not f
+    for _ in range(3):
+        same(sent(x.detach()), np.sin(np.ones(2, "f4")))
+        same(torch.autograd.grad(sent(x).sum(), x)[0], np.cos(np.ones(2, "f4")))
+    assert xbridge.explain(sent, x) == xbridge.explain(f, x)
+
+
+def test_aligned__name_of_an_object() -> None:
+    """A ufunc and a module have a name in errors, and so has what `aligned` makes of them."""
+    f = aligned(backend="numpy")(np.sin)
+    assert (f.__name__, f.__qualname__) == ("sin", "sin")
+    assert xbridge.explain(f, torch.ones(2)).function == "sin"
+    model = aligned(backend="torch")(torch.nn.Linear(2, 2))
+    assert (model.__name__, model.__qualname__) == ("Linear", "Linear")
+
+
+@pytest.mark.parametrize(
+    "vjp",
+    [lambda x: x, lambda g, y: g, lambda g, y, x, z: g, lambda: None],
+    ids=["one", "two", "four", "none"],
+)
+def test_vjp__other_parameters(vjp: Any) -> None:
+    """A derivative with other parameters than it is called with is an error in our words."""
+    f = aligned(backend="numpy", vjp=vjp, jvp=vjp)(np.sin)
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(OptionError, match=r"call the vjp of sin: .*vjp=f, where f\(g, y, \*args\)"):
+        f(x).sum().backward()
+    with pytest.raises(OptionError, match=r"jvp=f, where f\(tangents, y, \*args\)"):
+        torch.func.jvp(f, (x.detach(),), (x.detach(),))
+
+
+def test_vjp__type_error_of_its_own() -> None:
+    """An error of the derivative itself stays."""
+
+    def vjp(g: Any, y: Any, x: Any) -> Any:
+        raise TypeError("mine")
+
+    x = torch.ones(2, requires_grad=True)
+    for wrong in (vjp, dict):
+        with pytest.raises(TypeError, match="mine" if wrong is vjp else "dict"):
+            aligned(backend="numpy", vjp=wrong)(np.sin)(x).sum().backward()
