@@ -133,7 +133,7 @@ class Call:
         self._rule: Rule | None = None
         self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
         self._direct = device is None and self._keywords["copy"] is None
-        self._writes = self._keywords["copy"] is None and could_write(get(library))
+        self._writes = self._keywords["copy"] is None and could_write(get(self.library))
 
     def rule(self) -> Rule:
         """Return the rule, made once."""

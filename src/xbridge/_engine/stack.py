@@ -445,7 +445,7 @@ def _promote_at_once(
     if len(kinds) < 2 or options.device not in (None, CPU) or options.copy is False:
         return None
     try:
-        dtype = named or _promoted(kinds, [], rules)
+        dtype = named or promoted(kinds, [], rules)
     except DTypeError:  # they have no common dtype, which the plan says after all else that is wrong
         return None
     if not (named or all(holds_every(name, dtype) for name in kinds)):
