@@ -6,6 +6,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+MINUTES = 10
+SEED =
 
 VENV := .venv
 CORE := .venv-core
@@ -32,7 +34,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage hunt fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,7 +51,7 @@ test-exhaustive: test ## Run the same with all dtypes and more examples
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/mutation
+PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt tests/mutation
 KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
@@ -98,6 +100,10 @@ coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have ru
 
 fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)
 	$(VENV)/bin/python tests/calls/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
+
+hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10; SEED=... repeats a round)
+	$(VENV)/bin/python tests/hunt/run.py $(if $(SEED),--seed=$(SEED),--minutes=$(MINUTES)) \
+	    --exhaustive --hypothesis-profile=hunt $(ARGS)
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
