@@ -14,6 +14,7 @@ CORE := .venv-core
 OLDEST := .venv-oldest
 FLOORS := .venv-floors
 NEWEST := .venv-newest
+FREETHREADED := .venv-freethreaded
 PLUGIN := .venv-plugin
 DIST := .venv-dist
 WHEEL := .venv-wheel
@@ -34,7 +35,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage hunt fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,8 +73,12 @@ test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest ver
 test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest versions allowed, without torch
 	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/project/test_floors.py src/xbridge/testing/conformance $(ARGS)
 
-test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
+test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are (PYTHON=python3.13)
 	$(NEWEST)/bin/python -m pytest $(ARGS)
+
+# Not every module declares that it runs without the lock: torch's compiler imports one that does not.
+test-freethreaded: $(FREETHREADED)/freethreaded.stamp ## Run the suite without the GIL (PYTHON=python3.13t)
+	PYTHON_GIL=0 $(FREETHREADED)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the emulated accelerator
 	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
@@ -173,7 +178,7 @@ release-check: ## Do all of a release that needs no network: build, review, test
 	$(MAKE) test-applications
 
 clean: ## Remove everything these commands have made
-	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(FREETHREADED) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
@@ -248,6 +253,14 @@ $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.t
 	@echo "Installing the newest versions there are into $(NEWEST)"
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]'
+	@touch $@
+
+# What has no wheel for it is left out: to build NumPy or torch takes longer than the tests.
+$(FREETHREADED)/freethreaded.stamp: requirements/freethreaded.txt requirements/core.txt pyproject.toml | $(FREETHREADED)/new.stamp
+	@$(FREETHREADED)/bin/python -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED") and "this Python has a GIL. Try: make test-freethreaded PYTHON=python3.13t")'
+	@echo "Installing NumPy and torch for Python without the GIL into $(FREETHREADED)"
+	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --upgrade --only-binary :all: -r requirements/freethreaded.txt
+	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp

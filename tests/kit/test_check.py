@@ -706,7 +706,7 @@ def test_check__continues_in_a_fresh_process_after_a_change_of_state(
     """A worker leaves the next function to another one if a function changed what calls depend on."""
     torch = pytest.importorskip("torch") if name in ("dtype", "grad") else None
     monkeypatch.setattr(os, "environ", {**os.environ})
-    before = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else None
+    before = torch and (torch.get_default_dtype(), torch.is_grad_enabled())
     module = module_of(STATES, tmp_path, monkeypatch)
     output = tmp_path / "results.txt"
     backends = ["numpy", "torch"] if torch else ["numpy"]
@@ -715,7 +715,7 @@ def test_check__continues_in_a_fresh_process_after_a_change_of_state(
         try:
             _workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
         finally:
-            if torch:
+            if torch and before:
                 torch.set_default_dtype(before[0])
                 torch.set_grad_enabled(before[1])
     begun, first, last = map(json.loads, output.read_text(encoding="utf-8").splitlines())
