@@ -6,12 +6,15 @@
 
 PYTHON ?= python3
 ARGS ?=
+MINUTES = 10
+SEED =
 
 VENV := .venv
 CORE := .venv-core
 OLDEST := .venv-oldest
 FLOORS := .venv-floors
 NEWEST := .venv-newest
+FREETHREADED := .venv-freethreaded
 PLUGIN := .venv-plugin
 DIST := .venv-dist
 WHEEL := .venv-wheel
@@ -32,7 +35,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage test-freethreaded hunt fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,7 +52,7 @@ test-exhaustive: test ## Run the same with all dtypes and more examples
 test-suite: $(VENV)/dev.stamp ## Run the tests and the examples (ARGS="-k copy" reaches pytest)
 	$(VENV)/bin/python $(PYTEST) --ignore src/xbridge/testing/conformance $(ARGS)
 
-PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/mutation
+PROGRAMS := $(patsubst %,tests/project/test_%.py,adopters downstream examples site) tests/hunt tests/mutation
 KIT := tests/kit tests/project  # with conformance, half of the time
 
 test-library: $(VENV)/dev.stamp
@@ -70,8 +73,12 @@ test-oldest: $(OLDEST)/oldest.stamp ## Run the whole suite with every oldest ver
 test-floors: $(FLOORS)/floors.stamp ## Run the conformance suite with the oldest versions allowed, without torch
 	$(FLOORS)/bin/python -m pytest --hypothesis-profile=floors tests/project/test_floors.py src/xbridge/testing/conformance $(ARGS)
 
-test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are
+test-newest: $(NEWEST)/newest.stamp ## Run the whole suite with the newest versions there are (PYTHON=python3.13)
 	$(NEWEST)/bin/python -m pytest $(ARGS)
+
+# Not every module declares that it runs without the lock: torch's compiler imports one that does not.
+test-freethreaded: $(FREETHREADED)/freethreaded.stamp ## Run the suite without the GIL (PYTHON=python3.13t)
+	PYTHON_GIL=0 $(FREETHREADED)/bin/python -m pytest $(ARGS)
 
 test-emulated: $(VENV)/dev.stamp ## Run the transfers, and what torch promises, on the emulated accelerator
 	$(VENV)/bin/python $(PYTEST) tests/emulated tests/contract/test_transfers.py src/xbridge/testing/emulated $(ARGS)
@@ -98,6 +105,10 @@ coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have ru
 
 fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)
 	$(VENV)/bin/python tests/calls/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
+
+hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10; SEED=... repeats a round)
+	$(VENV)/bin/python tests/hunt/run.py $(if $(SEED),--seed=$(SEED),--minutes=$(MINUTES)) \
+	    --exhaustive --hypothesis-profile=hunt $(ARGS)
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)
@@ -167,7 +178,7 @@ release-check: ## Do all of a release that needs no network: build, review, test
 	$(MAKE) test-applications
 
 clean: ## Remove everything these commands have made
-	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
+	rm -rf $(VENV) $(CORE) $(OLDEST) $(FLOORS) $(NEWEST) $(FREETHREADED) $(PLUGIN) $(DIST) $(WHEEL) dist build htmlcov .coverage .coverage.*
 	rm -rf .mypy_cache .ruff_cache .benchmarks .mutation
 	find . \( -name __pycache__ -o -name .hypothesis -o -name .pytest_cache \) -prune -exec rm -rf {} +
 
@@ -242,6 +253,14 @@ $(NEWEST)/newest.stamp: requirements/tests.txt requirements/core.txt pyproject.t
 	@echo "Installing the newest versions there are into $(NEWEST)"
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade -r requirements/tests.txt
 	@$(NEWEST)/bin/python $(PIP_INSTALL) --upgrade --no-build-isolation -e '.[cli,dask,jax,plot,testing,torch]'
+	@touch $@
+
+# What has no wheel for it is left out: to build NumPy or torch takes longer than the tests.
+$(FREETHREADED)/freethreaded.stamp: requirements/freethreaded.txt requirements/core.txt pyproject.toml | $(FREETHREADED)/new.stamp
+	@$(FREETHREADED)/bin/python -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED") and "this Python has a GIL. Try: make test-freethreaded PYTHON=python3.13t")'
+	@echo "Installing NumPy and torch for Python without the GIL into $(FREETHREADED)"
+	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --upgrade --only-binary :all: -r requirements/freethreaded.txt
+	@$(FREETHREADED)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(PLUGIN)/plugin.stamp: requirements/plugin.txt $(PINS) pyproject.toml tests/plugin_package/pyproject.toml | $(PLUGIN)/new.stamp

@@ -82,8 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Raise if a named backend is missing; count the tests of each; start the policy and the record."""
     config = session.config
-    report = Path(config.getoption("xbridge_report") or "findings.md")
-    if report.is_dir() or not report.parent.is_dir():
+    report = config.getoption("xbridge_report")
+    if report and (Path(report).is_dir() or not Path(report).parent.is_dir()):
         raise pytest.UsageError(f"--xbridge-report: {report} is a directory, or in none; try findings.md")
     if _asked(config):
         from xbridge.testing import _parametrize, _skipped

@@ -98,9 +98,13 @@ class Pair(ctypes.Structure):
     _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_int))
 
 
+# From Python 3.13 on, "u" is deprecated for "w".
+LETTERS = array.array("w" if "w" in array.typecodes else "u", "ab")
+
+
 @pytest.mark.parametrize(
     "x",
-    [memoryview(b"ab").cast("c"), array.array("u", "ab"), (ctypes.py_object * 1)(), (Pair * 2)()],
+    [memoryview(b"ab").cast("c"), LETTERS, (ctypes.py_object * 1)(), (Pair * 2)()],
     ids=["characters", "letters", "objects", "structures"],
 )
 def test_a_buffer_of_no_numbers_is_refused(x: object) -> None:

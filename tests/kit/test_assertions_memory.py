@@ -5,6 +5,7 @@ What is shared is compared with what a write through one array does to the other
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -218,7 +219,9 @@ def set_value(a: Host) -> None:
 
 def swap_bytes(a: Host) -> None:
     a[...] = 0
-    a.dtype = a.dtype.newbyteorder()  # type: ignore[misc] # it can be set
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5 and later, where it can be set too
+        a.dtype = a.dtype.newbyteorder()  # type: ignore[misc] # it can be set
 
 
 def set_shape(a: Host) -> None:

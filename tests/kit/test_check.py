@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import subprocess
 import sys
-import warnings
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -182,6 +180,7 @@ def test_a_function_that_changes_files_itself_or_by_others_of_its_module_is_not_
 def test_a_module_that_ends_the_process_is_refused_and_what_it_prints_is_not_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     ends = module_of("raise SystemExit(0)", tmp_path, monkeypatch)
     assert main(["check", ends]) == 2
     assert "it ends the process when it is imported; try" in capsys.readouterr().err
@@ -245,7 +244,7 @@ def test_kinds_of_arguments_can_be_given() -> None:
     assert found.problem == "changes its input"
 
 
-@pytest.mark.parametrize("words", ["x", "1: float", "x:", "x: float, y"])
+@pytest.mark.parametrize("words", ["x", "1: float", "x:", "x: float, y", "x: (((", "x: many"])
 def test_kinds_that_cannot_be_read_are_refused(words: str) -> None:
     with pytest.raises(xbridge.OptionError, match="; try "):
         _signatures.read_words(words)
@@ -625,7 +624,7 @@ def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPa
     assert all(process.poll() is not None for process in begun)
     late = _workers.Children()
     late.end()
-    assert late.start(["-c", "while True: pass"], subprocess.DEVNULL, subprocess.DEVNULL).wait(30) < 0
+    assert late.start("while True: pass").wait(30) < 0
 
 
 @pytest.mark.parametrize(
@@ -661,25 +660,203 @@ def test_a_worker_that_cannot_begin_says_why() -> None:
 def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
     with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    output = StringIO()
-    monkeypatch.setattr(os, "dup", lambda number: number)
-    monkeypatch.setattr(os, "dup2", lambda *numbers: None)
-    monkeypatch.setattr(os, "fdopen", lambda *_, **__: output)
-    stored = tmp_path / "program.py"
-    asked = [["planted:middle"], ["numpy"], {}, 20.0, with_emulated]
+    output, stored = tmp_path / "results.txt", tmp_path / "program.py"
+    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated]
     if with_emulated:
         pytest.importorskip("torch")
         from xbridge.testing import emulated
 
         monkeypatch.setattr(emulated, "install", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["worker", json.dumps(asked), str(stored)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
-        runpy.run_module("xbridge.testing._workers", run_name="__main__")
-    begun, line = output.getvalue().splitlines()
-    assert json.loads(begun) == {}
-    assert json.loads(line)["function"] == "planted.middle"
-    assert "middle(a, b)" in stored.read_text(encoding="utf-8")
+    _workers.main(str(output), json.dumps(asked), str(stored))
+    begun, line = map(json.loads, output.read_text(encoding="utf-8").splitlines())
+    assert begun == "begun"
+    assert line["function"] == "planted.centred"
+    assert "centred(a, axis=0)" in stored.read_text(encoding="utf-8")
+
+
+STATES = """
+import array_api_compat
+import numpy as np
+import os
+
+def changes_errors(x):
+    np.seterr(divide="ignore")
+    return x + 1
+
+def changes_environment(x):
+    os.environ["SEEN"] = "1"
+    return x + 1
+
+def changes_dtype(x):
+    if not isinstance(x, np.ndarray):
+        array_api_compat.array_namespace(x).set_default_dtype(x.dtype)
+    return x + 1
+
+def changes_grad(x):
+    if not isinstance(x, np.ndarray):
+        array_api_compat.array_namespace(x).set_grad_enabled(False)
+    return x + 1
+"""
+
+
+@pytest.mark.parametrize("name", ["errors", "environment", "dtype", "grad"])
+def test_check__continues_in_a_fresh_process_after_a_change_of_state(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker leaves the next function to another one if a function changed what calls depend on."""
+    torch = pytest.importorskip("torch") if name in ("dtype", "grad") else None
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    before = torch and (torch.get_default_dtype(), torch.is_grad_enabled())
+    module = module_of(STATES, tmp_path, monkeypatch)
+    output = tmp_path / "results.txt"
+    backends = ["numpy", "torch"] if torch else ["numpy"]
+    job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False]
+    with np.errstate():
+        try:
+            _workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
+        finally:
+            if torch and before:
+                torch.set_default_dtype(before[0])
+                torch.set_grad_enabled(before[1])
+    begun, first, last = map(json.loads, output.read_text(encoding="utf-8").splitlines())
+    assert (begun, first["function"], last) == ("begun", f"{module}.changes_{name}", "changed")
+
+
+HIDING = """
+import sys
+import numpy as np
+
+def first(x):
+    torch = sys.modules.get("torch")
+    if torch and isinstance(x, torch.Tensor):
+        torch.set_default_dtype(torch.float64)
+    return x + 0
+
+def second(x):
+    torch = sys.modules.get("torch")
+    if torch and isinstance(x, torch.Tensor):
+        return torch.ones(x.shape) * (x == x)
+    return np.ones(x.shape) * (x == x)
+"""
+
+
+def module_at(text: str, name: str, folder: Path) -> str:
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return name
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__finds_what_an_earlier_function_would_hide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finding that needs torch's own default dtype is found after a function that changes it."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    module = module_at(HIDING, "hiding", tmp_path)
+
+    def found(*names: str) -> set[str]:
+        asked = Job(tuple(f"{module}:{name}" for name in names), ("numpy", "torch"), {}, 60.0, emulated=False)
+        (last,) = [one for one in check_in_workers(asked, workers=1) if one.function == "hiding.second"]
+        return {one.problem for one in last.findings}
+
+    assert found("first", "second") == found("second") != set()
+
+
+HARMFUL = """
+import os
+import signal
+import time
+
+def overwrites(x):
+    getattr(__import__("i" + "o"), "op" + "en")("kept.txt", "w").close()
+    return x + 1
+
+def leaves(x):
+    if getattr(os, "fo" + "rk")() == 0:
+        with getattr(__import__("i" + "o"), "op" + "en")(os.environ["ALIVE"], "a") as alive:
+            print(os.getpid(), file=alive)
+        while True:
+            time.sleep(1)
+    return x + 1
+
+def shadows(x):
+    getattr(__import__("i" + "o"), "op" + "en")("json.py", "w").close()
+    return x + 1
+"""
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__keeps_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a function writes into the current folder is written into a temporary one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept.txt").write_text("kept", encoding="utf-8")
+    module = module_at(HARMFUL, "harmful", tmp_path)
+    checked = [*check_in_workers(job(f"{module}:overwrites", f"{module}:shadows"), workers=1)]
+    assert [(one.skipped, one.findings) for one in checked] == [("", [])] * 2
+    assert (tmp_path / "kept.txt").read_text(encoding="utf-8") == "kept"
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"kept.txt", "harmful.py"}
+
+
+def is_alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or not Path("/proc/self").exists(), reason="needs fork and /proc")
+@pytest.mark.usefixtures("_here")
+def test_check__ends_what_a_function_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a function has forked is not waited for, and ends with the worker."""
+    monkeypatch.chdir(tmp_path)
+    alive = tmp_path / "alive"
+    monkeypatch.setenv("ALIVE", str(alive))
+    module = module_at(HARMFUL, "harmful", tmp_path)
+    (one,) = check_in_workers(job(f"{module}:leaves"), workers=1)
+    assert (one.skipped, one.findings) == ("", [])
+    numbers = [*map(int, alive.read_text(encoding="utf-8").split())]
+    assert numbers
+    assert not any(map(is_alive, numbers))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import os; os._exit(0)", "it ends the process when it is imported"),
+        ("import sys; sys.exit(0)", "it ends the process when it is imported"),
+        ("import os; os.kill(os.getpid(), 9)", "it ends the process when it is imported"),
+        ("while True: pass", "its import does not end in 3 seconds"),
+        ("bytearray(1 << 33)", "MemoryError"),
+        ("import planted", "harm has no such function"),
+    ],
+    ids=["_exit", "exit", "killed", "endless", "memory", "missing"],
+)
+@pytest.mark.usefixtures("_here")
+def test_check__survives_the_import_of_a_module(
+    text: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A module is imported by another process, within limits of time and memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_workers, "_START", 3.0 if "while" in text else 60.0)
+    monkeypatch.setattr(
+        _workers, "_MEMORY", 2**32 / (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    )
+    module = module_at(text, "harm", tmp_path)
+    assert main(["check", f"{module}:f", "--backends", "numpy"]) == 2
+    assert f"cannot check 'harm:f': {reason}; try " in capsys.readouterr().err
+
+
+def test_check__names_the_functions_of_a_module(tmp_path: Path) -> None:
+    """The process that imports a module writes the names of its functions, or the parts of the error."""
+    output = tmp_path / "results.txt"
+    _workers.write_names(str(output), "planted:middle")
+    assert json.loads(output.read_text(encoding="utf-8")) == ["planted:middle"]
+    _workers.write_names(str(output), "planted:nothing")
+    assert json.loads(output.read_text(encoding="utf-8"))["reason"] == "planted has no such function"
 
 
 class Terminal(StringIO):

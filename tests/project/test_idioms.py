@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from pins import is_pinned
 
 import xbridge
 
@@ -481,7 +482,8 @@ def test_a_mask_is_dropped_by_the_idiom_and_refused_by_the_call() -> None:
 def test_a_typed_buffer_is_misread_by_the_idiom_and_shared_by_the_call() -> None:
     numbers = array.array("d", [1.0, 2.0])
 
-    assert torch.asarray(numbers).shape == (4,)
+    if is_pinned("torch"):  # 2.15 reads the numbers
+        assert torch.asarray(numbers).shape == (4,)
 
     mine = xbridge.to_backend(numbers, "torch")
     assert (mine.dtype, mine.tolist()) == (torch.float64, [1.0, 2.0])

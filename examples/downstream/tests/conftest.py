@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("spectra", deadline=None, max_examples=25)
+settings.register_profile("spectra", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("spectra")

@@ -28,9 +28,10 @@ Find the functions of a module that take arrays, infer how to call them, and com
 plain arrays first, then one property at a time, such as a dtype, a memory layout, a NaN or another device.
 A table shows the causes, and a program without xbridge reproduces each.
 
+The module is imported and its functions are called with your rights: they can read and write what you can.
 Functions that write files, run programs or draw random numbers are not called, by their names, parameters and
-source. What SciPy and scikit-learn declare as unsupported is not reported. The exit status is 1 if something
-was found."""
+source; that is a guess. What SciPy and scikit-learn declare as unsupported is not reported. The exit status
+is 1 if something was found."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -59,10 +60,8 @@ def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
     from xbridge.testing._findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
     from xbridge.testing._signatures import read_words  # noqa: PLC0415 -- likewise
-    from xbridge.testing._targets import find_targets  # noqa: PLC0415 -- likewise
-    from xbridge.testing._workers import Job, check_in_workers, chosen  # noqa: PLC0415 -- likewise
+    from xbridge.testing._workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
 
-    sys.path.insert(0, "")  # as `python -m` does, so that a module of the current folder is found
     if not 0 < asked.seconds < _LONGEST or asked.workers < 1:
         reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
         raise RefusedError.build("check for no time", reason, "--seconds 120 --workers 2")
@@ -72,8 +71,9 @@ def run(asked: Namespace) -> int:
         )
         raise RefusedError.build(f"write {asked.report}", reason, "--report findings.md")
     backends, emulated = chosen(asked.backends)
-    names = [target.spec for spec in asked.target for target in find_targets(spec)]
-    job = Job(tuple(names), backends, read_words(asked.args), asked.seconds, emulated)
+    words = read_words(asked.args)
+    names = [name for spec in asked.target for name in find_names(spec)]
+    job = Job(tuple(names), backends, words, asked.seconds, emulated)
     checked = []
     for found in check_in_workers(job, asked.workers):
         checked.append(found)

@@ -6,6 +6,8 @@ or a new string type. It calls a function that is marked as constant once, and k
 A compiler also notes all that the program read, and compiles it again as soon as that changes. The tables of
 repeated calls and of types change with each first call of a kind, anywhere in the process. So a compiler
 traces another function in place of one that reads a table.
+
+A compiler has no frames, so it leaves the program for a function that is not traced.
 """
 
 from __future__ import annotations
@@ -39,6 +41,12 @@ def traced_as(other: Callable[..., object]) -> Callable[[F], F]:
 
 def no_result(*_: object, **__: object) -> None:
     """Return None, as a function that looks for a repeated call does if there was none."""
+
+
+def not_traced(fn: F) -> F:
+    """Mark a function without arrays that a compiler calls as it is, between two traced programs."""
+    vars(fn)["_torchdynamo_disable"] = True
+    return fn
 
 
 def is_compiling() -> bool:

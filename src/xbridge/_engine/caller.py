@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from types import CodeType
 from typing import Any, NamedTuple
 
+from xbridge._core.dynamo import not_traced
 from xbridge._core.entry_points import codes
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 -- as code objects have it
@@ -27,6 +28,7 @@ begun_by: ContextVar[Caller | None] = ContextVar("xbridge caller", default=None)
 """The line that called for the work of this thread, if another thread began it."""
 
 
+@not_traced
 def caller() -> Caller:
     """Return the line outside of the package that called the innermost entry point."""
     known = begun_by.get()

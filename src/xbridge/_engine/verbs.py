@@ -224,7 +224,7 @@ def _all_together(
 
 def _may_learn(like: object, backends: list[Backend]) -> bool:
     """Return True if a call may be learned: no compiler traces it, and the type of `like` gives a backend."""
-    traced = any(backend.is_tracing() for backend in dict.fromkeys(backends))
+    traced = any(backend.is_tracing() for backend in backends)
     return not traced and (like is None or type(like) in by_type)
 
 

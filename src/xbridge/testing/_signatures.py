@@ -87,7 +87,7 @@ def read_words(text: str) -> dict[str, str]:
     Raises
     ------
     OptionError
-        A part is not a name and a word.
+        A part is not a name and a kind.
     """
     words = {}
     for part in filter(None, map(str.strip, re.split(r",(?![^(\[]*[)\]])", text))):
@@ -96,6 +96,7 @@ def read_words(text: str) -> dict[str, str]:
             raise OptionError.build(
                 f"read --args {text!r}", f"{part!r} is not a name and a kind", "'x: float, axis: axis'"
             )
+        _asked(word)
         words[name] = word
     return words
 

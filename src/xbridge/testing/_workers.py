@@ -1,7 +1,11 @@
-"""Processes in which a check calls functions, so that one that crashes or hangs ends its worker alone.
+"""Processes in which a check imports and calls functions, so that one that does harm ends its worker alone.
 
-A worker prints a line of JSON after each function, and stores the program of the call that it runs. If it
-ends early, that program is the finding, and another worker continues with the next function.
+A worker writes a line of JSON after each function, and stores the program of the call that it runs. If it
+ends early, that program is the finding, and another worker continues with the next function. So it does
+after a finding, or a change of what later calls depend on, such as torch's default dtype.
+
+A process has a session of its own, whose processes end with it; a temporary folder to work in, which is not
+searched for modules; and a limit of memory. That is no sandbox: it may read and write what the caller may.
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from xbridge._core.locks import lock
 from xbridge.backends._registry import get, is_available, known_backends
@@ -27,16 +34,38 @@ from xbridge.testing._source import READONLY
 from xbridge.testing._targets import find_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Self
 
 _PATIENCE = 15.0
 """The number of seconds that a function may take longer than its share, and all longer than asked."""
 
 _START = 60.0
-"""The number of seconds in which a worker imports the libraries. It prints a first line then."""
+"""The number of seconds in which a worker imports the libraries, or a module. It writes a first line then."""
 
+_MEMORY = 0.25
+"""The share of the machine's memory that a process may allocate."""
+
+_LIMITS = """\
+try:
+    import os, resource
+except ImportError:  # there are systems without limits
+    pass
+else:
+    most = int({share} * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+"""
+"""What each process does first."""
+
+_BEGUN, _CHANGED = "begun", "changed"
+"""What a worker writes when it begins, and when it ends because another process should continue."""
 
 _HANGS = "does not end"
+_EXITS = "it ends the process when it is imported"
+
+_kill_group = getattr(os, "killpg", os.kill)
 
 
 class Job(NamedTuple):
@@ -88,30 +117,123 @@ class Children:
 
     def __init__(self) -> None:
         self.is_over = False
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: dict[subprocess.Popen[str], TemporaryDirectory[str]] = {}
         self._lock = lock()
 
-    def start(self, arguments: list[str], stdout: int, stderr: IO[str] | int) -> subprocess.Popen[str]:
-        """Start this interpreter."""
-        with self._lock:
+    def start(self, code: str, *arguments: str, errors: Path | None = None) -> subprocess.Popen[str]:
+        """Start this interpreter with a program, in a session and an empty folder of its own."""
+        searched = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = os.pathsep.join(map(os.path.abspath, searched))
+        folder = TemporaryDirectory(ignore_cleanup_errors=True)  # what a function has made is the function's
+        with self._lock, open(errors or os.devnull, "w", encoding="utf-8") as stderr:  # noqa: PTH123 -- devnull
             process = subprocess.Popen(  # noqa: S603 -- our own module, or the program of a finding
-                [sys.executable, *arguments],
-                stdout=stdout,
-                stderr=stderr,
+                [sys.executable, "-P", "-c", _LIMITS.format(share=_MEMORY) + code, *arguments],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
                 text=True,
+                cwd=folder.name,
+                env={**os.environ, **({"PYTHONPATH": paths} if paths else {})},
+                start_new_session=True,
             )
-            self._processes.append(process)
-            if self.is_over:
-                process.kill()
+            self._processes[process] = folder
+        if self.is_over:
+            self.stop(process)
         return process
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        """End a process with all of its session, such as programs that a function has started."""
+        with self._lock:
+            folder = self._processes.pop(process, None)
+            if folder is None:
+                return
+            with suppress(ProcessLookupError, PermissionError):  # nothing is left, or nothing but a zombie
+                _kill_group(process.pid, 9)
+        process.wait()
+        folder.cleanup()
 
     def end(self) -> None:
         """End every process, those that start later too."""
-        with self._lock:
-            self.is_over = True
-            for process in self._processes:
-                process.kill()
+        self.is_over = True
+        for process in [*self._processes]:
+            self.stop(process)
+
+
+class _Worker:
+    """A process that writes lines of JSON to a file, and ends with the context.
+
+    A pipe would be open until the last process that a function has forked ends.
+    """
+
+    def __init__(self, children: Children, folder: Path, function: str, *arguments: str) -> None:
+        self.is_late = False
+        self.limit = _START
+        """The number of seconds until the next line, before which it must come."""
+        self._children = children
+        self._results, self._errors = folder / "results.txt", folder / "errors.txt"
+        self._results.write_text("", encoding="utf-8")
+        code = f"import sys\nfrom {__name__} import {function}\n{_searching()}{function}(*sys.argv[1:])"
+        self._process = children.start(code, str(self._results), *arguments, errors=self._errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._children.stop(self._process)
+
+    def lines(self) -> Iterator[Any]:
+        """Yield what the process writes, until it ends or is late."""
+        start, left = time.monotonic(), ""
+        with self._results.open(encoding="utf-8") as stream:
+            while not self.is_late:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0.05)
+                has_ended = self._process.returncode is not None
+                *whole, left = (left + stream.read()).split("\n")
+                for line in whole:
+                    yield json.loads(line)
+                    start = time.monotonic()
+                if has_ended:
+                    return
+                self.is_late = time.monotonic() - start > self.limit
+
+    @property
+    def status(self) -> int | None:
+        """The status with which the process ended; None if it runs."""
+        return self._process.returncode
+
+    def last_error(self) -> str:
+        """Return the last line that was written to stderr."""
+        return (self._errors.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
+
+
+def _searching() -> str:
+    """Return the statement by which modules of the caller's folder are found, as by `python -m`."""
+    return f"import sys; sys.path.insert(0, {os.getcwd()!r})\n"  # noqa: PTH109 -- a string
+
+
+def find_names(spec: str) -> list[str]:
+    """Return the functions that `MODULE` or `MODULE:FUNCTION` names, by a process that imports the module.
+
+    Raises
+    ------
+    OptionError
+        There is no such module or function, or its import ends the process or does not end.
+    """
+    children = Children()
+    try:
+        with (
+            TemporaryDirectory() as folder,
+            _Worker(children, Path(folder), "write_names", spec) as worker,
+        ):
+            for stated in worker.lines():
+                if isinstance(stated, list):
+                    return stated
+                raise OptionError.build(stated["action"], stated["reason"], stated["hint"])
+            reason = f"its import {_HANGS} in {_START:.0f} seconds" if worker.is_late else _EXITS
+            raise OptionError.build(f"check {spec!r}", reason, "MODULE or MODULE:FUNCTION")
+    finally:
+        children.end()
 
 
 def check_in_workers(job: Job, workers: int = 2) -> Iterator[Checked]:
@@ -150,7 +272,7 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None], children: Childre
         while job.names and job.seconds > 0 and not children.is_over:
             done, reason, used = _run_worker(job, stored, results, children)
             job = job._replace(names=job.names[done:], seconds=job.seconds - used)
-            if job.names:
+            if job.names and reason:
                 results.put(_ended(job.names[0].replace(":", "."), reason, stored, children))
                 job = job._replace(names=job.names[1:])
     for name in job.names:
@@ -161,59 +283,33 @@ def _supervise(job: Job, results: SimpleQueue[Checked | None], children: Childre
 def _run_worker(
     job: Job, stored: Path, results: SimpleQueue[Checked | None], children: Children
 ) -> tuple[int, str, float]:
-    """Run one worker. Return the number of its results, how it ended, and its seconds without imports."""
+    """Run one worker. Return the number of its results, how it ended, and its seconds without imports.
+
+    How it ended is "" if another worker is to continue.
+    """
     stored.write_text("", encoding="utf-8")
-    errors = stored.with_suffix(".txt").open("w+", encoding="utf-8", errors="replace")
-    arguments = ["-m", "xbridge.testing._workers", json.dumps(job), str(stored)]
-    process = children.start(arguments, subprocess.PIPE, errors)
     begun = time.monotonic()
     share = max(job.seconds / len(job.names), 1.0)
     limit, done = 3 * share + _PATIENCE, 0
-    timer = _Watch(process, _START + limit)
-    with errors, process:
-        assert process.stdout  # noqa: S101 -- for the type checker
-        for line in process.stdout:
-            stated = json.loads(line)
-            begun = begun if stated else time.monotonic()
-            timer.restart(min(limit, begun + job.seconds + _PATIENCE - time.monotonic()))
-            if stated:
+    with _Worker(children, stored.parent, "main", json.dumps(job), str(stored)) as worker:
+        worker.limit = _START + limit
+        for stated in worker.lines():
+            if stated == _CHANGED:
+                return done, "", time.monotonic() - begun
+            if stated == _BEGUN:
+                begun = time.monotonic()
+            else:
                 results.put(Checked(**{**stated, "findings": read(stated["findings"])}))
                 done += 1
-        timer.cancel()
-        status = process.wait()
-        errors.seek(0)
-        last = (errors.read().strip().splitlines() or [""])[-1]
-    reason = (
-        "ends the process"
-        if status < 0
-        else f"cannot be checked: {last or f'its process ends with {status}'}"
-    )
-    return done, _HANGS if timer.is_over else reason, time.monotonic() - begun
-
-
-class _Watch:
-    """A timer that kills a process unless it is restarted."""
-
-    def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
-        self.is_over = False
-        self._process = process
-        self._timer = threading.Timer(0, self._end)
-        self.restart(seconds)
-
-    def restart(self, seconds: float) -> None:
-        """Begin anew."""
-        self._timer.cancel()
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def cancel(self) -> None:
-        """Stop."""
-        self._timer.cancel()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._process.kill()
+            if done == len(job.names):
+                break
+            worker.limit = min(limit, begun + job.seconds + _PATIENCE - time.monotonic())
+        used = time.monotonic() - begun
+        if worker.is_late:
+            return done, _HANGS, used
+        status = worker.status or 0
+        reason = worker.last_error() or f"its process ends with {status}"
+        return done, "ends the process" if status < 0 else f"cannot be checked: {reason}", used
 
 
 def _ended(name: str, reason: str, stored: Path, children: Children) -> Checked:
@@ -232,20 +328,41 @@ def _is_confirmed(code: str, reason: str, children: Children) -> bool:
     """Return True if a program ends its process, or does not end, by itself too; or if it needs a device."""
     if "emu:" in code:
         return True
-    with children.start(["-c", code], subprocess.DEVNULL, subprocess.DEVNULL) as process:
-        try:
-            status = process.wait(2 * _PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return reason == _HANGS
+    process = children.start(_searching() + code)
+    try:
+        status = process.wait(2 * _PATIENCE)
+    except subprocess.TimeoutExpired:
+        return reason == _HANGS
+    finally:
+        children.stop(process)
     return status < 0 and reason != _HANGS
 
 
-def main(text: str, path: str) -> None:
-    """Check the functions of a job, and print the results."""
+def write_names(path: str, spec: str) -> None:
+    """Import a module, and write the functions that are found in it, or the error."""
+    try:
+        stated: object = [target.spec for target in find_targets(spec)]
+    except OptionError as error:
+        stated = {"action": error.action, "reason": error.reason, "hint": error.hint}
+    Path(path).write_text(f"{json.dumps(stated)}\n", encoding="utf-8")
+
+
+def _state(backends: Sequence[str]) -> list[object]:
+    """Return what calls of functions depend on, and a function may change for those after it."""
+    torch = sys.modules.get("torch")
+    ours = [get(name).plan_state for name in backends]
+    return [
+        *[state() for state in ours if state],
+        (torch.is_grad_enabled(), torch.get_default_device()) if torch else None,
+        np.geterr(),
+        {**os.environ},
+        os.getcwd(),  # noqa: PTH109 -- it is compared
+    ]
+
+
+def main(output: str, text: str, path: str) -> None:
+    """Check the functions of a job, and write the results."""
     names, backends, words, seconds, emulated = json.loads(text)
-    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a function prints is not a result
     if emulated:
         from xbridge.testing import emulated as accelerator  # noqa: PLC0415 -- it imports torch
 
@@ -253,8 +370,13 @@ def main(text: str, path: str) -> None:
     targets = [target for name in names for target in find_targets(name)]
     for name in backends:
         get(name).devices()
-    print(json.dumps({}), file=output, flush=True)
-    with Path(path).open("w", encoding="utf-8") as stored:
+    with (
+        Path(output).open("w", encoding="utf-8") as results,
+        Path(path).open("w", encoding="utf-8") as stored,
+    ):
+
+        def state(line: object) -> None:
+            print(json.dumps(line), file=results, flush=True)
 
         def store(program: str) -> None:
             stored.seek(0)
@@ -262,13 +384,10 @@ def main(text: str, path: str) -> None:
             stored.write(program)
             stored.flush()
 
+        state(_BEGUN)
+        before = _state(backends)
         for found in check(targets, backends, words, seconds, before=store):
-            stated: dict[str, Any] = {
-                **found._asdict(),
-                "findings": [one._asdict() for one in found.findings],
-            }
-            print(json.dumps(stated), file=output, flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:3])
+            state({**found._asdict(), "findings": [one._asdict() for one in found.findings]})
+            if found.findings or _state(backends) != before:
+                state(_CHANGED)
+                return
