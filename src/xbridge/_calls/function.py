@@ -10,7 +10,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from xbridge._calls.flatten import flatten
-from xbridge._calls.named import as_made
+from xbridge._calls.named import as_made, protected
 from xbridge._calls.results import refuse_late, refuse_unknown
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
@@ -278,14 +278,6 @@ def narrowing(
                 hint = f"{error.hint}; or aligned(..., dtype='default')"
                 return DTypeError.build(error.action, error.reason, hint)
     return error
-
-
-def protected(host: Any, x: Array) -> Any:
-    """Return a host array that is read-only. Only a conversion to itself returns an array of the caller."""
-    if host.flags.writeable:
-        host = host.view() if host is x else host
-        host.flags.writeable = False
-    return host
 
 
 @constant

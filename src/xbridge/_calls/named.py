@@ -9,7 +9,6 @@ from __future__ import annotations
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._calls.function import protected
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
@@ -18,6 +17,8 @@ from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from xbridge._core.protocol import Array
 
 
 class Named(NamedTuple):
@@ -68,6 +69,14 @@ def imported(x: Any) -> Any:
         return x
     made = as_made(x, None)
     return protected(made, made) if backend_for(type(made)) is get(HOST) else made
+
+
+def protected(host: Any, x: Array) -> Any:
+    """Return a host array that is read-only. Only a conversion to itself returns an array of the caller."""
+    if host.flags.writeable:
+        host = host.view() if host is x else host
+        host.flags.writeable = False
+    return host
 
 
 def as_made(x: Any, library: str | None, dtype: object = None) -> Any:

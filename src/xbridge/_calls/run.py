@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._calls.explain import CallPlan
 from xbridge._calls.flatten import LEAVES, flatten
-from xbridge._calls.function import could_write, latest_form, narrowing, program_key, protected
-from xbridge._calls.named import as_made, imported
+from xbridge._calls.function import could_write, latest_form, narrowing, program_key
+from xbridge._calls.named import as_made, imported, protected
 from xbridge._calls.results import late, refuse_late
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
