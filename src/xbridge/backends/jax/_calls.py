@@ -33,6 +33,7 @@ _ShapedArray = jax.core.ShapedArray
 
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
 call_p.multiple_results = tangent_p.multiple_results = True
+version_p = Primitive("xbridge_version")
 
 
 def apply(rule: Rule, xs: Arrays) -> Arrays:
@@ -93,6 +94,29 @@ call_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
 mlir.register_lowering(call_p, _lowered)
 
 
+def _version(rule: Rule) -> np.ndarray[Any, Any]:
+    return np.asarray(rule.version(), "int32")
+
+
+def _version_lowered(ctx: Any, *, rule: Rule) -> Any:
+    return mlir.emit_python_callback(
+        ctx, lambda: (_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
+    )[0]
+
+
+version_p.def_impl(lambda *, rule: jnp.asarray(_version(rule)))  # type: ignore[no-untyped-call]
+version_p.def_abstract_eval(lambda **_: _ShapedArray((), jnp.dtype("int32")))  # type: ignore[no-untyped-call]
+mlir.register_lowering(version_p, _version_lowered)
+
+
+def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
+    """Return what derived rules take beside their seeds, of a call that just ran."""
+    outputs = ys if rule.wants_outputs else ()
+    if not rule.keeps_version:
+        return (*outputs, *xs)
+    return (*outputs, version_p.bind(rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)  # type: ignore[no-untyped-call]
+
+
 def _zero(y: Any) -> Any:
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
@@ -109,7 +133,7 @@ def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
     ins, outs = _moving(xs, tangents), inexact(_specs(ys))
     if not any(ins) or not any(outs):
         return ys, [_zero(y) for y in ys]
-    kept = (*ys, *xs) if rule.wants_outputs else xs
+    kept = _kept(rule, ys, xs)
     what = {"rule": rule, "ins": ins, "outs": outs, "form": form, "specs": tuple(select(outs, _specs(ys)))}
     made = iter(tangent_p.bind(*select(ins, tangents), *kept, **what))  # type: ignore[no-untyped-call]
     latest.form = form
@@ -140,10 +164,9 @@ def _tangent_jvp(
     made = tangent_p.bind(*a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)  # type: ignore[no-untyped-call]
     moving = _moving(a, tangents)
     again = rule.derive("jvp", ins, outs, form)
-    kept, form = a, latest.form
     if again.wants_outputs:
         again.shapes(_specs(a))  # for the form of the tangents
-        kept, form = (*made, *a), latest.form
+    kept, form = _kept(again, made, a), latest.form
     what = {"rule": again, "ins": moving, "outs": (True,) * len(made), "form": form, "specs": specs}
     return made, tangent_p.bind(*select(moving, tangents), *kept, **what)  # type: ignore[no-untyped-call]
 

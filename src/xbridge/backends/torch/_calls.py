@@ -16,6 +16,7 @@ from torch.utils import _python_dispatch
 
 from xbridge.backends._rules import Rule, Spec, latest, replaced, rules, select
 from xbridge.backends.torch._devices import named
+from xbridge.backends.torch._purity import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,13 +44,20 @@ def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
 
 def _compute(rule: Rule, ts: Tensors) -> Tensors:
     """Run a rule on what the tensors hold."""
-    if _python_dispatch._is_in_torch_dispatch_mode or any(type(t) not in _PLAIN or t.is_meta for t in ts):
+    if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.bare.default(list(ts), rule.key, [], [])  # type: ignore[no-any-return]
     if any(map(_functorch.is_legacy_batchedtensor, ts)):
         count = len(rule.shapes(_specs(ts)))
         made = _without_lists(len(ts), count)(*ts, rule.key)
         return made if isinstance(made, tuple) else (made,)
     return _evaluate(rule, ts)
+
+
+def _is_dispatched() -> bool:
+    """Return True if a mode sees operations, other than ours."""
+    if not _python_dispatch._is_in_torch_dispatch_mode:
+        return False
+    return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
 def _evaluate(rule: Rule, ts: Tensors) -> Tensors:
