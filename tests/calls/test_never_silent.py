@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, host, same, wide
+from crossed import X, by_hand, host, refused, same, wide
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
-
-
-def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str:
-    """Assert that a call raises an error of ours, or one of a library around it, and return all messages."""
-    with pytest.raises(Exception) as caught:
-        jax.block_until_ready(do())
-    error: BaseException | None = caught.value
-    text = ""
-    while error is not None:
-        text += f"{type(error).__name__}: {error}\n"
-        error = error.__cause__ or error.__context__
-    assert f"{kind.__name__}: " in text
-    for word in words:
-        assert word in text
-    return text
 
 
 def leaf() -> Any:
