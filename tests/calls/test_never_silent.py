@@ -163,8 +163,8 @@ def test_keep_raises_at_the_call_and_detach_cuts() -> None:
 def test_dropout_is_not_differentiated_with_another_mask() -> None:
     drop = aligned(backend="torch")(lambda t: torch.nn.functional.dropout(t, 0.5))
     ones = jax.numpy.ones(64)
-    assert set(host(jax.jit(drop)(ones)).tolist()) == {0.0, 2.0}
     for f in (
+        jax.jit(drop),
         jax.grad(lambda t: drop(t).sum()),
         jax.jit(jax.grad(lambda t: drop(t).sum())),
         lambda t: jax.jvp(drop, (t,), (t,)),

@@ -52,13 +52,14 @@ def test_aligned__refuses_random_numbers_after_a_mode_changed(way: Callable[[Any
     """Dropout is refused in each followed call in training, and in none in evaluation."""
     drop = torch.nn.Dropout(0.5)
     f, x = in_torch(drop), array(ONES)
-    refused(GradientError, lambda: way(f)(x), "random", "module.eval()") if way is not WAYS["vmap"] else None
+    words = ("random",) if way is WAYS["vmap"] else ("random", "module.eval()")
+    kind = RuntimeError if way is WAYS["vmap"] else GradientError  # torch's own error
+    refused(kind, lambda: way(f)(x), *words)
     drop.eval()
     made = way(f)
     assert set(host(made(x)).ravel().tolist()) == {1.0}
     drop.train()
-    if way is not WAYS["vmap"]:
-        refused(GradientError, lambda: made(x), "random", "module.eval()")
+    refused(kind, lambda: made(x), *words)
 
 
 def test_aligned__refuses_random_numbers_of_a_generator_outside() -> None:
@@ -87,6 +88,18 @@ def test_aligned__accepts_random_numbers_of_a_seed() -> None:
                 total, gradient = both(x, jax.numpy.int32(seed))
                 same(gradient, fn(torch.ones(64, dtype=torch.float64), seed))
                 assert float(total) == pytest.approx(float(gradient.sum()))
+
+
+def test_aligned__counts_a_write_to_an_argument_once() -> None:
+    """A first run is repeated to compare its random numbers, and the result is that of one run."""
+
+    def count(steps: Any, seed: Any) -> Any:
+        noise = torch.rand(4, generator=torch.Generator().manual_seed(int(seed)))
+        return steps.add_(1), noise
+
+    f = aligned(backend="torch", result=lambda steps, seed: (steps, np.empty(4, "f4")))(count)
+    for _ in range(2):
+        assert host(jax.jit(f)(array(np.zeros(4)), jax.numpy.int32(0))[0]).tolist() == [1] * 4
 
 
 def test_aligned__ignores_random_numbers_of_other_threads() -> None:
@@ -195,7 +208,7 @@ LEAVING: dict[str, Callable[[Any], Any]] = {
     "detach": lambda x: 2 * x.detach(),
     "numpy": lambda x: torch.from_numpy(np.sin(x.detach().numpy())),
     "item": lambda x: torch.tensor([x.sum().item()], dtype=x.dtype),
-    "no_grad": lambda x: torch.no_grad()(torch.sin)(x),
+    "no_grad": torch.no_grad()(torch.sin),
     "a part": lambda x: torch.stack([x.detach()]),
 }
 
@@ -207,6 +220,9 @@ def test_aligned__has_no_derivative_of_what_leaves_torch(
 ) -> None:
     """A result that torch does not follow has an error where JAX would see zeros."""
     f = in_torch(fn)
+    if fn is LEAVING["no_grad"] and way is WAYS["jvp"]:  # torch follows forward even there
+        same(way(f)(array()), X * np.cos(X))
+        return
     with pytest.raises(Exception, match=r"detaches|data pointer|numpy\(\) is not supported|control flow"):
         jax.block_until_ready(way(f)(array()))
 
@@ -251,7 +267,8 @@ def test_aligned__has_tangents_in_several_threads() -> None:
     def work() -> None:
         for _ in range(20):
             try:
-                same(jax.jvp(f, (x,), (x,))[1], X * slope(X))
+                with jax.enable_x64(True):
+                    same(jax.jvp(f, (x,), (x,))[1], X * slope(X))
             except Exception as error:  # noqa: BLE001 -- an error of a thread is one of the test
                 wrong.append(error)
 

@@ -44,21 +44,6 @@ def rule_of(call: Call) -> Rule:
     return TorchRule(call, call.name, flat)
 
 
-class _Own(torch.autograd.Function):
-    """The same memory as a tensor that the function may write to, unlike a leaf of a graph."""
-
-    @staticmethod
-    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.detach()
-
-    @staticmethod
-    def backward(_: Any, cotangent: torch.Tensor) -> torch.Tensor:
-        return cotangent
-
-
-_own = super(torch.autograd.Function, _Own).apply
-"""Without the checks of `Function.apply` for transforms."""
-
 _forward_mode = lock()
 """Torch has one level of forward mode for all threads."""
 
@@ -113,11 +98,11 @@ class TorchRule(TracedRule):
             mode=False
         ):  # gradients are enabled too: a function may differentiate inside
             own = [x.clone() if x.is_inference() else x for x in xs]
-            if self._versions:
+            if self._versions and self.reads:
                 now = {self.version()}
                 if any(set(own[i].flatten().tolist()) - now for i in self._versions):
                     raise changed(self.call.name)
-            return [y.detach() for y in self._purity.run(lambda: self.fn(*own), own)]
+            return [y.detach() for y in self._purity.run(self.fn, own)]
 
     @property
     def reads(self) -> bool:
@@ -156,7 +141,7 @@ class TorchRule(TracedRule):
 
                 def part(*chosen: torch.Tensor) -> Tensors:
                     def run() -> Tensors:
-                        return restriction(*[x.clone() for x in chosen])
+                        return restriction(*self._writable(chosen))
 
                     ys = run()
                     if not any(map(_requires_grad, ys)):
@@ -170,12 +155,10 @@ class TorchRule(TracedRule):
                 x if not chosen or (again and x.requires_grad) else x.detach().requires_grad_()
                 for x, chosen in zip(xs, ins, strict=True)
             )
-            own = torch.clone if again else _own
             with torch.enable_grad():
-                made = fn(*[own(x) if chosen else x for x, chosen in zip(xs, ins, strict=True)])
-                ys = select(outs, made)
+                ys = select(outs, fn(*self._writable(xs)))
                 if any(not y.requires_grad and c.any() for y, c in zip(ys, cotangents, strict=True)):
-                    self._refuse_cut(lambda: fn(*map(torch.clone, xs)), _requires_grad)
+                    self._refuse_cut(lambda: fn(*self._writable(xs)), _requires_grad)
                 live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
                 if not live:
                     return [torch.zeros_like(x) for x in select(ins, xs)]
@@ -208,6 +191,10 @@ class TorchRule(TracedRule):
 
         return jvp
 
+    def _writable(self, xs: Tensors) -> Tensors:
+        """Return copies of arguments that the function writes to, because leaves of a graph are read-only."""
+        return [x.clone() for x in xs] if self._purity.overwrites else xs
+
     def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
         """Raise if no result is followed because the function leaves the graph, and not because of constants.
 
@@ -231,11 +218,11 @@ class TorchRule(TracedRule):
             return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:
             return declared(self.call, specs)
-        watch = Watch(self.call.name, (), real=False)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False), watch:
+            with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
-                ys = self.fn(*xs)
+                with Watch(self.call.name, xs, real=False) as watch:
+                    ys = self.fn(*xs)
         except _BY_VALUE as error:
             raise OptionError.build(
                 f"trace {self.name}",

@@ -19,6 +19,7 @@ from xbridge.errors import GradientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeGuard
 
     Tensors = Sequence[torch.Tensor]
     Seen = dict[int, tuple[TensorWeakRef, object]]
@@ -39,6 +40,7 @@ class Purity:
         self._version = 0
         self.known = False
         """True if a first run has shown what the function reads."""
+        self._overwrites = False
 
     def version(self) -> int:
         """Return a number that changes when the tensors outside of the function change."""
@@ -60,39 +62,46 @@ class Purity:
         """True if the function reads tensors outside of it, or may do so."""
         return bool(self._seen) or not self.known
 
+    @property
+    def overwrites(self) -> bool:
+        """True if the function writes to its arguments, or may do so."""
+        return self._overwrites or not self.known
+
     def learn(self, watch: Watch) -> None:
         """Keep what the function read in a run, or raise if it wrote."""
         watch.refuse_writes()
         with _lock:
             self._seen.update(watch.seen())
         self.known = not watch.normalizes
+        self._overwrites |= watch.overwrites
 
-    def run(self, fn: Callable[[], Tensors], xs: Tensors) -> Tensors:
+    def run(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         """Run a function of `xs`, or raise if it is not a function of them alone."""
         if not self.known:
             return self._watched(fn, xs)
         version, numbers = self.version(), _states()
-        ys = fn()
+        ys = fn(*xs)
         if numbers != _states():  # by this function, or by another thread
             self._refuse_random(fn, xs)
         if version != self.version():
             raise _written(self._name)
         return ys
 
-    def _watched(self, fn: Callable[[], Tensors], xs: Tensors) -> Tensors:
+    def _watched(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         with Watch(self._name, xs, real=True) as watch:
-            ys = fn()
+            ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
         self.learn(watch)
         return ys
 
-    def _refuse_random(self, fn: Callable[[], Tensors], xs: Tensors) -> None:
+    def _refuse_random(self, fn: Callable[..., Tensors], xs: Tensors) -> None:
         """Raise if a function draws other random numbers when it runs again: not if it sets a seed."""
         draws = []
         for _ in range(2):
-            with Watch(self._name, xs, real=True) as watch:
-                fn()
+            given = [x.clone() for x in xs]  # the function may write to them, and return them
+            with Watch(self._name, given, real=True) as watch:
+                fn(*given)
             draws.append(watch.draws)
         if draws[0] != draws[1]:
             raise random(self._name)
@@ -108,6 +117,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
     def __init__(self, name: str, xs: Tensors, *, real: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # theirs
         self._name, self._real = name, real
+        self._arguments = set(map(_memory, filter(_has_memory, xs)))
         self._own, self._foreign = set[int](), set[int]()
         self.own(xs)
         self._read: Seen = {}
@@ -116,6 +126,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
         """The states of the generators at each draw."""
         self.normalizes = False
         """True if an operation may write without a trace, in this run or in another."""
+        self.overwrites = False
+        """True if an operation writes to an argument."""
 
     def own(self, xs: Tensors) -> None:
         """Take tensors for ones that the function made."""
@@ -131,10 +143,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
             self._foreign.add(_memory(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _mark(x)
-        for x in filter(self._is_foreign, self._targets(func, args, kwargs)):
-            if not self._real:
-                raise _written(self._name)
-            self._written.append(TensorWeakRef(x))
+        for x in filter(_has_memory, self._targets(func, args, kwargs)):
+            self.overwrites |= _memory(x) in self._arguments
+            if self._is_foreign(x):
+                if not self._real:
+                    raise _written(self._name)
+                self._written.append(TensorWeakRef(x))
         made = func(*args, **kwargs)
         self.own(tree_leaves(made))
         return made
@@ -161,7 +175,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
         return {key: found for key, found in self._read.items() if found[0]() is not None}
 
 
-def _is_plain(x: object) -> bool:
+def _has_memory(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided
+
+
+def _is_plain(x: object) -> TypeGuard[torch.Tensor]:
     return type(x) in _PLAIN and x.layout is torch.strided and not x.is_inference()
 
 
