@@ -280,6 +280,25 @@ def test_aligned__has_tangents_in_several_threads() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
+    """A result varies over the axes that any argument varies over, and so does its derivative."""
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    along, whole = jax.sharding.PartitionSpec("i"), jax.sharding.PartitionSpec()
+    weight = torch.nn.Parameter(torch.tensor(1.0).double()) if weighted else 1
+    f = in_torch(lambda w, x: w * x * torch.sin(x) * weight)
+
+    def loss(w: Any, x: Any) -> Any:
+        y = f(w, x)
+        assert jax.typeof(y).str_short() == jax.typeof(x).str_short()
+        return jax.lax.psum(y.sum(), "i")
+
+    rows = jax.shard_map(jax.grad(loss, argnums=1), mesh=mesh, in_specs=(whole, along), out_specs=along)
+    same(rows(array(2.0), array()), 2 * slope(X))
+    one = jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=(whole, along), out_specs=whole)
+    assert float(jax.jit(one)(array(2.0), array())) == pytest.approx(value(X).sum())
+
+
 def test_aligned__has_the_gradients_of_a_mesh() -> None:
     """On four devices, what shard_map and pmap sum over devices is what the pure program of JAX sums."""
     program = """

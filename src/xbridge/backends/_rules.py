@@ -121,8 +121,6 @@ class Rule(ABC):
     """The number of derivations that this rule is the result of."""
     keeps_version = False
     """True if derived rules take a version of what the function reads besides its arguments, too."""
-    reads = False
-    """True if the function reads what may change, so that its version has to be asked for."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -146,6 +144,11 @@ class Rule(ABC):
     def derive(self, how: str, *what: Any) -> Rule:
         """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, made once."""
         return kept(self._derived, (how, what), lambda: getattr(self, how)(*what))
+
+    @property
+    def reads(self) -> bool:
+        """True if the function reads what may change, so that its version has to be asked for."""
+        return False
 
     def version(self) -> int:
         """Return a number that changes when what the function reads besides its arguments changes."""

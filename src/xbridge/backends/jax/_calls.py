@@ -64,7 +64,7 @@ def _avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
             shape=spec.shape,
             dtype=jnp.dtype(spec.dtype),
             weak_type=False,
-            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),
+            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # theirs
         )
         for spec in specs
     ]

@@ -53,7 +53,7 @@ def _requires_grad(x: torch.Tensor) -> bool:
 
 
 def _has_tangent(x: torch.Tensor) -> bool:
-    return forward_ad.unpack_dual(x).tangent is not None
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
 
 
 _T = torch.Tensor
@@ -111,8 +111,9 @@ class TorchRule(TracedRule):
     def version(self) -> int:
         return self._purity.version()
 
-    def _linked(self, made: TorchRule, seeds: int | None) -> TorchRule:
+    def _linked(self, made: Rule, seeds: int | None) -> TorchRule:
         """Let a derived rule share what is known of the function, and find the versions in its inputs."""
+        assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity = self._purity
         made._is_value = self._is_value and seeds is None
         made._versions = (

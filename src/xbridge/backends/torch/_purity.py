@@ -179,12 +179,12 @@ def _has_memory(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.layout is torch.strided
 
 
-def _is_plain(x: object) -> TypeGuard[torch.Tensor]:
+def _is_plain(x: Any) -> TypeGuard[torch.Tensor]:
     return type(x) in _PLAIN and x.layout is torch.strided and not x.is_inference()
 
 
 def _memory(x: torch.Tensor) -> int:
-    return x.untyped_storage()._cdata
+    return int(x.untyped_storage()._cdata)
 
 
 def _mark(x: torch.Tensor) -> object:
