@@ -32,7 +32,7 @@ MAKEFLAGS += --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=targ
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
+.PHONY: help demo test test-exhaustive test-suite test-library test-conformance test-kit test-core test-oldest test-floors test-newest test-emulated test-downstream test-plugin test-programs adopters coverage fuzz mutation lint format bench docs site site-check find-bugs dist sbom install-wheel test-wheel test-applications release-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ coverage: SWEEP = --exhaustive
 coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have run in one of them
 	@$(VENV)/bin/python -m coverage combine --quiet --keep --data-file=.coverage $(SUITES:%=.coverage.%)
 	$(VENV)/bin/python -m coverage report
+
+fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)
+	$(VENV)/bin/python tests/calls/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 mutation: $(VENV)/mutation.stamp ## Change the code in one place at a time, and count what no test notices
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/mutation/run.py $(ARGS)

@@ -77,7 +77,6 @@ ROWS = (
         "x = {'state': np.zeros(8, 'f4'), 'reward': 1.5}",
         "array_conversion(x, xp)",
         "xbridge.tree.to_backend(x, 'torch', scalars=True)",
-        "In a tree, a Python number is converted by a call that is planned.",
     ),
     AdopterRow("autoray", _AUTORAY, FLOATS, "autoray.to(x, 'torch')", TO_TORCH),
     AdopterRow(

@@ -38,6 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tables of the test's own, as they are before anything is loaded."""
     monkeypatch.setattr(_registry, "by_type", {})
+    monkeypatch.setattr(_registry, "_by_subtype", {})
     monkeypatch.setattr(_registry, "_failed", set())
     monkeypatch.setattr(_registry, "_current", set())
     monkeypatch.setattr(_registry, "_Loaded", type("_Loaded", (), {}))

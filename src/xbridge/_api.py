@@ -12,9 +12,10 @@ from xbridge.backends._registry import (
     fast_converters,
     identity_types,
     is_flag,
-    learned,
+    never,
     repeat_align,
     repeat_asarray,
+    repeat_learned,
 )
 from xbridge.errors import FOREIGN_ERRORS
 
@@ -43,6 +44,22 @@ if TYPE_CHECKING:
 # A type checker reads the overloads, with Any for a library that is not installed.
 
 _to_host = fast_converters[HOST]
+
+
+def _plan_to_backend(
+    x: Array,
+    /,
+    backend: str | ModuleType,
+    *,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+) -> Array:
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
 
 if TYPE_CHECKING:
 
@@ -138,15 +155,27 @@ def to_backend(
         if y is not None:
             return y
     if copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
-        try:
-            y = learned[backend, type(x), device, dtype, copy, grad](x)
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            y = None
+        y = repeat_learned((backend, type(x), device, dtype, copy, grad), x)
         if y is not None:
             return y
+    return _plan_to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+
+
+def _plan_to_numpy(
+    x: Array,
+    /,
+    *,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    writable: bool = False,
+) -> HostArray:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    if writable is not False:
+        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    return result
 
 
 @entry_point
@@ -192,26 +221,19 @@ def to_numpy(
     >>> to_numpy(t, writable=True).flags.writeable  # one copy
     True
     """
-    if dtype is None and copy is None and grad is None:
+    if dtype is None and copy is None and grad is None and writable is False:
         try:
             host = _to_host[type(x)](x)
         except KeyError:
             host = None
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        if host is not None:
             return host  # type: ignore[no-any-return] # arrays are Any to the core
     if copy is None or copy is True or copy is False:
-        try:
-            host = learned[HOST, type(x), None, dtype, copy, grad](x)
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            host = None
-        if host is not None and (writable is False or (writable is True and host.flags.writeable)):
+        call: tuple[object, ...] = (HOST, type(x), None, dtype, copy, grad)
+        host = repeat_learned(call if writable is False else (*call, None, writable), x)
+        if host is not None and (writable is False or writable is True):
             return host  # type: ignore[no-any-return] # as above
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    if writable is not False:
-        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
-    return result
+    return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
 
 
 @entry_point
@@ -286,6 +308,32 @@ def to_jax(
     """
     array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
     return array
+
+
+def _plan_asarray(
+    obj: Array,
+    /,
+    *,
+    like: Array | None = None,
+    backend: str | ModuleType | None = None,
+    device: object = None,
+    dtype: object = None,
+    copy: bool | None = None,
+    grad: Grad = None,
+    requires_grad: bool | None = None,
+) -> Array:
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.asarray(
+        obj,
+        like,
+        backend,
+        device=device,
+        dtype=dtype,
+        copy=copy,
+        grad=grad,
+        requires_grad=requires_grad,
+    )
 
 
 if TYPE_CHECKING:
@@ -372,18 +420,18 @@ def asarray(
     """
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
-        try:
-            return identity_types[type(obj)](obj)
-        except KeyError:
-            pass
+        stays = identity_types.get(type(obj))
+        if stays is not None:
+            return stays(obj)
     elif backend is not None and like is None and requires_grad is None:
-        try:
-            if device is None and dtype is None and copy is None and grad is None:
-                y = fast_converters[backend][type(obj)](obj)  # type: ignore[index] # as above
-            else:
-                y = learned[backend, type(obj), device, dtype, copy, grad](obj) if is_flag(copy) else None
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            y = None
+        if device is None and dtype is None and copy is None and grad is None:
+            try:
+                y = fast_converters[backend].get(type(obj), never)(obj)  # type: ignore[index] # as above
+            except FOREIGN_ERRORS:  # not learned, or an option without a hash
+                y = None
+        else:
+            call = (backend, type(obj), device, dtype, copy, grad)
+            y = repeat_learned(call, obj) if is_flag(copy) else None
         if y is not None:
             return y
     y = repeat_asarray(
@@ -398,12 +446,10 @@ def asarray(
     )
     if y is not None:
         return y
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    return verbs.asarray(
+    return _plan_asarray(
         obj,
-        like,
-        backend,
+        like=like,
+        backend=backend,
         device=device,
         dtype=dtype,
         copy=copy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import backend_for, by_type, get, is_number
+from xbridge.backends._registry import backend_for, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
 TYPE_CHECKING = False
@@ -42,10 +42,7 @@ def backend_of(x: Array, /) -> str:
     >>> backend_of(np.zeros(2))
     'numpy'
     """
-    try:
-        return by_type[type(x)].name
-    except KeyError:
-        return _owner(x).name
+    return _owner(x).name
 
 
 def device_of(x: Array, /) -> Device:

@@ -690,6 +690,44 @@ def test_what_is_imported_late_is_found_like_the_rest() -> None:
         _ = xbridge.explains  # type: ignore[attr-defined] # it is not there
 
 
+def gone() -> dict[str, Any]:
+    """Arrays whose elements can no longer be read, by the words of the error."""
+    torch, made = pytest.importorskip("torch"), {}
+    whole, part, pairs = torch.ones(8), torch.ones(8), torch.ones(4, dtype=torch.complex64)
+    made["whole"], made["end"], made["strided"], made["negative"] = (
+        whole,
+        part[4:],
+        part[::2],
+        pairs.conj().imag,
+    )
+    whole.untyped_storage().resize_(0)
+    part.untyped_storage().resize_(24)
+    pairs.untyped_storage().resize_(0)
+    if xbridge.is_available("jax"):
+        import jax
+
+        made["deleted"] = jax.numpy.ones(3)
+        made["deleted"].delete()
+    return made
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"copy": True}], ids=str)
+def test_explain__elements_that_cannot_be_read_are_refused_as_by_the_conversion(
+    options: dict[str, Any],
+) -> None:
+    """A plan that reads freed or deleted memory has the error of the conversion, alone and in a tree."""
+    for kind, x in gone().items():
+        name = xbridge.backend_of(x)
+        assert explain(x, name).error is None, kind
+        for target in (name, "numpy"):
+            with pytest.raises(xbridge.UnsupportedArrayError) as alone:
+                xbridge.to_backend(x, target, **options)
+            assert str(explain(x, target, **options).error) == str(alone.value), kind
+            with pytest.raises(xbridge.UnsupportedArrayError) as inside:
+                xbridge.tree.to_backend([xbridge.array_namespace(x).ones(8), x], target, **options)
+            assert str(inside.value) == f"at tree[1]: {alone.value}", kind
+
+
 def test_what_is_imported_late_is_not_imported_with_xbridge() -> None:
     status, lines = run(
         "import sys, xbridge; print(sorted(m for m in sys.modules if m.startswith('xbridge')))"

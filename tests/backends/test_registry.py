@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -601,3 +604,36 @@ def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
     assert (failures, found) == ([], [])
     assert _registry.get("toylib") is _registry.by_type.get(Toy, _registry.get("toylib"))
     assert _registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        xbridge.backend_of,
+        lambda x: xbridge.to_numpy(x, dtype="float32"),
+        lambda x: xbridge.asarray([x, x]),
+        lambda x: xbridge.asarray(np.ones(2), like=x),
+        lambda x: xbridge.align(x, x),
+        lambda x: xbridge.tree.map(lambda y: y, [x]),
+        xbridge.aligned(backend="numpy")(lambda y: y),
+    ],
+    ids=["backend_of", "to_numpy", "list", "like", "align", "tree", "aligned"],
+)
+def test_backend_for__class_that_was_looked_at_is_collected(use: Callable[[Any], Any]) -> None:
+    """A class of arrays lives as long as its user needs it."""
+    made: list[Any] = [type("SubArray", (np.ndarray,), {}) for _ in range(2)]
+    if xbridge.is_available("torch"):
+        import torch
+
+        made.append(type("SubTensor", (torch.Tensor,), {}))
+    classes = [ref(cls) for cls in made]
+    while made:
+        cls = made.pop()
+        for _ in range(2):
+            x = np.ones(2).view(cls) if issubclass(cls, np.ndarray) else torch.ones(2).as_subclass(cls)
+            with suppress(xbridge.XBridgeError):  # most calls refuse a class of NumPy's arrays
+                use(x)
+            assert xbridge.backend_of(x) == ("numpy" if issubclass(cls, np.ndarray) else "torch")
+        del x, cls
+    gc.collect()
+    assert [found() for found in classes] == [None] * len(classes)

@@ -86,13 +86,39 @@ def test_tasks_cannot_write_to_chunks() -> None:
 def test_what_is_declared_is_what_is_returned() -> None:
     for result in (lambda x: x.astype("f4")[..., 0], lambda x: (x, x)):
         f = aligned(backend="numpy", signature="(n)->()", result=result)(norm)
-        with pytest.raises(OptionError, match="declared"):
+        with pytest.raises(OptionError, match=r"declared|announces"):
             f(chunked()).compute(scheduler="sync")
     more = aligned(backend="numpy", signature="(n)->()")(lambda x: (norm(x), norm(x)))
-    with pytest.raises(OptionError, match="declared"):
+    with pytest.raises(OptionError, match="announces"):
         more(chunked()).compute(scheduler="sync")
     with pytest.raises(OptionError, match="signature="):
         aligned(backend="numpy", signature="(a,b,c)->()")(norm)(chunked())
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_apply__compares_shapes_of_functions_of_other_libraries(name: str) -> None:
+    """A function that does not compute with the last axes alone is refused, not only one of NumPy."""
+    library = pytest.importorskip(name if name == "torch" else "jax.numpy")
+    a = chunked().astype("float32")
+    wrong: list[tuple[str, Any]] = [
+        ("(n)->()", lambda x: x),  # an axis too many
+        ("(n)->(n)", lambda x: x.sum(-1)),  # one is missing
+        ("(n)->(n)", lambda x: x[..., :2]),
+        ("(n)->(),()", lambda x: x.sum(-1)),
+    ]
+    for signature, fn in wrong:
+        with pytest.raises(OptionError, match="announces"):
+            aligned(backend=name, signature=signature)(fn)(a)
+    by_chunk: list[tuple[str, Any]] = [
+        ("(n)->()", lambda x: x.sum()),  # right for one example
+        ("(n)->(n)", lambda x: x[:2] if x.ndim > 1 else x),
+        ("(n)->(n)", lambda x: x.swapaxes(0, -1)),
+        ("(n)->(n)", lambda x: library.stack([x, x]) if x.ndim > 1 else x),
+    ]
+    for signature, fn in by_chunk:
+        y = aligned(backend=name, signature=signature)(fn)(a)
+        with pytest.raises(OptionError, match="declared"):
+            y.compute(scheduler="sync")
 
 
 def test_the_function_is_one_node_of_the_graph() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crossed import X, same, wide
+from crossed import X, in_library, same, slope, wide
 
 import xbridge
+from xbridge import GradientError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -66,6 +67,35 @@ def test_gradients_of_several_arguments_are_batched_at_once(library: str) -> Non
     found = torch.autograd.grad(f(a, b), (a, b), seeds, is_grads_batched=True)
     for g, x in zip(found, (b, a), strict=True):
         same(g, torch.diag(x))
+
+
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_jacobian__vectorized_keeps_graph_of_gradients(library: str) -> None:
+    """A batch of gradients has the second and the third derivative, as gradients one by one have."""
+    jacobian: Any = torch.autograd.functional.jacobian
+    f, x = in_library(library), rand(3)
+
+    def first(g: Any, x: Any, *, vectorize: bool) -> Any:
+        return jacobian(lambda x: g(x) * x, x, vectorize=vectorize, create_graph=True)
+
+    def second(g: Any, x: Any, *, vectorize: bool) -> Any:
+        return jacobian(
+            lambda x: first(g, x, vectorize=vectorize).sum(0), x, vectorize=vectorize, create_graph=True
+        )
+
+    for order in (first,) if library == "numpy" else (first, second):
+        made, right = order(f, x, vectorize=True), order(lambda x: x * x.sin(), x, vectorize=False)
+        same(made, right)
+        same(*(torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right)))
+
+
+def test_grad__batched_refuses_a_derivative_that_is_not_given() -> None:
+    """A batch of gradients is no way around the error for a second derivative."""
+    f, x = in_library("numpy", vjp=lambda g, y, x: g * slope(x)), rand(3)
+    seeds = torch.eye(3, dtype=torch.float64)
+    (found,) = torch.autograd.grad(f(x), x, seeds, is_grads_batched=True, create_graph=True)
+    with pytest.raises(GradientError, match="twice"):
+        found.sum().backward()
 
 
 def test_a_compiled_program_has_integers_among_arrays_and_numbers_of_both_kinds() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 import pytest
 from fresh import run
+from hypothesis import example, given
+from hypothesis import strategies as st
 from toylib import Toy, make_backend
 
 import xbridge
@@ -76,6 +79,11 @@ CALLS: dict[str, Call] = {
     "to numpy default": lambda x: xbridge.to_numpy(x, dtype="default"),
     "to numpy detach": lambda x: xbridge.to_numpy(x, grad="detach"),
     "to numpy keep": lambda x: xbridge.to_numpy(x, grad="keep"),
+    "to numpy writable": lambda x: xbridge.to_numpy(x, writable=True),
+    "to numpy writable dtype": lambda x: xbridge.to_numpy(x, dtype="float32", writable=True),
+    "to numpy writable copy": lambda x: xbridge.to_numpy(x, copy=True, writable=True),
+    "to numpy writable no copy": lambda x: xbridge.to_numpy(x, copy=False, writable=True),
+    "tree writable": lambda x: tree.to_numpy([x], writable=True)[0],
     "tree dtype": lambda x: tree.to_backend([x, x], "torch", dtype="float32")[1],
     "tree copy": lambda x: tree.to_numpy([x], copy=True)[0],
     "tree device": lambda x: tree.to_backend([x], "torch", device="cpu")[0],
@@ -228,7 +236,8 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
         return (y,)
     if type(y) is np.ndarray and y.dtype.kind not in "biufcV":
         return type(y), y.dtype, y.tolist()
-    facts: tuple[object, ...] = (type(y), y is x, xbridge.dtype_of(y), xbridge.device_of(y), tuple(y.shape))
+    place = xbridge.device_of(y), str(tuple(y.shape))  # a size may be unknown, which equals nothing
+    facts: tuple[object, ...] = (type(y), y is x, xbridge.dtype_of(y), *place)
     try:
         host = xbridge.to_numpy(y)
         strides = [s for s, n in zip(host.strides, host.shape, strict=True) if n > 1]
@@ -310,8 +319,33 @@ def lists() -> dict[str, Any]:
         "deep": [[[[1.0]]]],
         "ragged": [[1.0], [2.0, 3.0]],
         "uneven": [[1.0], 2.0],
+        "one": [2],
+        "one bool": [True],
+        "bool and integer": [True, 2],
+        "both, rounded in single": [2**24 + 1, 2.5],
+        "both, rounded in double": [2**53 + 1, 2.5],
+        "both, huge": [10**400, 2.5],
+        "unknown before large": [float("nan"), 2**60],
+        "large before unknown": [2**60, float("nan")],
+        "signed zeros": [-0.0, 0, False],
+        "a byte too large": [255, 256],
+        "unsigned and small": [1, 2**63 + 1],
+        "complex and integer": [1, 2j],
+        "complex and large": [2**25 + 1, 2j],
+        "complex number": 2j,
         "empty": [],
         "empty rows": [[], []],
+        "no rows": [()],
+        "tuple of one": (2,),
+        "tuples": [(1.0, 2.0), (3.0, 4.0)],
+        "lists in a tuple": ([1, 2.5], [3, 4]),
+        "deeper": [[[[[(1,)]]]]],
+        "no range": range(0),
+        "ranges": [range(2), range(2)],
+        "tuple of arrays": (np.arange(3.0), np.ones(3)),
+        "nested tensors": ((torch.ones(2), torch.zeros(2)), [torch.ones(2), torch.zeros(2)]),
+        "nested scalars": [(np.float64(1), 2), (np.float64(3), 4)],
+        "numbers beside arrays of another depth": [[1.0], np.ones(1)],
         "tuple": (1.0, 2.0),
         "range": range(3),
         "float": 1.5,
@@ -332,6 +366,7 @@ def lists() -> dict[str, Any]:
         "long scalars": [np.longdouble(1), np.longdouble(2)],
         "dates": [np.datetime64("2020"), np.datetime64("2021-01")],
         "words": [np.str_("a")],
+        "scalar and a huge integer": [np.float64(1), 2**64],
         "scalars and a wide integer": [np.float64(1), 2**64 - 1, -1],
         "arrays": [np.arange(3.0), np.arange(3.0)[::-1], locked],
         "arrays of two dtypes": [np.arange(3.0), np.arange(3)],
@@ -378,6 +413,10 @@ LIST_CALLS: dict[str, Call] = {
     "like": lambda x: xbridge.asarray(x, like=torch.ones(1)),
     "single": lambda x: xbridge.asarray(x, backend="torch", dtype="float32"),
     "narrow": lambda x: xbridge.asarray(x, dtype="int32"),
+    "bytes": lambda x: xbridge.asarray(x, backend="torch", dtype="uint8"),
+    "unsigned": lambda x: xbridge.asarray(x, dtype="uint64"),
+    "bool": lambda x: xbridge.asarray(x, dtype="bool"),
+    "complex": lambda x: xbridge.asarray(x, backend="torch", dtype="complex64"),
     "nearest": lambda x: xbridge.asarray(x, backend="torch", dtype="nearest"),
     "default": lambda x: xbridge.asarray(x, backend="torch", dtype="default"),
     "leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=True),
@@ -793,6 +832,127 @@ def test_a_view_behind_the_end_of_its_storage_is_not_read() -> None:
                     xbridge.to_backend(view, target, **options)
 
 
+# -- any sequence of calls ----------------------------------------------------------------------------
+
+
+def others() -> dict[str, Any]:
+    """Arrays of the libraries that are lazy, immutable or unknown, as far as they are installed."""
+    made: dict[str, Any] = {"scalar of numpy": np.float32(1.5)}
+    if xbridge.is_available("jax"):
+        import jax
+
+        deleted = jax.numpy.ones(3)
+        deleted.delete()
+        made |= {
+            "jax": jax.numpy.arange(6.0),
+            "jax, transposed": jax.numpy.ones((2, 3)).T,
+            "jax, empty": jax.numpy.ones((0, 2)),
+            "jax, brain": jax.numpy.ones(2, "bfloat16"),
+            "jax, integers": jax.numpy.arange(3),
+            "jax, deleted": deleted,
+        }
+        with jax.enable_x64(True):
+            made["jax, wide"] = jax.numpy.array([1.0, 1e300])
+    if xbridge.is_available("dask"):
+        import dask.array
+
+        made |= {
+            "dask": dask.array.from_array(np.arange(6.0), chunks=2),
+            "dask, reversed": dask.array.from_array(np.arange(6.0), chunks=6)[::-1],
+            "dask, integers": dask.array.arange(3, chunks=2),
+            "dask, unknown": dask.array.arange(3.0, chunks=2)[dask.array.arange(3, chunks=2) > 0],
+        }
+    return made
+
+
+def libraries() -> list[str]:
+    return [name for name in ("numpy", "torch", "jax", "dask") if xbridge.is_available(name)]
+
+
+def calls_to(name: str, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
+    """Every call that takes the options and the name of a library."""
+    return {
+        f"to_backend {name}": lambda x: xbridge.to_backend(x, name, **options),
+        f"asarray {name}": lambda x: xbridge.asarray(x, backend=name, **options, **more),
+        f"tree.to_backend {name}": lambda x: tree.to_backend((x,), name, **options)[0],
+    }
+
+
+def calls_with(options: dict[str, Any], more: dict[str, Any]) -> dict[str, Call]:
+    """Every call that takes the options, to every library. Only `asarray` makes leaves."""
+    host = {name: value for name, value in options.items() if name != "device"}
+    made: dict[str, Call] = {
+        "to_numpy": lambda x: xbridge.to_numpy(x, **host),
+        "to_numpy, writable": lambda x: xbridge.to_numpy(x, **host, writable=True),
+        "tree.to_numpy": lambda x: tree.to_numpy({"x": x, "n": 1}, **host)["x"],
+        "tree.to_numpy, writable": lambda x: tree.to_numpy([x], **host, writable=True)[0],
+        "asarray": lambda x: xbridge.asarray(x, **options, **more),
+        "asarray, like": lambda x: xbridge.asarray(x, like=torch.ones(1), **options, **more),
+        "align": lambda x: xbridge.align(np.ones(1), x, 1.5, **options)[1],
+        "align to": lambda x: xbridge.align(x, torch.ones(1), backend="numpy", **options)[0],
+        "align_back": lambda x: xbridge.align_back(torch.ones(1), x, **options)[0][1],
+        "tree.align": lambda x: tree.align([x], like=torch.ones(1), **options)[0][0],
+        "aligned": xbridge.aligned(backend="torch", **options)(lambda y: y),
+    }
+    for name in libraries():
+        made |= calls_to(name, options, more)
+    return made
+
+
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "device": st.sampled_from(["cpu", torch.device("cpu"), xbridge.Device("cpu")]),
+        "dtype": st.sampled_from(
+            [*("float32", "float64", "float16", "bfloat16", "int32", "complex64", "default", "nearest")]
+        ),
+        "copy": st.booleans(),
+        "grad": st.sampled_from(["keep", "detach"]),
+    },
+)
+LEAVES = st.fixed_dictionaries({}, optional={"requires_grad": st.booleans()})
+NAMES = st.sampled_from(sorted(calls_with({}, {})))
+CHANGES: dict[str, Callable[[], Any]] = {
+    "none": nullcontext,
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "default dtype": default_dtype,
+    "x64": lambda: jax_with_wide_dtypes() if xbridge.is_available("jax") else nullcontext(),
+}
+STATES_IN_TURN = st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3)
+
+
+def jax_with_wide_dtypes() -> Any:
+    import jax
+
+    return jax.enable_x64(True)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # a cast was named
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@example("to_numpy", {"copy": True, "grad": "keep"}, {}, ["none"], 0)
+@example("to_numpy", {"dtype": "float32", "grad": "keep"}, {}, ["none"], 0)
+@given(
+    NAMES, OPTIONS, LEAVES, st.lists(st.sampled_from(list(CHANGES)), min_size=1, max_size=3), st.integers()
+)
+def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
+    name: str, options: dict[str, Any], more: dict[str, Any], states: list[str], order: int
+) -> None:
+    """Every array teaches, whatever its layout, graph and library, and every later one is as planned."""
+    call = calls_with(options, more)[name]
+    xs = [(kind, x) for make in (numpys, torchs, others) for kind, x in make().items()]
+    Random(order).shuffle(xs)
+    expected: dict[str, list[object]] = {}
+    for state in states:
+        with CHANGES[state](), planned():
+            expected[state] = [outcome(call, x) for _, x in xs]
+    _registry._renew()
+    for state in (*states, *states):
+        with CHANGES[state]():
+            for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
+                assert outcome(call, x) == planned_outcome, (kind, state)
+
+
 # -- observers, registrations and threads -----------------------------------------------------------
 
 
@@ -1074,6 +1234,19 @@ def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None)
     assert learned
 
 
+def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry: None) -> None:
+    """A library with gradients and without `plan_graph` may refuse the next array with `grad="keep"`."""
+    graph: Any = {"require_grad": lambda x: x, "detach": lambda x: x}
+    own: Any = {"fast_to_numpy": lambda x: x.data, "plan_state": lambda: None, "gaps": {}, **graph}
+    xbridge.register_backend("toylib", make_backend(**own))
+    for _ in range(2):
+        xbridge.to_numpy(Toy(np.ones(2)), copy=True, grad="keep")
+    assert not learned
+    for _ in range(2):
+        xbridge.to_numpy(Toy(np.ones(2)), copy=True)
+    assert learned
+
+
 def test_a_move_is_not_learned(own_registry: None) -> None:
     moved: list[str] = []
     places = (xbridge.Device("cpu"), xbridge.Device("toy:0"))
@@ -1141,10 +1314,64 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
             assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
-    assert len(learned) == 2
+    assert [call[3] for call in learned] == ["int32", "float32"]
     for like in (np.ones(1), torch.ones(1), None):
         assert xbridge.align(np.ones(1), like=like)[0].shape == (1,)
     assert len(calls) == 2
+    assert [call[2] for call in calls] == [torch.Tensor, type(None)]
+    for _ in range(2):
+        assert xbridge.to_backend(np.float64(2), "torch").item() == 2.0
+    assert np.float64 not in fast_converters["torch"]
+
+
+def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no call fits any more, a new one is planned once."""
+    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    lists: list[list[Any]] = [[1.5], [1], [True]]
+    for dtype in ("float16", "float32", "float64"):
+        for x in lists:
+            xbridge.asarray(x, backend="torch", dtype=dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "plan", None)
+        for x in lists[1:]:
+            assert xbridge.asarray(x, backend="torch", dtype="float64").tolist() == x
+
+
+@pytest.mark.parametrize("default", ["float16", "bfloat16", "float32", "float64"])
+def test_asarray__reads_the_default_dtype_for_a_known_list(default: str) -> None:
+    """An integer among floats is exact in the default dtype of the moment, or the list is refused."""
+    known: list[Any] = [[1, 2.5], [2**9 + 1, 0.5], [2**12 + 1, 0.5], [2**25 + 1, 0.5], [2**60, 0.5], [3, 1j]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="torch")
+
+    for x in known:
+        outcome(call, x)
+    try:
+        torch.set_default_dtype(getattr(torch, default))
+        found = [outcome(call, x) for x in known * 2]
+        with planned():
+            expected = [outcome(call, x) for x in known]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found == expected * 2
+
+
+def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
+    """A known list is exact with 64 bits and without them."""
+    jax = pytest.importorskip("jax")
+    known: list[Any] = [[1, 2.5], [2**25 + 1, 0.5], [2**40], [1e300], 2**40, (1.5,), [[]]]
+
+    def call(x: Any) -> Any:
+        return xbridge.asarray(x, backend="jax")
+
+    for wide in (False, True) * 2:
+        with jax.enable_x64(wide):
+            found = [outcome(call, x) for x in known]
+            again = [outcome(call, x) for x in known]
+            with planned():
+                expected = [outcome(call, x) for x in known]
+        assert found == again == expected
 
 
 def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

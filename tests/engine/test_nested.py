@@ -547,22 +547,64 @@ def test_scalars_without_a_common_dtype_are_refused() -> None:
             xbridge.asarray([brain, np.int16(1)])
 
 
-def test_a_list_that_begins_with_anything_else_holds_no_plain_numbers() -> None:
-    odd: list[Any] = [
-        [None],
-        ["1"],
-        [np.float64(1)],
-        [[], [1]],
-        [[[1]], [2]],
-        [[[[1]]]],
-        [1, 2.0],
-        [],
-        (1, 2),
-    ]
-    for xs in (*odd, 1j):
-        assert sequences.plain_numbers(xs) is None
-    plain: list[Any] = [[1, 2], [[1.5], [2.5]], [[[True]]], 1, 2.5]
-    for xs in plain:
-        found = sequences.plain_numbers(xs)
-        assert found is not None
-        assert found.tolist() == xs
+def endless() -> list[Any]:
+    """A list that contains itself twice, so that it has more rows at each depth."""
+    x: list[Any] = []
+    x += [x, x]
+    return x
+
+
+@pytest.mark.parametrize("x", [[[], [1]], [[1], [2, 3]], [[[1]], [[2, 3]]], endless(), "1", {1: 2}, None])
+def test_outline__none_for_what_has_no_shape(x: Any) -> None:
+    """A list without a shape, or any other object, has no outline."""
+    assert sequences.outline(x) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "shape", "leaves"),
+    [
+        (1j, (), [1j]),
+        ([], (0,), []),
+        ([[], []], (2, 0), []),
+        ((1, (2,)), (2,), [1, (2,)]),
+        ([(1, 2.0), [None, "a"]], (2, 2), [1, 2.0, None, "a"]),
+        (range(3), (3,), [0, 1, 2]),
+        (range(0), (0,), []),
+    ],
+)
+def test_outline__shape_and_items(x: Any, shape: tuple[int, ...], leaves: list[Any]) -> None:
+    """Rows are opened as long as all items are rows."""
+    found = sequences.outline(x)
+    assert found is not None
+    assert (found[0], list(found[1]), found[2]) == (shape, leaves, set(map(type, leaves)))
+
+
+@pytest.mark.parametrize(
+    ("x", "ends"),
+    [
+        ([2**63], None),
+        ([-1, 2**63], None),
+        ([1, 2**63], (0, 2**64 - 1)),
+        ([2**70], None),
+        ([True, 300], (0, 255)),
+        ([-1], (0, 255)),
+        ([1, 2.5, 2**24 + 1], (-(2**24), 2**24)),
+        ([1.5, 10**400], (-(2**24), 2**24)),
+    ],
+)
+def test_plain_numbers__none_for_an_integer_that_may_be_rounded(
+    x: list[Any], ends: tuple[int, int] | None
+) -> None:
+    """An integer that does not fit is left to the plan, whose error says so."""
+    assert sequences.plain_numbers(x, x, set(map(type, x)), ends) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [([True], "bool"), ([True, 2], "int64"), ([1, 2.5], "float64"), ([1, 1j], "complex128"), ([], "float64")],
+)
+def test_plain_numbers__dtype_of_the_widest_kind(x: list[Any], dtype: str) -> None:
+    """Numbers of several kinds become the widest of them."""
+    found = sequences.plain_numbers(x, x, set(map(type, x)), (-10, 10))
+    assert found is not None
+    assert (found.dtype.name, found.tolist()) == (dtype, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import re
@@ -725,3 +726,61 @@ def test_the_models_of_pydantic_and_msgspec_are_leaves_and_their_dataclasses_are
         validator = pydantic.field_validator("x")(scaled)
 
     assert there(pydantic.dataclasses.dataclass(Checked)(A)).x.data.tolist() == (A * 10).tolist()
+
+
+# -- classes that change ------------------------------------------------------------------------------
+
+
+def test_find__class_that_changes_is_read_anew() -> None:
+    """A default, a computed attribute, a field and a base count as they are now."""
+
+    @dataclass
+    class Batch:
+        x: Any
+        scale: Any = 2.0
+
+    class Base(Batch):
+        pass
+
+    class Sub(Base):
+        pass
+
+    for cls in (Batch, Sub):
+        Batch.scale = 2.0
+        batch = cls(A)
+        vars(batch).pop("scale")
+        vars(batch)["total"] = "kept"
+        assert vars(tree.map(np.negative, batch)).keys() == {"x", "total"}
+        Batch.scale = A
+        made = tree.map(np.negative, batch)
+        assert made.scale.tolist() == (-A).tolist()
+        computed = cached_property(lambda self: self.x.sum())
+        computed.__set_name__(Batch, "total")
+        Batch.total = computed  # type: ignore[attr-defined] # it is new
+        assert "total" not in vars(tree.map(np.negative, batch))
+        assert tree.map(np.negative, batch).total == -A.sum()
+        del Batch.total  # type: ignore[attr-defined] # as above
+        assert vars(tree.map(np.negative, batch))["total"] == "kept"
+
+
+def test_find__base_that_changes_is_read_anew() -> None:
+    """A class that gets another base has the fields of that base."""
+    one, other = make_dataclass("One", ["x"]), make_dataclass("Other", ["y"])
+    cls: Any = type("Sub", (one,), {})
+    made = cls(A)
+    assert tree.map(np.negative, made).x.tolist() == (-A).tolist()
+    cls.__bases__ = (other,)
+    vars(made)["y"] = A
+    found = tree.map(np.negative, made)
+    assert (found.y.tolist(), found.x.tolist()) == ((-A).tolist(), A.tolist())
+
+
+def test_find__few_classes_are_remembered() -> None:
+    """The oldest class is forgotten for a new one."""
+    first = ref(cls := make_dataclass("First", ["x"]))
+    assert tree.map(np.negative, cls(A)).x.tolist() == (-A).tolist()
+    del cls
+    for n in range(130):
+        tree.map(np.negative, make_dataclass(f"Batch{n}", ["x"])(A))
+    gc.collect()
+    assert first() is None

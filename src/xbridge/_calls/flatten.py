@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, ValuesView
 from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from xbridge._core import dynamo
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
 from xbridge.backends._forms import ARRAY
@@ -58,6 +61,14 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
+    symbol = dynamo.symbols.get(type(x))
+    if symbol is not None:
+        numbers.append(x)
+        return symbol
+    if dynamo.is_compiling():  # which can follow fields, and cannot take an object as a constant
+        names = _init_fields(type(x))
+        if names is not None:
+            return ("data", type(x), names, *[flatten(getattr(x, name), arrays, numbers) for name in names])
     node = _open(x)
     if node is None:
         _refuse_hidden(x)
@@ -71,6 +82,13 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any]) -> Form:
     arrays.extend(inside)
     numbers.extend(inner)
     return ("node", _Node(container, form, x, len(forms)), *forms)
+
+
+@constant
+def _init_fields(cls: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass, if they are what makes an instance; else None."""
+    names = tuple([field.name for field in fields(cls)]) if is_dataclass(cls) else ()
+    return names if names and {*names} == {*signature(cls).parameters} else None
 
 
 @constant

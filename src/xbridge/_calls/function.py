@@ -19,8 +19,9 @@ from xbridge._plan.rules import chosen
 from xbridge.backends import HOST
 from xbridge.backends._forms import closed, holes, unflatten
 from xbridge.backends._numpy_rules import opaque
+from xbridge.backends._programs import Program
 from xbridge.backends._registry import backend_for, fast_converters, get
-from xbridge.backends._rules import kept, latest, rules
+from xbridge.backends._rules import kept, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Function:
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
         self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
-        self.programs: dict[Any, Program] = {}
-        """The calls in compiled programs, by key."""
+        self.programs: list[Program] = []
+        """The calls in compiled programs, which live as long as the function."""
         self.key = f"{name}#{uuid4().hex}"
         functions[self.key] = self
 
@@ -226,26 +227,19 @@ def protected(host: Any, x: Array) -> Any:
     return host
 
 
-class Program:
-    """A call in a compiled program. Its numbers come with each call."""
-
-    def __init__(self, function: Function, form: Form, library: str) -> None:
-        self.function, self.form, self.library = function, form, library
-        self.key = f"{function.key}{uuid4().hex}"
-        rules[self.key] = self
-
-    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
-        """Return the rule for some numbers, which a compiler may have made symbols."""
-        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
-        numbers = tuple([next(values[kind]) for kind in holes(self.form)])
-        return self.function.rule(self.library, self.form, numbers, None)
-
-
 @constant
 def program_key(function: str, form: Form, library: str) -> str:
-    """Return the key of a call in a compiled program."""
-    programs = functions[function].programs
-    return kept(programs, (form, library), lambda: Program(functions[function], form, library)).key
+    """Return a key for a call in a program that is being compiled."""
+    own = functions[function]
+    kinds = holes(form)
+
+    def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
+        values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
+        return own.rule(library, form, tuple([next(values[kind]) for kind in kinds]), None)
+
+    program = Program(own.name, find)
+    own.programs.append(program)
+    return program.key
 
 
 @constant

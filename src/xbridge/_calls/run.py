@@ -17,9 +17,10 @@ from xbridge._calls.function import could_write, latest_form, narrowing, program
 from xbridge._calls.named import as_made, imported
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._engine.learned import PLAIN, are_constant, converter, never
+from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
@@ -31,6 +32,7 @@ from xbridge.backends._registry import (
     fast_converters,
     generation,
     get,
+    never,
     repeat_align,
 )
 from xbridge.backends._rules import MOST, inexact, latest
@@ -58,8 +60,7 @@ def wrapper(function: Function) -> Callable[..., Any]:
     @wraps(fn)
     @entry_point
     def call(*args: Any, **kwargs: Any) -> Any:
-        shortcut = function.shortcuts.get(_kinds(args, kwargs))
-        result = _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
+        result = _repeated(function, args, kwargs)
         if result is not _UNKNOWN:
             return result
         read = _read(function, args, kwargs)
@@ -72,6 +73,13 @@ def wrapper(function: Function) -> Callable[..., Any]:
     vars(call)["__xbridge__"] = function
     function.explain = lambda *args, **kwargs: explain(function, args, kwargs)
     return call
+
+
+@traced_as(lambda *_: _UNKNOWN)
+def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call that is known by its types, or `_UNKNOWN`."""
+    shortcut = function.shortcuts.get(_kinds(args, kwargs))
+    return _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
 
 
 def explain(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
@@ -482,6 +490,7 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
+@traced_as(no_result)
 def _take_shortcut(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
     caller, library = read.caller, read.library

@@ -241,6 +241,13 @@ class Backend(Protocol):
         Default: as NumPy for `to_numpy(x)`; with devices, if the dtype is not numeric.
         """
 
+    @property
+    def unreadable(self) -> Callable[[Array], Unsupported | None] | None:
+        """`unreadable(x)`: why the elements cannot be read within the library; None if they can.
+
+        It is asked for arrays that would be copied, cast or moved. Without it, all can be read.
+        """
+
     def memory_layout(self, x: Array, /) -> MemoryLayout:
         """Describe the memory of a supported array. Default: describe `to_numpy(x)`."""
 
@@ -404,10 +411,11 @@ class Backend(Protocol):
         """
 
     @property
-    def plan_graph(self) -> Callable[[Array], object] | None:
+    def plan_graph(self) -> Callable[[Array], tuple[bool, ...] | None] | None:
         """`plan_graph(x)`: the other facts, on which plans with `grad` or `requires_grad` depend.
 
-        That is whether `x` requires grad and is a leaf, and whether a graph is recorded. As for `plan_kind`.
+        That is whether `x` requires grad, whether it is a leaf, and whether a graph is recorded now, in this
+        order. None in doubt.
         """
 
     @property

@@ -10,6 +10,7 @@ from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, observed, perform
 from xbridge._engine.learned import PLAIN, converter, is_for_any_layout, learn, recall, state_of
+from xbridge._engine.learned_calls import learn_scalar
 from xbridge._engine.source import import_for
 from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
 from xbridge.errors import XBridgeError, index_errors
@@ -51,10 +52,9 @@ def convert_all(
     sources: Iterable[Source], target: Backend, options: Options, *, lesson: Lesson | None = None
 ) -> list[Array]:
     """Convert each input as `convert` would. Run the steps together that backends run for many arrays."""
-    ready = (import_for(source, target, options) for source in sources)
     if not is_observed(target):
-        return _together(index_errors(_begun(ready, target, options, lesson)))
-    known = list(index_errors(ready))
+        return _together(index_errors(_begun(sources, target, options, lesson)))
+    known = list(index_errors(import_for(source, target, options) for source in sources))
     arrays = [source.array for source in known]
     plans = list(index_errors(plan(source, target, options) for source in known))
     return observed(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
@@ -71,22 +71,23 @@ def _begun(
     follows: dict[object, Callable[[Source], _Begun | None]] = {}
     shared = not (options.requires_grad or options.writable or options.compiled or target.is_tracing())
     taught = False
-    for source in sources:
-        if lesson and taught:
-            y = recall(lesson.name, source.array, lesson.options)
-            if y is not None:
-                yield _Begun(y)
-                continue
-        info = source.info()
-        kind = (type(source.array), info.dtype, *info[3:], info.device, 0 in info.shape)
-        follow = follows.get(kind) if shared else None
-        begun = follow(source) if follow else None
+    for given in sources:
+        source = import_for(given, target, options)
+        y = recall(lesson.name, source.array, lesson.options) if lesson and taught else None
+        begun = None if y is None else _Begun(y)
+        if begun is None:
+            info = source.info()
+            kind = (type(source.array), info.dtype, *info[3:], info.device, 0 in info.shape)
+            follow = follows.get(kind) if shared else None
+            begun = follow(source) if follow else None
         if begun is None:
             begun = _planned(source, target, options, lesson)
             taught = taught or begun.is_done()
             follow = _follower(begun.plan, type(source.array)) if begun.plan else None
             if follow:
                 follows.setdefault(kind, follow)
+        if lesson and given.is_scalar():
+            learn_scalar(lesson, type(given.array))
         yield begun
 
 
@@ -121,7 +122,10 @@ def _follow(alike: Plan, source: Source) -> _Begun | None:
     within = backend is target and not source.foreign
     if backend.unsupported(x, leaving=not within) or _streams(conversion):
         return None
-    if not within:
+    if within:
+        if backend.unreadable and backend.unreadable(x):
+            return None
+    else:
         pending = any(step.op == "materialize" for step in own.steps)
         if backend.memory_layout(x).materialized is pending:
             return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
+from xbridge._core.dynamo import traced_as
 from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.caller import Caller, caller
@@ -111,6 +112,7 @@ def run(x: Array, plan: Plan) -> Array:
     return perform(x, plan)
 
 
+@traced_as(lambda _: False)
 def is_observed(target: Backend) -> bool:
     """Return True if there is an observer, and conversions to the target can be observed."""
     return bool(_registry.observers) and not target.is_tracing()

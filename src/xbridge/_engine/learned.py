@@ -12,16 +12,26 @@ fails, the learned function returns None. Then the conversion is planned, and th
 from __future__ import annotations
 
 from functools import partial, reduce
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge import _host
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options, Step
 from xbridge.backends import HOST
-from xbridge.backends._registry import backends_for_object, fast_converters, is_flag, learned, store
+from xbridge.backends._registry import (
+    backends_for_object,
+    fast_converters,
+    get,
+    is_flag,
+    learned,
+    never,
+    store,
+)
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
     Call = tuple[Callable[..., Any], tuple[Any, ...]]
     Convert = Callable[[Any], Any]
     Given = tuple[object, ...]
-    """The options as the caller gives them: device, dtype, copy, grad, and requires_grad if it is given."""
+    """Options as the caller gives them: device, dtype, copy, grad; requires_grad and writable if given."""
     State = Callable[[], object]
 
 PLAIN = (None, None, None, None)
@@ -44,6 +54,11 @@ PLAIN = (None, None, None, None)
 _CONSTANT = (str, Device, type, bool, type(None), ModuleType)
 """Types of options that always mean the same."""
 
+_BY_FLAGS = frozenset(("asked", "byte_order", "mutable", "read_only", "requires_grad"))
+"""Reasons for a copy that the dtype and the flags of the host's view show, or the call itself."""
+
+_is_writable = attrgetter("flags.writeable")
+"""Only the host makes an array that can be written."""
 
 _COPYING = (_host.copy, _host.astype, _host.astype_checked)
 """Operations whose result is new and dense."""
@@ -57,11 +72,13 @@ class Lesson(NamedTuple):
     begun: int
 
 
+@traced_as(no_result)
 def recall(name: str, x: Array, options: Given) -> Array | None:
     """Return the result of a learned call, or of a call without options; None if it has to be planned."""
     return converter(name, type(x), options)(x) if is_flag(options[2]) else None
 
 
+@traced_as(lambda *_: never)
 def converter(name: str, kind: type, options: Given) -> Convert:
     """Return the function that converts ordinary arrays of a type without a plan, or returns None.
 
@@ -84,10 +101,11 @@ def state_of(source: Backend, target: Backend, options: Options) -> State | None
     """
     if options.compiled or target.is_tracing():
         return None
-    states = [backend.plan_state for backend in (source, target) if backend.name != HOST]
+    backends = [backend for backend in (source, target) if backend.name != HOST] or [get(HOST)]
+    states = list(dict.fromkeys(backend.plan_state for backend in backends))
     if None in states:
         return None
-    if len(set(states)) == 1:
+    if len(states) == 1:
         return states[0]
     return lambda: tuple(state() for state in states)  # type: ignore[misc] # none of them is None
 
@@ -121,7 +139,9 @@ def _within(backend: Backend, x: Array, plan: Plan) -> tuple[Given, Convert, Cal
     """Return the kind of an array, and how its own library converts that kind; None in doubt."""
     look, graph, options = backend.plan_kind, backend.plan_graph, plan.conversion.options
     if backend.autograd and (options.grad or options.requires_grad):
-        look = look and graph and _with_graph(look, graph)
+        look = look and graph and _both_kinds(look, graph)
+    if options.writable:
+        look = look and _both_kinds(look, _is_writable)
     kind = look(x) if look else None
     if look is None or kind is None:
         return None
@@ -137,7 +157,8 @@ def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Conver
     source = plan.conversion.source
     direct, pending, host = _unchanged(type(x), plan), source.plan_pending, source.fast_to_numpy(x)
     look = None if source.name == HOST else source.fast_to_numpy
-    choose = partial(_by_view, look, direct, pending)
+    shared = _if_writable if plan.conversion.options == Options(writable=True) else None
+    choose: Callable[..., Convert] = partial(_by_view, look, direct, pending, shared)
     kind: Given
     do: Convert | None
     if host is None:
@@ -147,6 +168,11 @@ def _between(x: Array, plan: Plan) -> tuple[Given, Convert, Callable[..., Conver
         kind, do = (), direct
     else:
         kind, do = (host.dtype, host.flags.num), _from_view(host, plan)
+    options = plan.conversion.options
+    if source.autograd and (options.grad == "keep" or options.requires_grad):
+        if source.plan_graph is None:
+            return None
+        choose = partial(_without_graph, source.plan_graph, choose)
     return (kind, do, choose) if do else None
 
 
@@ -183,10 +209,24 @@ def _from_view(host: HostArray, plan: Plan) -> Convert | None:
     if first and source.name != HOST:
         return None
     steps = [*first, *then]
-    if not is_for_any_layout(steps, plan) and not (host.flags.forc and all(n > 1 for n in host.shape)):
-        return None  # the strides decided, which flags do not show: an axis of one item may have any
+    if not _is_for_any_view(steps, host, plan):
+        return None
     calls = _on_host(steps, target, host.dtype)
     return None if calls is None else _run(calls)
+
+
+def _is_for_any_view(steps: Sequence[Step], host: HostArray, plan: Plan) -> bool:
+    """Return True if the steps would be the same for any view of the same dtype and flags."""
+    if is_for_any_layout(steps, plan):
+        return True
+    copying = next((step for step in steps if step.copy_reason), None)
+    if copying is None or copying.module is plan.conversion.target:
+        # `fast_from_numpy` copies what cannot be shared. It tells that by the flags of a dense array.
+        return host.flags.forc or plan.conversion.options.copy is not False
+    if copying.copy_reason and copying.copy_reason.kind in _BY_FLAGS:
+        return True
+    # Flags do not show the stride of an axis of one item, which may be any.
+    return host.flags.forc and all(n > 1 for n in host.shape)
 
 
 def is_for_any_layout(steps: Sequence[Step], plan: Plan) -> bool:
@@ -225,14 +265,14 @@ def _on_host(steps: Sequence[Step], target: Backend, dtype: np.dtype[Any]) -> li
     return calls
 
 
-def _with_graph(
-    look: Callable[[Array], object], graph: Callable[[Array], object]
+def _both_kinds(
+    look: Callable[[Array], object], other: Callable[[Array], object]
 ) -> Callable[[Array], object]:
-    """Return a function that returns the kind of an array and of its graph; None in doubt."""
+    """Return a function that returns two facts of an array; None in doubt."""
 
     def both_kinds(x: Array) -> object:
-        both = look(x), graph(x)
-        return None if None in both else both
+        one, two = look(x), other(x)
+        return None if one is None or two is None else (one, two)
 
     return both_kinds
 
@@ -241,6 +281,7 @@ def _by_view(
     look: Convert | None,
     direct: Convert | None,
     pending: Convert | None,
+    shared: Convert | None,
     kinds: dict[object, Convert],
     state: State,
 ) -> Convert:
@@ -257,8 +298,28 @@ def _by_view(
         except FOREIGN_ERRORS:
             return None
 
-    usual = direct or (both(look, convert) if look else convert)
+    found = convert if shared is None else _either(shared, convert)
+    usual = direct or (both(look, found) if look else found)
     return _either(usual, _by_kind(pending, kinds, state)) if pending else usual
+
+
+def _without_graph(
+    graph: Callable[[Array], tuple[bool, ...] | None],
+    choose: Callable[..., Convert],
+    kinds: dict[object, Convert],
+    state: State,
+) -> Convert:
+    """Return what `choose` returns, for arrays without a graph: a plan refuses the others.
+
+    A view does not show the graph. It is read-only for an array with a graph, but for others too.
+    """
+    convert = choose(kinds, state)
+
+    def without_graph(x: Array) -> Array | None:
+        facts = graph(x)
+        return None if facts is None or facts[0] else convert(x)
+
+    return without_graph
 
 
 def _by_kind(look: Callable[[Array], object], kinds: dict[object, Convert], state: State) -> Convert:
@@ -317,9 +378,9 @@ def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Convert:
     return lambda x: fn(x, *args)
 
 
+def _if_writable(host: HostArray) -> HostArray | None:
+    return host if host.flags.writeable else None
+
+
 def itself(x: Any) -> Any:
     return x
-
-
-def never(x: Array) -> None:
-    """Return None for an array of a type that the fast path does not convert."""

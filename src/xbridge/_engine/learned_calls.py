@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import CPU
-from xbridge._engine.learned import PLAIN, are_constant, converter, itself, never
+from xbridge._engine.learned import are_constant, converter, itself
 from xbridge._host.importers import import_array
 from xbridge.backends import HOST
-from xbridge.backends._registry import calls, fast_converters, get, learned, store_call
+from xbridge.backends._registry import calls, get, learned, never, store_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +34,7 @@ def learn_scalar(lesson: Lesson, kind: type) -> None:
     def scalar(x: Array) -> Array | None:
         return convert(read(x))
 
-    if lesson.options == PLAIN:
-        store_call(fast_converters[lesson.name], kind, scalar, lesson.begun)
-    else:
-        store_call(learned, (lesson.name, kind, *lesson.options), scalar, lesson.begun)
+    store_call(learned, (lesson.name, kind, *lesson.options), scalar, lesson.begun)
 
 
 def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Backend | None) -> None:
@@ -47,8 +44,11 @@ def learn_call(call: tuple[object, ...], begun: int, convert: Convert, where: Ba
     look = where.device_of if where else None
 
     def converted(obj: Any, like: Array) -> Array | None:
-        place = look(like) if look else CPU
-        return convert(obj) if place is CPU or place == CPU else None
+        if look:
+            place = look(like)
+            if place is not CPU and place != CPU:
+                return None
+        return convert(obj)
 
     store_call(calls, call, converted, begun)
 

@@ -6,39 +6,54 @@ them, so that they are computed together. Otherwise the host stacks views of all
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import compress
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, exact_integers, holds_every, is_inexact
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, both, converter, never, recall
+from xbridge._engine.learned import Lesson, converter, recall
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
+from xbridge._host.memory import NATIVE
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, get
-from xbridge.errors import CopyError, DeviceError, GradientError, OptionError, ValueLossError, with_article
+from xbridge.backends._registry import backend_for, fast_converters, get, learned, never
+from xbridge.errors import (
+    CopyError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    OptionError,
+    ValueLossError,
+    with_article,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
     from xbridge._engine.learned import Convert, Given
     from xbridge._host.sequences import Nest
 
+    _Stack = Callable[[list[Array], tuple[int, ...]], Source | None]
+
 T = TypeVar("T")
 
 _WIDE: dict[type, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 """The dtypes of NumPy for Python numbers."""
+
+_NUMBERS = frozenset(NUMBERS)
 
 _dtype_and_shape = attrgetter("dtype", "shape")
 
@@ -105,40 +120,53 @@ def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson
     return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
 
 
-def repeat_number(number: Any, target: Backend, options: Options, words: Given) -> Convert:
-    """Return the function that converts other numbers of this type by what was learned, or returns None."""
-    read, named = sequences.reader_of(number), _named(options)
-    again = converter(target.name, get(HOST).array_types[0], words_for(from_numbers, options, words))
-    may_overflow = named and category(named) == "int" and type(number) is int and named != _WIDE[int]
-    if read is None or again is never or may_overflow or options.copy is False:
-        return never
-    return both(read, again)
-
-
-def repeat_list(obj: Any, target: Backend | None, options: Options, words: Given) -> Array | None:
-    """Convert a list of numbers or a flat list of arrays by what was learned from their like; None in doubt.
+def literal_converter(target: Backend | None, options: Options, words: Given) -> Convert:
+    """Return the function that converts numbers and lists as similar ones were, or returns None.
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
-    if options.copy is False:  # only nothing can be shared
-        return None
-    numbers = sequences.plain_numbers(obj)
-    if numbers is not None:
-        named = _named(options)
-        if named and numbers.dtype.kind == "i" and category(named) == "int" and named != numbers.dtype.name:
-            return None  # an integer may not fit
-        return recall(target.name if target else HOST, numbers, words_for(from_numbers, options, words))
-    if type(obj) is not list or not obj:
-        return None
-    kinds = set(map(type, obj))
-    target = target or _leading(obj, kinds)
-    whole = _at_once(obj, kinds, (len(obj),), target, options) if target else None
-    if target is None or whole is None:
-        return None
-    return recall(target.name, whole.array, words_for(from_arrays, options, words))
+    host, named = get(HOST), _named(options)
+    of_numbers = words_for(from_numbers, options, words)
+    of_arrays = words_for(from_arrays, options, words)
+    own = target or host
+    call = (own.name, host.array_types[0], *of_numbers)
+    whole = None
+    if named and category(named) == "int" and named != _WIDE[int]:
+        whole = exact_integers(named)
+
+    alike: dict[type, tuple[Backend, _Stack]] = {}
+
+    def convert(obj: Any) -> Array | None:
+        found = sequences.outline(obj)
+        if found is None:
+            return None
+        shape, leaves, kinds = found
+        if kinds <= _NUMBERS:
+            ends = whole
+            if int in kinds and not kinds <= sequences.WHOLE:
+                most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
+                ends = -most, most
+            numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
+            return None if numbers is None else learned.get(call, never)(numbers)
+        kind = type(leaves[0])
+        if len(kinds) > 1 or kind not in alike:
+            chosen = target or _leading(leaves, kinds)
+            stack = _stack_of(kinds, chosen, options) if chosen and options.grad != "keep" else None
+            if chosen is None or stack is None:
+                return None
+            if len(kinds) == 1:
+                alike[kind] = chosen, stack
+        else:
+            chosen, stack = alike[kind]
+        stacked = None if is_observed(chosen) else stack(list(leaves), shape)
+        if stacked is None:
+            return None
+        return converter(chosen.name, type(stacked.array), of_arrays)(stacked.array)
+
+    return never if options.copy is False else convert  # only nothing can be shared
 
 
-def _leading(leaves: list[Array], kinds: set[type]) -> Backend | None:
+def _leading(leaves: Sequence[Array], kinds: set[type]) -> Backend | None:
     """Return the backend of the first array; None in doubt, for an array goes before a scalar."""
     if all(map(_is_scalar, kinds)):
         return get(HOST)
@@ -186,7 +214,8 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
         dtype = chosen(options.dtype, dtype, stacker, where)
     if dtype in DTYPES:  # otherwise the stack would be computed before an error
         check_destination(stacker, target, ArrayInfo(dtype, where, shape), options)
-    part = Options(spot, dtype, options.copy and None, options.grad)
+    _refuse_casts(elements, dtype, options)
+    part = Options(spot, dtype, None, options.grad)
     checked = part._replace(check_loss=not named)
     lazy = [i for i, element in enumerate(elements) if element.is_computed_for(stacker)]
     parts = [
@@ -299,56 +328,90 @@ def _part(element: _Element, stacker: Backend, options: Options, begun: int | No
     return convert(source, stacker, options, leaving=leaving, lesson=lesson)
 
 
+@traced_as(no_result)
 def _at_once(
     leaves: list[Array], kinds: set[type], shape: tuple[int, ...], target: Backend, options: Options
 ) -> Source | None:
-    """Stack plain arrays of one dtype and shape without a description of each; None in doubt.
+    """Stack plain arrays of one dtype and shape without a description of each; None in doubt."""
+    if options.grad == "keep" or is_observed(target):
+        return None
+    stack = _stack_of(kinds, target, options)
+    return None if stack is None else stack(leaves, shape)
+
+
+def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | None:
+    """Return the function that stacks plain arrays of these types, or returns None; None if there is none.
 
     Their own library stacks them, if it can check that they are alike. Otherwise the host stacks its views.
     Of arrays of several types, the target stacks them if one is its own. Others become its own first.
     """
     host = get(HOST)
-    if options.grad == "keep" or is_observed(target):
-        return None
     if all(map(_is_scalar, kinds)):
-        scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
-        _refuse_sharing(options, shape)
-        return None if scalars is None else Source(scalars.reshape(shape), host)
+        return partial(_stack_scalars, kinds, host, options)
     numbers, kinds = kinds.intersection(NUMBERS), kinds.difference(NUMBERS)
     backends = {backend_for(kind) for kind in kinds}
     backend = next(iter(backends)) if len(kinds) == 1 else target if target in backends else host
     if backend is None or (backend is target and not (backend.stack_many or backend.host_only)):
         return None
-    stacker = backend if backend.stack_many else host
+    many = backend.stack_many
+    stacker = backend if many else host
     direct = fast_converters[stacker.name]
-    if not kinds <= direct.keys():
+    if not kinds <= direct.keys() or (numbers and options.dtype):
         return None
-    if numbers:
-        rules = target if backends == {target} else host
-        found = None if options.dtype else _with_numbers(leaves, numbers, stacker, rules)
-        if found is None:
+    rules = target if backends == {target} else host
+    mixed = bool(numbers) or len(kinds) > 1
+
+    def stack(leaves: list[Array], shape: tuple[int, ...]) -> Source | None:
+        given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
+        if given is not None and (mixed or many is None):
+            given = [direct[type(x)](x) for x in given]
+            given = None if any(x is None for x in given) else given
+        if given is None:
             return None
-        leaves = found
-    if numbers or len(kinds) > 1 or stacker is host:
-        leaves = [direct[type(x)](x) for x in leaves]
-        if any(x is None for x in leaves):
-            return None
-    if backend.stack_many:
-        row = backend.stack_many(leaves)
+        if many is None:
+            return _stack_hosts(given, shape, host, options)
+        row = many(given)
         if row is None and backend is target and not numbers:
-            alike = _promote_at_once(leaves, target, options)
-            row = None if alike is None else backend.stack_many(alike)
-        if row is None or (backend is not target and backend.unsupported(row, leaving=True)):
-            return None
-        _refuse_sharing(options, (*shape, *row.shape[1:]))
-        whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
-        whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
-        return Source(whole, backend)
+            alike = _promote_at_once(given, target, options, rules)
+            row = None if alike is None else many(alike)
+        return None if row is None else _stacked(row, shape, backend, target, options)
+
+    return stack
+
+
+def _stack_scalars(
+    kinds: set[type], host: Backend, options: Options, leaves: list[Array], shape: tuple[int, ...]
+) -> Source | None:
+    """Stack NumPy scalars, and numbers beside them."""
+    scalars = None if options.dtype and len(kinds) > 1 else sequences.of_scalars(leaves, kinds)
+    if scalars is None:
+        return None
+    _refuse_sharing(options, shape)
+    return Source(scalars.reshape(shape) if len(shape) > 1 else scalars, host)
+
+
+def _stack_hosts(
+    leaves: list[HostArray], shape: tuple[int, ...], host: Backend, options: Options
+) -> Source | None:
+    """Stack views of the host."""
     dtype, inner = _dtype_and_shape(leaves[0])
-    if dtype.name not in DTYPES or len(set(map(_dtype_and_shape, leaves))) > 1:
+    known = dtype in NATIVE or dtype.name in DTYPES  # NumPy computes the name in Python
+    if not known or len(set(map(_dtype_and_shape, leaves))) > 1:
         return None
     _refuse_sharing(options, (*shape, *inner))
     return Source(host.stack(leaves, shape), host)
+
+
+def _stacked(
+    row: Array, shape: tuple[int, ...], backend: Backend, target: Backend, options: Options
+) -> Source | None:
+    """Return the stack of a library in the shape of the lists; None if it may not leave its library."""
+    if backend is not target and backend.unsupported(row, leaving=True):
+        return None
+    _refuse_sharing(options, (*shape, *row.shape[1:]))
+    whole = row.reshape((*shape, *row.shape[1:])) if len(shape) > 1 else row
+    whole = whole if backend is target else backend.detach(whole)  # new memory needs no protection
+    return Source(whole, backend)
 
 
 def _with_numbers(
@@ -373,14 +436,19 @@ def _with_numbers(
     return [host[next(rows), ...] if type(x) in kinds else x for x in leaves]
 
 
-def _promote_at_once(leaves: list[Array], target: Backend, options: Options) -> list[Array] | None:
+def _promote_at_once(
+    leaves: list[Array], target: Backend, options: Options, rules: Backend
+) -> list[Array] | None:
     """Cast the target's own arrays of several dtypes to the dtype of the stack as learned; None in doubt."""
     names = list(map(target.dtype_of, leaves))
     kinds, named = list(dict.fromkeys(names)), _named(options)
-    if len(kinds) < 2 or target.promote is None or options.device not in (None, CPU):
+    if len(kinds) < 2 or options.device not in (None, CPU) or options.copy is False:
         return None
-    dtype = named or target.promote(kinds, [])
-    if dtype is None or not (named or all(holds_every(name, dtype) for name in kinds)):
+    try:
+        dtype = named or _promoted(kinds, [], rules)
+    except DTypeError:  # they have no common dtype, which the plan says after all else that is wrong
+        return None
+    if not (named or all(holds_every(name, dtype) for name in kinds)):
         return None  # an integer may be rounded
     words = (CPU, dtype, None, options.grad)
     casts = {kind: converter(target.name, kind, words) for kind in set(map(type, leaves))}
@@ -458,6 +526,15 @@ def _distinct(things: Iterable[T]) -> list[T]:
         if thing not in found:
             found.append(thing)
     return found
+
+
+def _refuse_casts(elements: list[_Element], dtype: str, options: Options) -> None:
+    """Raise if arrays without elements would be cast with `copy=False`. Their byte order may change."""
+    cast = next((element for element in elements if element.info.dtype != dtype), None)
+    if options.copy is False and cast:
+        raise CopyError.build(
+            "make an array of this list with copy=False", f"{cast.info.dtype} becomes {dtype}", "copy=None"
+        )
 
 
 def _refuse_sharing(options: Options, shape: tuple[int, ...]) -> None:

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED, Device
-from xbridge._core.literals import NUMBERS
+from xbridge._core.dynamo import no_result, traced_as
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
-from xbridge._engine.learned import Lesson, are_constant, converter, never, recall
+from xbridge._engine.learned import Lesson, are_constant, converter, recall
 from xbridge._engine.learned_calls import learn_align, learn_call
 from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
-from xbridge._engine.stack import choose_converter, repeat_list, repeat_number, words_for
+from xbridge._engine.stack import choose_converter, literal_converter, words_for
 from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
@@ -30,6 +30,7 @@ from xbridge.backends._registry import (
     get,
     is_flag,
     learned,
+    never,
     repeat_asarray,
     store_call,
 )
@@ -64,9 +65,11 @@ def to_backend(x: object, name: str | ModuleType, **keywords: object) -> Array:
 
 def to_writable(x: object, **keywords: object) -> HostArray:
     """See `xbridge.to_numpy`, with `writable`."""
+    begun = generation()
     target, source = get(HOST), resolve_source(x)
     options = read_options((target, source.backend), device=None, **keywords)
-    return outside(convert, source, [source.backend], target, options)
+    fn = partial(convert, lesson=Lesson(HOST, _given(device=None, **keywords), begun))
+    return outside(fn, source, [source.backend], target, options)
 
 
 def to_isolated(x: object, name: str | ModuleType, **keywords: object) -> Array:
@@ -77,10 +80,18 @@ def to_isolated(x: object, name: str | ModuleType, **keywords: object) -> Array:
 
 
 def _given(
-    *, device: object, dtype: object, copy: object, grad: object, requires_grad: object = None, **_: object
+    *,
+    device: object,
+    dtype: object,
+    copy: object,
+    grad: object,
+    requires_grad: object = None,
+    writable: object = False,
 ) -> Given:
     """Return the options in the key of a learned call. A string has a faster hash than a `Device`."""
     words = (str(device) if type(device) is Device else device, dtype, copy, grad)
+    if writable is not False:
+        return (*words, requires_grad, writable)
     return words if requires_grad is None else (*words, requires_grad)
 
 
@@ -90,8 +101,7 @@ def to_backend_all(xs: list[object], name: str | ModuleType, **keywords: object)
     target, sources = get(name), [resolve_source(x) for x in xs]
     backends = [source.backend for source in sources]
     options = read_options((target, *dict.fromkeys(backends)), **keywords)
-    lesson = None if options.writable else Lesson(target.name, _given(**keywords), begun)
-    fn = partial(convert_all, lesson=lesson)
+    fn = partial(convert_all, lesson=Lesson(target.name, _given(**keywords), begun))
     made: dict[int, Array] = {}
     for own in (True, False):
         chosen = [i for i, backend in enumerate(backends) if (backend is target) is own]
@@ -130,12 +140,10 @@ def asarray(
         lesson = Lesson(target.name, words_for(fn, options, words), begun)
         result = outside(partial(fn, lesson=lesson), given, backends, target, options)
     if _may_learn(like, [target, *backends]):
-        again = converter(target.name, type(obj), words)
-        if type(obj) in NUMBERS:
-            again = repeat_number(obj, target, options, words)
-        elif fn is not convert:
-            named = None if name is None and like is None else target
-            again = partial(repeat_list, target=named, options=options, words=words)
+        if fn is convert:
+            again = converter(target.name, type(obj), words)
+        else:
+            again = literal_converter(None if name is None and like is None else target, options, words)
         learn_call(call, begun, again, near.backend if near else None)
     return result
 
@@ -296,6 +304,7 @@ def shares_memory(a: object, b: object) -> bool:
     return overlap(*(source.backend.memory_layout(source.array) for source in sources))
 
 
+@traced_as(no_result)
 def _view(x: object) -> HostArray | None:
     """Return a view of the memory of an ordinary array; None in doubt."""
     direct = fast_converters[HOST].get(type(x))

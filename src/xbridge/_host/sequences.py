@@ -6,7 +6,7 @@ in a list are collected unread, so that the caller can stack them in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,13 +30,13 @@ Nested: TypeAlias = Any
 
 _NO_ARRAYS = (*LITERALS, str, type(None))
 _DEEPEST = 64
-_FEW = 3
+_MANY = 1 << 16
+"""The most rows of nested lists that are looked at before they are known to end."""
+_ROWS = frozenset((list, tuple))
+WHOLE = frozenset((bool, int))
+"""The types of Python's whole numbers."""
 _NAMES = {np.dtype(name): name for name in DTYPES if hasattr(np, name)}
 """The names of NumPy's own dtypes. NumPy computes the name of a dtype in Python."""
-_EXACT = {bool: "b", int: "i", float: "f"}
-"""Types of Python's numbers, and NumPy's code for the kind of their dtype. Large integers become another."""
-_BEGIN = (*_EXACT, list)
-"""The types with which a list of numbers begins."""
 
 
 class Nest(NamedTuple):
@@ -83,45 +83,43 @@ def literal(x: Nested, floating: str | None, *, rounding: bool = False) -> HostA
     return _of_large_integers(x, floating, rounding=rounding)
 
 
-def plain_numbers(x: Nested) -> HostArray | None:
-    """Return numbers of one type as a host array, if none of them can be rounded; None in doubt.
+def outline(x: Nested) -> tuple[tuple[int, ...], Sequence[Any], set[type]] | None:
+    """Return the shape of nested lists and tuples, their items, and the types of these; None if ragged.
 
-    They are one number, or nested lists with no more axes than `_FEW`.
+    Nothing is asked of the items. A number is its own item.
     """
-    kind, flat = type(x), x
-    if kind is list:
-        if not x or type(x[0]) not in _BEGIN:
+    if type(x) not in _ROWS:
+        if type(x) is range:
+            return (len(x),), x, {int} if x else set()
+        return ((), [x], {type(x)}) if type(x) in NUMBERS else None
+    shape: tuple[int, ...] = (len(x),)
+    rows, kinds = x, set(map(type, x))
+    while kinds and kinds <= _ROWS:
+        lengths = set(map(len, rows))
+        if len(lengths) > 1 or len(rows) > _MANY or len(shape) == _DEEPEST:
             return None
-        for _ in range(_FEW - 1):
-            if type(flat[0]) is list and set(map(type, flat)) == {list}:
-                flat = list(chain.from_iterable(flat)) or [None]
-        kind = type(flat[0])
-        if len(set(map(type, flat))) > 1:
-            return None
-    if kind not in _EXACT:
-        return None
-    try:
-        host = np.array(x)
-    except ValueError:  # the lists are ragged
-        return None
-    return host if host.dtype.kind == _EXACT[kind] else None
+        shape = (*shape, *lengths)
+        rows = [*chain.from_iterable(rows)]
+        kinds = set(map(type, rows))
+    return shape, rows, kinds
 
 
-def reader_of(number: complex) -> Callable[[complex], HostArray | None] | None:
-    """Return the function that reads a number of the same type, if its dtype is the same.
+def plain_numbers(
+    x: Nested, leaves: Sequence[Any], kinds: set[type], ends: tuple[int, int] | None
+) -> HostArray | None:
+    """Return Python numbers as a host array, of the dtype of their kind; None if one may be rounded.
 
-    Return None for a type whose numbers may be rounded.
+    `leaves` and `kinds` are those of the outline. With `ends`, all integers must be between these.
     """
-    first = plain_numbers(number)
-    if first is None:
-        return None
-    dtype = first.dtype
-
-    def read(x: complex) -> HostArray | None:
-        host = np.array(x)
-        return host if host.dtype is dtype else None
-
-    return read
+    if int not in kinds:
+        return np.array(x)
+    if ends is not None:
+        integers = leaves if len(kinds) == 1 else [n for n in leaves if type(n) is int]
+        if min(integers) < ends[0] or max(integers) > ends[1]:
+            return None
+    host = np.array(x)
+    # Integers that NumPy holds in no dtype together become floats or objects.
+    return host if host.dtype.kind == "i" or not kinds <= WHOLE else None
 
 
 def of_scalars(scalars: list[Any], kinds: set[type]) -> HostArray | None:

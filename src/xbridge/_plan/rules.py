@@ -38,6 +38,9 @@ def plan_within(backend: Backend, x: Array, info: ArrayInfo, options: Options) -
             changes = [Step(backend, "copy", copy_reason=ASKED)]
         elif options.writable and not backend.memory_layout(x).writable:
             changes = [Step(backend, "copy", copy_reason=ASKED_WRITABLE)]
+    refused = backend.unreadable(x) if changes and backend.unreadable else None
+    if refused:
+        raise refused.error.build(in_words(backend, info, backend), refused.reason, refused.hint)
     if changes and options.grad == "keep" and info.requires_grad and not backend.is_grad_enabled():
         why_not, hint = "grad='keep' was asked while gradients are off", "grad=None, or turning them on"
         raise GradientError.build(conversion.asked(), why_not, hint)

@@ -20,7 +20,7 @@ ARRAY = "*"
 NONE = ("=", type(None), None, None)
 """The form of None."""
 
-CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3}
+CHILDREN = {"tuple": 1, "list": 1, "named": 2, "node": 2, "dict": 3, "data": 3}
 """Containers, and the position of the first child in their forms."""
 
 
@@ -37,6 +37,9 @@ def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
         return dict(zip(form[1], [unflatten(child, arrays, numbers) for child in form[3:]], strict=True))
     if kind == "named":
         return form[1](*[unflatten(child, arrays, numbers) for child in form[2:]])
+    if kind == "data":
+        parts = [unflatten(child, arrays, numbers) for child in form[3:]]
+        return form[1](**dict(zip(form[2], parts, strict=True)))
     if kind == "node":
         parts = [unflatten(child, arrays, numbers) for child in form[2:]]
         return form[1].container.unflatten(form[1].form, parts)
@@ -99,6 +102,8 @@ def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[A
         children = (
             [tree[key] for key in form[1]] if isinstance(tree, dict) and tree.keys() == set(form[1]) else None
         )
+    elif form[0] == "data":
+        children = [getattr(tree, name) for name in form[2]] if type(tree) is form[1] else None
     elif form[0] == "node":
         container = form[1].container
         children = list(container.flatten(tree)[0]) if type(tree) is container.cls else None
@@ -139,6 +144,8 @@ def _paths(form: Form, name: str) -> list[str]:
         labels = [f"[{key!r}]" for key in form[1]]
     elif form[0] == "named":
         labels = [f".{field}" for field in form[1]._fields]
+    elif form[0] == "data":
+        labels = [f".{name}" for name in form[2]]
     elif form[0] == "node":
         labels = form[1].labels
     else:

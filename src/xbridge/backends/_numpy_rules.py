@@ -122,29 +122,8 @@ class NumpyRule(OpaqueRule):
         args, kwargs = self.call.unflatten(self.form, xs)
         ys = [np.asarray(y) for y in self.call.returned(self.fn(*args, **kwargs))]
         if signature is not None and found is not None:
-            self._check_loops(signature, *found, [y.shape for y in ys])
+            signature.check(self.name, *found, [y.shape for y in ys])
         return ys
-
-    def _check_loops(
-        self,
-        signature: Signature,
-        loop: tuple[int, ...],
-        sizes: dict[str, int],
-        shapes: list[tuple[int, ...]],
-    ) -> None:
-        """Raise if a result does not have the axes that the signature announces."""
-        for shape, core in zip(shapes, signature.outputs, strict=False):
-            lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
-            if shape != (*loop, *lengths):
-                break
-        else:
-            if len(shapes) == len(signature.outputs):
-                return
-        raise OptionError.build(
-            f"use the result of {self.name}",
-            f"signature={signature.text!r} announces other axes than those of {shapes}",
-            "a function that computes with the last axes alone, or no signature",
-        )
 
     def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
         given = self.functions["vjp"]

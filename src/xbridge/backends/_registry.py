@@ -17,8 +17,9 @@ registry has not changed meanwhile.
 from __future__ import annotations
 
 import sys
+from _weakref import ref  # an import of `weakref` would take longer
 
-from xbridge._core.dynamo import constant
+from xbridge._core.dynamo import constant, no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
 from xbridge.backends import HOST, INDEX, Entry
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from xbridge._core.protocol import Array, Backend
 
 by_type: dict[type, Backend] = {}
+"""The backends of types that their libraries have made."""
+
+_by_subtype: dict[ref[type], Backend] = {}
+"""The backends of all other types, which are collected when nothing else needs them."""
+
 fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
 identity_types: dict[type, Callable[[Array], Array]] = {}
 learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
@@ -43,7 +49,7 @@ calls: dict[tuple[object, ...], Callable[..., Array | None]] = {}
 """What whole calls of `asarray` and `align` do: by the function, all options and the types of the arrays."""
 
 MOST_LEARNED = 512
-"""Calls to learn in each table, and kinds of arrays for each call. More are made up as a program goes."""
+"""Calls in each table, and kinds of arrays for each call. The oldest makes room for a new one."""
 
 _kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
 """For each learned call, what to do with an array of a kind."""
@@ -77,13 +83,28 @@ def get(name: str | ModuleType) -> Backend:
     return backend
 
 
+def _look_up(cls: type) -> Backend | None:
+    name = _find(cls)
+    return get(name) if name else None
+
+
+def _look_up_subtype(cls: type) -> Backend | None:
+    found = _by_subtype.get(ref(cls))
+    return _look_up(cls) if found is None else found
+
+
+def _forget(gone: ref[type]) -> None:
+    """Drop a type that was collected."""
+    _by_subtype.pop(gone, None)
+
+
+@traced_as(_look_up)
 def backend_for(cls: type) -> Backend | None:
     """Return the backend that owns instances of the class; None if there is none."""
     try:
         return by_type[cls]
     except KeyError:
-        name = _find(cls)
-        return get(name) if name else None
+        return _look_up_subtype(cls)
 
 
 def backends_for_object(thing: object) -> list[Backend]:
@@ -148,6 +169,7 @@ def register_backend(
         _current.discard(name)
         _empty()
         by_type.clear()
+        _by_subtype.clear()
         _entries = {**_entries, name: entry}
     _warm()
 
@@ -221,9 +243,13 @@ def _find(cls: type) -> str:
         for name in _nominated(root):
             backend = _load(name)
             if backend.owns(cls):
+                own = root == str(cls.__module__).partition(".")[0]
                 with _lock:
                     if entries is _entries:
-                        by_type[cls] = backend
+                        if own:
+                            by_type[cls] = backend
+                        else:
+                            _by_subtype[ref(cls, _forget)] = backend
                 return name
     return ""
 
@@ -301,7 +327,7 @@ def _empty() -> None:
         table.clear()
 
 
-@constant
+@traced_as(lambda: -1)  # what a compiler traces is not learned
 def generation() -> int:
     """Return a number that changes whenever the fast tables are emptied."""
     return _generation
@@ -319,13 +345,12 @@ def store(
     `begun` is a generation. `choose` makes the function that finds the kind of an array in a table of kinds.
     """
     with _lock:
-        if begun != _generation or observers or (call not in learned and len(learned) >= MOST_LEARNED):
+        if begun != _generation or observers:
             return
         kinds = _kinds.setdefault(call, {})
-        if len(kinds) < MOST_LEARNED:
-            kinds[kind] = convert
+        _put(kinds, kind, convert)
         if call not in learned:
-            learned[call] = choose(kinds)
+            _put(learned, call, choose(kinds))
 
 
 def store_call(
@@ -336,8 +361,26 @@ def store_call(
 ) -> None:
     """Store what a call does in `calls` or `learned`, as `store` does."""
     with _lock:
-        if begun == _generation and not observers and len(table) < MOST_LEARNED:
-            table[call] = convert
+        if begun == _generation and not observers:
+            _put(table, call, convert)
+
+
+def _put(table: dict[Any, Any], key: object, value: object) -> None:
+    """Store a value, in place of the oldest one of too many; the caller holds the lock."""
+    if key not in table and len(table) >= MOST_LEARNED:
+        oldest = next(iter(table))
+        del table[oldest]
+        _kinds.pop(oldest, None)
+    table[key] = value
+
+
+@traced_as(no_result)
+def repeat_learned(call: tuple[object, ...], x: Array) -> Array | None:
+    """Return the result of a call in `learned`; None if it has to be planned."""
+    try:
+        return learned[call](x)
+    except FOREIGN_ERRORS:  # not learned, or an option without a hash
+        return None
 
 
 def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
@@ -348,6 +391,7 @@ def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
         return None
 
 
+@traced_as(no_result)
 def repeat_asarray(
     obj: object,
     like: Array | None,
@@ -363,9 +407,13 @@ def repeat_asarray(
     if not (is_flag(copy) and is_flag(requires_grad)):
         return None
     call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
-    return repeat(call, obj, like)
+    try:
+        return calls.get(call, never)(obj, like)
+    except FOREIGN_ERRORS:  # an option without a hash
+        return None
 
 
+@traced_as(no_result)
 def repeat_align(
     xs: tuple[Array, ...],
     like: Array | None,
@@ -417,6 +465,7 @@ def _renew() -> None:
     with _lock:
         _empty()
         by_type.clear()
+        _by_subtype.clear()
     _warm()
 
 
@@ -444,6 +493,10 @@ def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]
         return None if host is None else target.fast_from_numpy(host)
 
     return through_host
+
+
+def never(*_: object) -> None:
+    """Return None, for arguments of types that the fast path does not convert."""
 
 
 def is_number(x: object) -> bool:

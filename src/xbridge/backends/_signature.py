@@ -40,6 +40,23 @@ class Signature(NamedTuple):
                     raise self._wrong(name, f"axis {axis} has length {sizes[axis]} and length {size}")
         return loop, sizes
 
+    def check(
+        self, name: str, loop: tuple[int, ...], sizes: dict[str, int], shapes: list[tuple[int, ...]]
+    ) -> None:
+        """Raise if results have other axes than announced. The lengths of new axes are added to `sizes`."""
+        for shape, core in zip(shapes, self.outputs, strict=False):
+            lengths = [sizes.setdefault(axis, n) for axis, n in zip(core, shape[len(loop) :], strict=False)]
+            if shape != (*loop, *lengths) or len(lengths) != len(core):
+                break
+        else:
+            if len(shapes) == len(self.outputs):
+                return
+        raise OptionError.build(
+            f"use the result of {name}",
+            f"signature={self.text!r} announces other axes than those of {shapes}",
+            "a function that computes with the last axes alone, or no signature",
+        )
+
     def _wrong(self, name: str, reason: str) -> OptionError:
         hint = "arrays of the shapes in the signature, or another signature"
         return OptionError.build(f"call {name} with signature={self.text!r}", reason, hint)

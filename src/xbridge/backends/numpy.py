@@ -115,7 +115,9 @@ def stack(arrays: list[HostArray], shape: tuple[int, ...], /) -> HostArray:
             f"it would have {axes} axes, and NumPy has {_MOST_AXES} at most",
             "arrays of fewer axes",
         )
-    return np.stack([to_numpy(x) for x in arrays]).reshape((*shape, *arrays[0].shape))
+    plain = [x if type(x) is np.ndarray else to_numpy(x) for x in arrays]
+    stacked = np.stack(plain)
+    return stacked.reshape((*shape, *arrays[0].shape)) if len(shape) > 1 else stacked
 
 
 def dtype_name(dtype: object, /) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
-from functools import cached_property, lru_cache, partial, partialmethod, singledispatchmethod
+from functools import cached_property, partial, partialmethod, singledispatchmethod
 from itertools import chain
 from operator import is_, is_not
 from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, NoneType
@@ -51,6 +51,10 @@ _BASES = (OrderedDict, defaultdict, dict, list, deque, tuple, object)
 _MISSING = object()
 _IS_BASE = 1 << 10
 """The flag of a class that other classes may derive from."""
+_CAN_CHANGE = 1 << 9
+"""The flag of a class that Python code has made."""
+_MOST = 128
+"""The most classes to remember."""
 
 
 class Container(NamedTuple):
@@ -141,8 +145,37 @@ def _paths_of(tree: Any) -> Callable[[Any, object], list[str]]:
     return paths
 
 
-@lru_cache
+class _Known:
+    """A class as it was when it was read. Classes of C code do not change."""
+
+    def __init__(self, cls: type) -> None:
+        self._bases = cls.__mro__
+        own = [vars(of) for of in self._bases if of.__flags__ & _CAN_CHANGE]
+        self._attributes = [(attributes, [*attributes], [*attributes.values()]) for attributes in own]
+        self.container = _read(cls)
+
+    def is_current(self, cls: type) -> bool:
+        """Return True if the class and its bases still have the same attributes."""
+        return cls.__mro__ == self._bases and all(
+            [*now] == names and all(map(is_, now.values(), values)) for now, names, values in self._attributes
+        )
+
+
+_known: dict[type, _Known] = {}
+
+
 def _unregistered(cls: type) -> Container | None:
+    """Return a class by its base and its fields, as they are now; None if it is a leaf."""
+    known = _known.get(cls)
+    if known is None or not known.is_current(cls):
+        known = _known[cls] = _Known(cls)
+        if len(_known) > _MOST:
+            oldest, *_ = _known
+            _known.pop(oldest, None)  # another thread may do the same
+    return known.container
+
+
+def _read(cls: type) -> Container | None:
     """Return a class by its base and its fields.
 
     Return None if it has neither, or if its base holds more than attributes show.

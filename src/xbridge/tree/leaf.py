@@ -88,10 +88,9 @@ def _convert(
     *,
     writable: bool,
 ) -> list[Array]:
-    given = (keywords["device"], keywords["dtype"], keywords["copy"], keywords["grad"])
+    options = (keywords["device"], keywords["dtype"], keywords["copy"], keywords["grad"])
+    given = (*options, None, True) if writable else options
     direct = {kind: converter(target.name, kind, given) for kind in kinds or set(map(type, xs))}
-    if writable:
-        direct = dict.fromkeys(direct, _unknown)
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
@@ -119,10 +118,6 @@ def _convert(
             for x, y in zip(xs, made, strict=True)
         )
     )
-
-
-def _unknown(_: Array) -> None:
-    """Return None, for an array whose conversion is not known and has to be planned."""
 
 
 def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> Array:

@@ -10,7 +10,7 @@ from xbridge._engine.learned import recall
 from xbridge.backends._registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.flat import convert_flat
+from xbridge.tree.flat import learn_tree, repeat_tree
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -64,14 +64,17 @@ class Restore:
         words = (str(device), named, None, None)
         made = recall(name, result, words)
         if made is None:
-            made = convert_flat(result, name, words, scalars=False)
+            made = repeat_tree(result, name, words, scalars=False)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
         if batch.alone and not are_arrays(type(result)):
             return result
         keywords = {"device": device, "dtype": named, "copy": None, "grad": None}
-        return batch.map(leaf_converter(get(name), keywords))
+        made = batch.map(leaf_converter(get(name), keywords))
+        if not batch.alone:
+            learn_tree(name, words, scalars=False)
+        return made
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
         """Return the backend, device and dtype of an argument that results can go back to."""

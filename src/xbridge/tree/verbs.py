@@ -9,10 +9,10 @@ from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
+from xbridge.backends._registry import get, is_flag
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.flat import convert_flat
+from xbridge.tree.flat import learn_tree, repeat_tree
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -78,13 +78,8 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    made = convert_flat(tree, backend, (device, dtype, copy, grad), scalars=scalars)
-    if made is not None:
-        return made
     keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    batch = TreeArrays(tree, exporters=exporters)
-    batch.refuse_leaf(scalars=scalars)
-    return _converted(batch, get(backend), keywords, scalars=scalars)
+    return _convert(tree, backend, keywords, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -124,12 +119,8 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    keywords: dict[str, Any] = {"device": None, "dtype": dtype, "copy": copy, "grad": grad}
-    if writable is False:
-        return to_backend(tree, HOST, **keywords, scalars=scalars, exporters=exporters)
-    batch = TreeArrays(tree, exporters=exporters)
-    batch.refuse_leaf(scalars=scalars)
-    return _converted(batch, get(HOST), keywords, scalars=scalars, writable=writable)
+    keywords = {"device": None, "dtype": dtype, "copy": copy, "grad": grad}
+    return _convert(tree, HOST, keywords, writable=writable, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -224,6 +215,27 @@ def map(  # noqa: A001 -- other libraries have this name too
     done = batch.map(partial(batch.each, fn), fn if scalars else None, fixtures=False)
     batch.refuse_changes()
     return done
+
+
+def _convert(
+    tree: Tree,
+    name: str | ModuleType,
+    keywords: dict[str, Any],
+    *,
+    writable: object = False,
+    scalars: bool,
+    exporters: bool,
+) -> Tree:
+    """Convert a tree as a similar one was, or else walk it."""
+    given = tuple(keywords.values()) if writable is False else (*keywords.values(), None, writable)
+    made = repeat_tree(tree, name, given, scalars=scalars) if is_flag(writable) else None
+    if made is not None:
+        return made
+    batch = TreeArrays(tree, exporters=exporters)
+    batch.refuse_leaf(scalars=scalars)
+    made = _converted(batch, get(name), keywords, scalars=scalars, writable=writable)
+    learn_tree(name, given, scalars=scalars)
+    return made
 
 
 def _converted(

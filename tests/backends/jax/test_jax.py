@@ -446,3 +446,30 @@ def test_random_keys_have_the_namespace_of_jax() -> None:
     key = jax.random.key(0)
     assert xbridge.array_namespace(key) is jnp
     assert xbridge.array_namespace(jax.random.split(key)[0]) is jnp
+
+
+@pytest.mark.parametrize("other", [2.0, np.float32(2), jnp.float32(2), 7, True], ids=type)
+@pytest.mark.parametrize(
+    "given", [("float64", 1e300), ("int64", 2**40), ("uint64", 2**63), ("complex128", 1e300j)], ids=str
+)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_promote__wide_array_in_a_list_stays_wide_while_x64_is_off(
+    given: tuple[str, complex], other: Any, turn: int
+) -> None:
+    """A value that 32 bits do not hold is kept or refused, never rounded."""
+    dtype, value = given
+    with jax.enable_x64(True):
+        x = jnp.asarray(value, dtype)
+    choices: tuple[dict[str, Any], ...] = (
+        {},
+        {"dtype": "nearest"},
+        {"dtype": "default"},
+        {"backend": "numpy"},
+    )
+    for options in (*choices, *choices):
+        try:
+            made = np.asarray(xbridge.asarray([x, other][::turn], **options)).tolist()
+        except (xbridge.DTypeError, xbridge.ValueLossError) as error:
+            made = str(error)
+        assert isinstance(made, str) or value in made
+    assert xbridge.asarray([jnp.float32(1), other]).dtype == jnp.float32

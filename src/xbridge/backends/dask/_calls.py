@@ -39,10 +39,7 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
     cores = [tuple(x.shape[x.ndim - len(core) :]) for x, core in zip(xs, signature.inputs, strict=True)]
     specs = rule.shapes(tuple(Spec(core, x.dtype.name) for x, core in zip(xs, cores, strict=True)))
     form = latest.form
-    if len(specs) != len(signature.outputs):
-        rule.check(specs, tuple(Spec((), "array") for _ in signature.outputs))
-    for spec, core in zip(specs, signature.outputs, strict=True):
-        sizes |= dict(zip(core, spec.shape[len(spec.shape) - len(core) :], strict=True))
+    signature.check(call.name, (), sizes, [spec.shape for spec in specs])  # adds the new axes to `sizes`
     news = {axis: sizes[axis] for core in signature.outputs for axis in core if not _given(axis, signature)}
     dtypes = [native_dtype(spec.dtype) for spec in specs]
     made = da.apply_gufunc(
@@ -50,7 +47,7 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
         signature.text,
         *xs,
         call=dask.delayed(call.detached(), pure=False, traverse=False),
-        dtypes=dtypes,
+        specs=specs,
         output_dtypes=dtypes if len(dtypes) > 1 else dtypes[0],
         output_sizes=news or None,
     )
@@ -62,7 +59,7 @@ def _given(axis: str, signature: Signature) -> bool:
     return any(axis in core for core in signature.inputs)
 
 
-def _run_chunk(*chunks: HostArray, call: Call, dtypes: list[Any]) -> Any:
+def _run_chunk(*chunks: HostArray, call: Call, specs: tuple[Spec, ...]) -> Any:
     """Run the function on chunks, which are read-only because tasks share them."""
     views = []
     for chunk in chunks:
@@ -71,8 +68,8 @@ def _run_chunk(*chunks: HostArray, call: Call, dtypes: list[Any]) -> Any:
         views.append(view)
     rule = call.rule()
     ys = rule.call.evaluate(rule, views, "numpy")
+    assert call.signature is not None  # noqa: S101 -- as above
+    loop, _ = call.signature.loops(call.name, [view.shape for view in views])
     found = tuple(Spec(y.shape, y.dtype.name) for y in ys)
-    rule.check(
-        found, tuple(spec._replace(dtype=dtype.name) for spec, dtype in zip(found, dtypes, strict=False))
-    )
+    rule.check(found, tuple(spec._replace(shape=(*loop, *spec.shape)) for spec in specs))
     return tuple(ys) if len(ys) > 1 else ys[0]

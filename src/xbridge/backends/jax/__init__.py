@@ -8,7 +8,7 @@ JAX's own operations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,9 @@ _BITS = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in _SMALL}
 _NARROW = frozenset(dtype for dtype, word in _NAMES.items() if word not in _WIDE)
 _Array = xla_client.ArrayImpl
 _Tracer = jax.core.Tracer
+_DELETED = Unsupported(
+    UnsupportedArrayError, "its memory was deleted or donated", "a copy made before that, with x.copy()"
+)
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
 _SHARED = (0x103, 0x101)
 """NumPy's flags of a read-only view of memory of another owner, aligned and in C order."""
@@ -106,7 +109,7 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     elif jnp.issubdtype(x.dtype, jax.dtypes.extended):
         reason, hint = f"{x.dtype} is not a numeric dtype", "jax.random.key_data(x)"
     elif x.is_deleted():
-        reason, hint = "its memory was deleted or donated", "a copy made before that, with x.copy()"
+        return _DELETED
     elif not x.is_fully_addressable:
         reason = "other processes hold parts of it"
         hint = "jax.experimental.multihost_utils.process_allgather(x)"
@@ -116,6 +119,10 @@ def unsupported(x: Array, /, *, leaving: bool) -> Unsupported | None:
     else:
         return None
     return Unsupported(UnsupportedArrayError, reason, hint)
+
+
+def unreadable(x: Array, /) -> Unsupported | None:
+    return _DELETED if isinstance(x, _Array) and x.is_deleted() else None
 
 
 def memory_layout(x: Array, /) -> MemoryLayout:
@@ -172,8 +179,11 @@ def default_dtype(category: str, device: Device, /) -> str:
 
 
 def promote(dtypes: list[str], numbers: list[complex], /) -> str | None:
+    # Arrays keep 64 bits when x64 is turned off, but JAX promotes as if they had 32 then.
+    wide = nullcontext() if _WIDE.keys().isdisjoint(dtypes) else jax.enable_x64(True)  # noqa: FBT003 -- theirs
     try:
-        return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
+        with wide:
+            return _NAMES.get(jnp.result_type(*(_NATIVE[word] for word in dtypes), *numbers))
     except (KeyError, ValueError):  # a dtype without a canonical name, or without a common dtype
         return None
 

@@ -18,6 +18,7 @@ from torch.fx import Proxy
 from torch.utils import _python_dispatch
 
 from xbridge import _host
+from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
@@ -39,6 +40,7 @@ from xbridge.backends.torch._unsupported import (
     may_require_grad,
     not_memory,
     not_values,
+    outside_storage,
     overlaps,
     readable,
     shape_of,
@@ -88,7 +90,8 @@ _is_dense = attrgetter("flags.carray")
 _offset = torch.Tensor.storage_offset
 _storage = torch.Tensor.untyped_storage
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_is_traced = torch.compiler.is_dynamo_compiling
+_is_traced = dynamo.is_compiling = torch.compiler.is_dynamo_compiling
+dynamo.symbols |= {torch.SymInt: "int", torch.SymFloat: "float"}
 _compiler = getattr(_eval_frame, "get_eval_frame_callback", _is_traced)
 """Return the compiler of the functions that run now, if there is one. It makes read-only arrays writable."""
 
@@ -171,6 +174,12 @@ def unsupported(x: torch.Tensor, /, *, leaving: bool) -> Unsupported | None:
         return None
     found = not_memory(x) or not_values(x)
     return Unsupported(UnsupportedArrayError, *found) if found else None
+
+
+@_past_the_class
+def unreadable(x: torch.Tensor, /) -> Unsupported | None:
+    fault = outside_storage(x)
+    return Unsupported(UnsupportedArrayError, *fault) if fault else None
 
 
 @_past_the_class
@@ -412,7 +421,7 @@ def plan_kind(x: torch.Tensor, /) -> object:
     return None if _is_traced() else (x.dtype, x.device)
 
 
-def plan_graph(x: torch.Tensor, /) -> object:
+def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
     if _is_traced() or forward_ad._current_level >= 0 or _functorch.is_functorch_wrapped_tensor(x):
         return None
     return x.requires_grad, x.is_leaf, torch.is_grad_enabled()
@@ -437,7 +446,7 @@ def plan_pending(x: torch.Tensor, /) -> object:
 
 
 def is_tracing() -> bool:
-    return _is_traced() or bool(_compiler())
+    return _is_traced() or bool(_compiler()) or torch.compiler.is_exporting()
 
 
 def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:

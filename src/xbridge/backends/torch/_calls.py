@@ -8,23 +8,29 @@ a program is traced.
 from __future__ import annotations
 
 from functools import cache
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
+from xbridge.backends._programs import Program
 from xbridge.backends._rules import Rule, Spec, latest, replaced, rules, select
 from xbridge.backends.torch._devices import named
 from xbridge.backends.torch._purity import Watch
+from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from xbridge.backends._rules import Form
 
     Tensors = Sequence[torch.Tensor]
 
 _functorch = torch._C._functorch
 _level = _functorch.maybe_current_level
+_is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -32,6 +38,8 @@ def apply(rule: Rule, ts: Tensors) -> Tensors:
     """Run a rule, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
+            if any(map(_is_gradient_batch, ts)):
+                return _compute_slices(rule, ts)
             return _apply_plain(rule, *ts)  # type: ignore[no-any-return, no-untyped-call] # theirs
         return _compute(rule, ts)
     return _transformed(rule, *ts)  # type: ignore[no-any-return]
@@ -43,14 +51,19 @@ def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
 
 
 def _compute(rule: Rule, ts: Tensors) -> Tensors:
-    """Run a rule on what the tensors hold."""
+    """Run a rule on what the tensors hold, or on each of them in a batch of gradients."""
+    return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
+
+
+def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
-        return torch.ops.xbridge.bare.default(list(ts), rule.key, [], [])  # type: ignore[no-any-return]
-    if any(map(_functorch.is_legacy_batchedtensor, ts)):
-        count = len(rule.shapes(_specs(ts)))
-        made = _without_lists(len(ts), count)(*ts, rule.key)
-        return made if isinstance(made, tuple) else (made,)
+        return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
+
+
+def _compute_slices(rule: Rule, ts: Tensors) -> Tensors:
+    made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def _is_dispatched() -> bool:
@@ -97,7 +110,7 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, *ts: torch.Tensor) -> Any:
-        ys = tuple(_compute(rule, ts))
+        ys = tuple(_compute_whole(rule, ts))
         _keep(ctx, rule, ts, ys)
         return ys
 
@@ -167,33 +180,100 @@ def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> 
 
 def call(key: str, ts: list[torch.Tensor], numbers: list[Any]) -> Tensors:
     """Add a call to the program that is traced. A compiler follows this function."""
-    ints = [n for n in numbers if type(n) is int]
-    floats = [n for n in numbers if type(n) is float]
+    ints = [n for n in numbers if type(n) in (int, torch.SymInt)]
+    floats = [n for n in numbers if type(n) in (float, torch.SymFloat)]
     if _level() is not None:  # a compiler would drop the jvp and the vjp, without an error; so it stops here
         return _opened(key, ts, ints, floats)  # type: ignore[no-any-return]
-    return torch.ops.xbridge.call.default(ts, key, ints, floats)  # type: ignore[no-any-return]
+    # A compiler makes a program for each float, except for those in tensors.
+    held = [torch.tensor(1.0, dtype=torch.float64, device="cpu") * n for n in floats]
+    return torch.ops.xbridge.call.default(ts, held, key, ints)  # type: ignore[no-any-return]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # theirs
 def _opened(key: str, ts: Tensors, ints: list[int], floats: list[float]) -> Any:
-    return apply(_rule(key, ints, floats), ts)
+    return apply(_rule_of(key).rule(ints, floats), ts)
 
 
-def _rule(key: str, ints: Sequence[int], floats: Sequence[float]) -> Rule:
-    found = rules[key]
-    return found if isinstance(found, Rule) else found.rule(ints, floats)
+def _rule_of(key: str) -> Any:
+    """Return the rule or the program of a key, or raise if it is that of another process."""
+    found = rules.get(key)
+    if found is None:
+        raise OptionError.build(
+            f"run {key.partition('#')[0]} in a program",
+            "the program was saved, and the function is not in this process",
+            "torch.export.export(model, args) in this process",
+        )
+    return found
 
 
-def _described(ts: Tensors, key: str, ints: list[int], floats: list[float]) -> Tensors:
+def _described(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tensors:
     places = [t.device for t in ts] or [torch.device("cpu")]
     device = next((place for place in places if place.type == "meta"), places[0])  # it has no values
-    specs = _rule(key, ints, floats).shapes(_specs(ts))
+    found = _rule_of(key)
+    if torch.compiler.is_exporting():
+        _exported.add(found)
+    specs = _shapes(found, ts, floats, ints)
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _checked(ts: list[torch.Tensor], key: str, ints: list[int], floats: list[float]) -> list[torch.Tensor]:
-    rule = _rule(key, ints, floats)
-    declared = rule.shapes(_specs(ts))
+def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]) -> Sequence[Spec]:
+    """Describe the outputs. Sizes that are symbols stay symbols, if the function's sizes follow from them."""
+    if isinstance(found, Rule):
+        return found.shapes(_specs(ts))
+    if found.gradients is not None:
+        return [
+            Spec(tuple(t.shape), str(t.dtype)[6:])
+            for t in select(found.gradients, ts[len(ts) - len(found.gradients) :])
+        ]
+    dtypes, ranks = [str(t.dtype)[6:] for t in ts], [t.ndim for t in ts]
+    values = [_value(t) for t in floats]
+
+    def describe(numbers: Sequence[int]) -> tuple[tuple[Spec, ...], Form]:
+        rest = iter(numbers)
+        ints_ = [next(rest) for _ in ints]
+        shapes = [tuple([next(rest) for _ in range(rank)]) for rank in ranks]
+        return found.describe(ints_, values, tuple(map(Spec, shapes, dtypes)))
+
+    sizes: list[Any] = [*ints, *[n for t in ts for n in t.shape]]
+    symbols = tuple([n.node.expr if _is_symbol(n) else None for n in sizes])
+    if any(symbol is not None for symbol in symbols):
+        plan = found.plan(symbols, [_hint(n) for n in sizes], describe)
+        if plan is not None and all(
+            plan.step == 1 or (sizes[i] - n) % plan.step == 0
+            for i, n in zip(plan.where, plan.base, strict=True)
+        ):
+            latest.form = plan.form
+            return list(map(Spec, plan.shapes(sizes), plan.dtypes))
+    specs, latest.form = describe(list(map(int, sizes)))
+    return specs
+
+
+def _is_symbol(n: Any) -> bool:
+    return isinstance(n, torch.SymInt) and n.node.maybe_as_int() is None
+
+
+def _hint(n: Any) -> int:
+    """Return a number for a size. If its symbol stands for values of a tensor, it may be any."""
+    if not _is_symbol(n):
+        return int(n)
+    return int(n.node.hint) if n.node.has_hint() else 4
+
+
+def _value(t: torch.Tensor) -> float | None:
+    """Return the number that a tensor holds, or None while a compiler does not tell it."""
+    known = t if type(t) is torch.Tensor else getattr(t, "constant", None)
+    with _python_dispatch._disable_current_modes():
+        number = nan if known is None else float(known)
+    return None if isnan(number) else number
+
+
+def _compute_checked(
+    ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
+) -> list[torch.Tensor]:
+    found = _rule_of(key)
+    rule = found if isinstance(found, Rule) else found.rule(ints, [float(t) for t in floats])
+    specs = _specs(ts)
+    declared = rule.shapes(specs)
     # Below autograd no tensor has a tangent, and torch cannot be asked for one.
     level, forward_ad._current_level = forward_ad._current_level, -1
     try:
@@ -201,53 +281,69 @@ def _checked(ts: list[torch.Tensor], key: str, ints: list[int], floats: list[flo
     finally:
         forward_ad._current_level = level
     rule.check(_specs(ys), declared)
+    if found is not rule:
+        found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
     return list(ys)
 
 
-_SCHEMA = "(Tensor[] ts, str key, SymInt[] ints, float[] floats) -> Tensor[]"
+_SCHEMA = "(Tensor[] ts, Tensor[] floats, str key, SymInt[] ints) -> Tensor[]"
 
 
 def _operator(name: str) -> Any:
-    operator = torch.library.custom_op(f"xbridge::{name}", _checked, mutates_args=(), schema=_SCHEMA)
+    operator = torch.library.custom_op(f"xbridge::{name}", _compute_checked, mutates_args=(), schema=_SCHEMA)
     operator.register_fake(_described)
     return operator
 
+
+_exported: set[Rule | Program] = set()
+"""Rules and programs in exported programs, which hold their keys only and may live as long as the process."""
 
 _operator("bare")
 _graph = _operator("call")
 
 
 @cache
-def _without_lists(inputs: int, outputs: int) -> Any:
-    """Return the operator without lists, the only kind that `is_grads_batched` can repeat."""
-    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    schema = f"({', '.join(f'Tensor x{i}' for i in range(inputs))}, str key) -> {result}"
+def _operator_of_slices(inputs: int, outputs: int) -> Any:
+    """Return the operator for a batch of gradients, as `is_grads_batched` makes it.
 
-    def run(*given: Any) -> Any:
-        *ts, key = given
+    Torch repeats an operator for each slice if it has no lists. Such a batch is below autograd, so the graph
+    is that of the slices: an autograd function around them would lose it.
+    """
+    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+    schema = f"(str key, {', '.join(f'Tensor x{i}' for i in range(inputs))}) -> {result}"
+
+    def run(key: str, *ts: torch.Tensor) -> Any:
         ys = tuple(_evaluate(rules[key], ts))
         return ys[0] if outputs == 1 else ys
 
-    return torch.library.custom_op(f"xbridge::flat_{inputs}_{outputs}", run, mutates_args=(), schema=schema)
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        key, *ts = inputs
+        _keep(ctx, rules[key], ts, output if isinstance(output, tuple) else (output,))
+
+    name = f"xbridge::slices_{inputs}_{outputs}"
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    operator.register_autograd(_backward, setup_context=setup)
+    return operator
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    ts, key, ints, floats = inputs
-    rule = _rule(key, ints, floats)
-    rule.shapes(_specs(ts))  # for the form of the result
-    ctx.rule, ctx.form, ctx.count, ctx.numbers = rule, latest.form, len(ts), (ints, floats)
+    ts, floats, key, ints = inputs
+    found = _rule_of(key)
+    _shapes(found, ts, floats, ints)  # for the form of the result
+    ctx.found, ctx.form, ctx.count, ctx.floats, ctx.ints = found, latest.form, len(ts), floats, ints
     ctx.outs = tuple(map(_is_inexact, output))
-    ctx.save_for_backward(*(output if rule.wants_outputs else ()), *ts)
+    ctx.save_for_backward(*(output if found.wants_outputs else ()), *ts)
 
 
 def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     kept = ctx.saved_tensors
-    ins = tuple(map(_is_inexact, kept[len(kept) - ctx.count :]))
+    inputs = kept[len(kept) - ctx.count :]
+    ins = tuple([need and _is_inexact(t) for need, t in zip(ctx.needs_input_grad[0], inputs, strict=True)])
+    found = ctx.found.derive("vjp", ins, ctx.outs, ctx.form)
     seeds = select(ctx.outs, cotangents)
-    rule = ctx.rule.derive("vjp", ins, ctx.outs, ctx.form)
-    made = torch.ops.xbridge.call.default([*seeds, *kept], rule.key, [], [])
+    made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
     # A list of numbers is one leaf, and an empty list is none.
-    return replaced(ins, made, [None] * len(ins)), None, *[None if n else [] for n in ctx.numbers]
+    return replaced(ins, made, [None] * len(ins)), [None] * len(ctx.floats), None, None if ctx.ints else []
 
 
 _graph.register_autograd(_backward_of_operator, setup_context=_setup)

@@ -64,14 +64,19 @@ def freed(x: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-def readable(x: torch.Tensor) -> torch.Tensor:
-    """Return `x`; raise if torch would read beyond its storage, which torch does not check itself."""
+def outside_storage(x: torch.Tensor) -> tuple[str, str] | None:
+    """Return a reason and a hint if torch would read beyond the storage, which it does not check itself."""
     if is_whole(x) or torch.compiler.is_dynamo_compiling():
-        return x
+        return None
     inside = x
     while _functorch.is_functorch_wrapped_tensor(inside):
         inside = _functorch.get_unwrapped(inside)
-    fault = freed(inside) if not_memory(inside) is None else None
+    return freed(inside) if not_memory(inside) is None else None
+
+
+def readable(x: torch.Tensor) -> torch.Tensor:
+    """Return `x`; raise if torch would read beyond its storage."""
+    fault = outside_storage(x)
     if fault:
         raise UnsupportedArrayError.build("read a torch tensor", *fault)
     return x

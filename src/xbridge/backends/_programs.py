@@ -1,0 +1,185 @@
+"""Calls in compiled programs, whose sizes and numbers may be symbols.
+
+A compiler asks for the shapes of a result as expressions of its symbols. The function tells them for numbers
+only. So they are found from the shapes for a few numbers, and compared with each result.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from xbridge.backends._rules import Spec, kept, latest, rules
+from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from xbridge.backends._rules import Form, Rule
+
+    Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], Rule]
+    Shapes: TypeAlias = tuple[tuple[Any, ...], ...]
+    Described: TypeAlias = tuple[tuple[Spec, ...], Form]
+    Terms: TypeAlias = dict[tuple[int, ...], int]
+
+_STAND_IN = 0.5
+"""A float that a compiler does not tell. Each run compares the shapes that follow from it."""
+
+_SMALLEST = 2
+"""Sizes of 0 and 1 are no symbols."""
+
+_MOST_SYMBOLS = 5
+
+_STEPS = (1, 2, 4)
+"""Distances between sizes to try: a function may need an even size, or divide it."""
+
+
+class Program:
+    """A call in one compiled program. Its numbers come with each run.
+
+    `gradients` is None, or the mask of the inputs whose gradients the call returns. Their shapes are known
+    before there is a derivative, so an error for its absence comes when the gradient is computed.
+    """
+
+    wants_outputs = False
+
+    def __init__(self, name: str, find: Find, gradients: tuple[bool, ...] | None = None) -> None:
+        self.name, self._find, self.gradients = name, find, gradients
+        self.key = f"{name}#{uuid4().hex}"
+        self._derived: dict[Any, Program] = {}
+        self._plans: dict[Any, Plan | None] = {}
+        self._numbers: list[float] = []
+        rules[self.key] = self
+
+    def rule(self, ints: Sequence[int], floats: Sequence[float]) -> Rule:
+        """Return the rule for some numbers."""
+        rule = self._find(ints, floats)
+        self.wants_outputs = rule.wants_outputs
+        return rule
+
+    def derive(self, how: str, *what: Any) -> Program:
+        """Return the program of a derivative, as `Rule.derive` returns its rule."""
+
+        def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
+            return self.rule(ints, floats).derive(how, *what)
+
+        return kept(self._derived, (how, what), lambda: Program(f"the {how} of {self.name}", find, what[0]))
+
+    def describe(
+        self, ints: Sequence[int], floats: Sequence[float | None], specs: tuple[Spec, ...]
+    ) -> Described:
+        """Describe the outputs. A float that is not known is the one of an earlier description."""
+        known = self._numbers or [_STAND_IN] * len(floats)
+        self._numbers = [old if n is None else n for n, old in zip(floats, known, strict=True)]
+        return self.rule(ints, self._numbers).shapes(specs), latest.form
+
+    def plan(
+        self, symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
+    ) -> Plan | None:
+        """Return the shapes for these symbols, which are None for sizes that are numbers."""
+        key = tuple(zip(symbols, hints, strict=True))
+        if key not in self._plans:
+            self._plans[key] = find_plan(symbols, hints, describe)
+        return self._plans[key]
+
+    def check(self, sizes: list[int], found: tuple[Spec, ...]) -> None:
+        """Raise if a result has other shapes than those that its program was compiled for."""
+        shapes = tuple([spec.shape for spec in found])
+        for plan in self._plans.values():
+            if plan is not None and plan.shapes(sizes) != shapes:
+                raise OptionError.build(
+                    f"use the result of {self.name}",
+                    f"its shapes are {shapes}, and the program was compiled for {plan.shapes(sizes)}",
+                    "torch.compile(f, dynamic=False)",
+                )
+
+
+class Plan(NamedTuple):
+    """Shapes as polynomials, of the first degree in each symbol."""
+
+    where: list[int]
+    """The index of each symbol among the sizes."""
+    base: list[int]
+    step: int
+    outputs: list[list[Terms]]
+    """For each output and each axis, the factor of each product of symbols."""
+    dtypes: list[str]
+    form: Form
+
+    def shapes(self, sizes: Sequence[Any]) -> Shapes:
+        """Return the shapes for sizes that are numbers or symbols."""
+        moves = [(sizes[i] - n) // self.step for i, n in zip(self.where, self.base, strict=True)]
+        return tuple([tuple([_value(terms, moves) for terms in output]) for output in self.outputs])
+
+
+def _value(terms: Terms, moves: Sequence[Any]) -> Any:
+    return sum(
+        factor * prod([move for move, chosen in zip(moves, term, strict=True) if chosen])
+        for term, factor in terms.items()
+    )
+
+
+def find_plan(
+    symbols: tuple[Any, ...], hints: list[int], describe: Callable[[list[int]], Described]
+) -> Plan | None:
+    """Return the shapes for all sizes, or None if they are no such polynomials."""
+    names = [name for name in dict.fromkeys(symbols) if name is not None]
+    if len(names) > _MOST_SYMBOLS:
+        return None
+    where = [symbols.index(name) for name in names]
+    base = [hints[i] for i in where]
+
+    def move(moves: Sequence[int]) -> list[int]:
+        change = dict(zip(names, moves, strict=True))
+        return [n + change.get(name, 0) for name, n in zip(symbols, hints, strict=True)]
+
+    for step in _STEPS:
+        far = [[step * (2 + i) for i in range(len(names))], [step * (9 - i) for i in range(len(names))]]
+        try:
+            corners = {
+                corner: describe(move([step * on for on in corner]))
+                for corner in product((0, 1), repeat=len(names))
+            }
+            others = [(sizes, describe(sizes)) for sizes in map(move, far)]
+        except (XBridgeError, *FOREIGN_ERRORS):
+            continue
+        with suppress(XBridgeError, *FOREIGN_ERRORS):  # a function may need larger sizes
+            least = move([(_SMALLEST - n) // step * step for n in base])
+            others.append((least, describe(least)))
+        plan = _fit(where, base, step, corners)
+        if plan is not None and all(_agrees(plan, sizes, described) for sizes, described in others):
+            return plan
+    return None
+
+
+def _fit(
+    where: list[int], base: list[int], step: int, corners: dict[tuple[int, ...], Described]
+) -> Plan | None:
+    """Return the polynomials through the shapes at the corners of a cube."""
+    specs, form = next(iter(corners.values()))
+    dtypes = [spec.dtype for spec in specs]
+    plan = Plan(where, base, step, [], dtypes, form)
+    if not all(_has_kind(plan, [len(spec.shape) for spec in specs], found) for found in corners.values()):
+        return None
+    for i, spec in enumerate(specs):
+        plan.outputs.append([])
+        for axis in range(len(spec.shape)):
+            terms = {corner: found[0][i].shape[axis] for corner, found in corners.items()}
+            for k in range(len(where)):  # differences along each symbol
+                terms = {c: n - (terms[(*c[:k], 0, *c[k + 1 :])] if c[k] else 0) for c, n in terms.items()}
+            plan.outputs[i].append({corner: n for corner, n in terms.items() if n})
+    return plan
+
+
+def _has_kind(plan: Plan, ranks: list[int], described: Described) -> bool:
+    specs, form = described
+    return (plan.dtypes, plan.form, ranks) == ([s.dtype for s in specs], form, [len(s.shape) for s in specs])
+
+
+def _agrees(plan: Plan, sizes: list[int], described: Described) -> bool:
+    ranks = [len(output) for output in plan.outputs]
+    return _has_kind(plan, ranks, described) and plan.shapes(sizes) == tuple([s.shape for s in described[0]])

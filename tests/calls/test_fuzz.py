@@ -1,0 +1,29 @@
+"""Random programs of both libraries under random transforms; `make fuzz` draws others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from random_programs import Case, cases, check, check_compiled
+
+pytest.importorskip("torch")
+pytest.importorskip("jax")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
+"""By torch itself, in `linearize`."""
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.data())
+@pytest.mark.parametrize("caller", ["torch", "jax"])
+def test_aligned__random_programs_give_what_one_library_gives(caller: str, data: st.DataObject) -> None:
+    """Values and derivatives of a program of several libraries are those of the program of one."""
+    check(data.draw(cases(caller)))
+
+
+@settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@given(cases("torch"))
+def test_aligned__random_programs_are_compiled(case: Case) -> None:
+    """A compiled program gives the value and the gradient of eager code, for any sizes."""
+    check_compiled(case)

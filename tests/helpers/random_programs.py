@@ -1,0 +1,275 @@
+"""Random programs of two libraries under random transforms, compared with the program of one library.
+
+A program is a chain of blocks on a vector. Each block is computed by the caller's library, or is a function
+of another library. A transform makes another function of a vector from one, so transforms compose.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from crossed import by_hand, same, wide
+from hypothesis import strategies as st
+
+import xbridge
+from xbridge.backends._registry import get
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Vector = Callable[[Any], Any]
+
+aligned: Any = xbridge.aligned
+
+LENGTH = 3
+ORDER = 2
+"""The highest derivative of the functions of NumPy in `crossed`."""
+
+OPERATIONS: dict[str, Callable[[Any, Any, float], Any]] = {
+    "sin": lambda xp, x, k: xp.sin(k * x),
+    "tanh": lambda xp, x, k: xp.tanh(x) * k,
+    "square": lambda xp, x, k: x * x + k,
+    "exp": lambda xp, x, k: xp.exp(-k * x * x),
+    "quotient": lambda xp, x, k: x / (1 + k * x * x),
+    "total": lambda xp, x, k: x * xp.sum(x) * k,
+    "cumsum": lambda xp, x, k: xp.cumsum(x, 0) * k,
+    "flip": lambda xp, x, k: xp.flip(x, (0,)) - k,
+    "roll": lambda xp, x, k: xp.roll(x, 1) * x,
+    "softmax": lambda xp, x, k: xp.exp(k * x) / xp.sum(xp.exp(k * x)),
+    "where": lambda xp, x, k: xp.where(x > k, x * x, x),
+}
+
+SHAPES = ("vector", "dict", "pair", "keyword")
+"""How a block takes and returns its vector."""
+
+
+class Block(NamedTuple):
+    """Operations in a row, and the library that computes them: the caller's, the other one, or NumPy."""
+
+    home: str
+    shape: str
+    operations: tuple[tuple[str, float], ...]
+
+    def build(self, caller: str, *, pure: bool) -> Vector:
+        """Return the block as a function of a vector of the caller's library."""
+        own, other = _namespace(caller), {"torch": "jax", "jax": "torch"}[caller]
+        if self.home == "numpy":
+            return (lambda x: x * own.sin(x)) if pure else by_hand()
+        if pure or self.home == "caller":
+            return lambda x: self._compute(own, x)
+        xp = _namespace(other)
+
+        def dictionary(tree: Any) -> Any:
+            return {"y": self._compute(xp, tree["x"]), "n": tree["x"].sum()}
+
+        def pair(x: Any, k: float) -> Any:
+            return self._compute(xp, x) * k, x.argmax()
+
+        def whole(x: Any) -> Any:
+            return self._compute(xp, x)
+
+        if self.shape == "dict":
+            f = aligned(backend=other)(dictionary)
+            return lambda x: f({"x": x, "name": "x"})["y"]
+        if self.shape == "pair":
+            g = aligned(backend=other)(pair)
+            return lambda x: g(x, 1.0)[0]
+        h = aligned(backend=other)(whole)
+        return (lambda x: h(x=x)) if self.shape == "keyword" else h
+
+    def _compute(self, xp: Any, x: Any) -> Any:
+        for name, k in self.operations:
+            x = OPERATIONS[name](xp, x, k)
+        return x
+
+
+def _namespace(library: str) -> Any:
+    return import_module({"jax": "jax.numpy"}.get(library, library))
+
+
+class Case(NamedTuple):
+    """A program, and the transforms of it from the inside out."""
+
+    caller: str
+    blocks: tuple[Block, ...]
+    transforms: tuple[str, ...]
+    x: tuple[float, ...]
+
+
+class Transform(NamedTuple):
+    """A function that makes one function of a vector from another."""
+
+    make: Callable[[Vector, Any], Vector]
+    """Takes the function and a vector that is neither the input nor zero."""
+    order: int = 0
+    last: bool = False
+    """True if no other transform can be outside of it."""
+
+
+def of_torch() -> dict[str, Transform]:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    func = torch.func
+
+    def total(f: Vector) -> Vector:
+        return lambda x: f(x).sum()
+
+    def autograd(f: Vector, t: Any) -> Vector:
+        def run(x: Any) -> Any:
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad((f(x) * t).sum(), x)[0]
+
+        return run
+
+    def twice(f: Vector, t: Any) -> Vector:
+        def run(x: Any) -> Any:
+            x = x.detach().requires_grad_()
+            (first,) = torch.autograd.grad((f(x) * t).sum(), x, create_graph=True)
+            return torch.autograd.grad((first * t).sum(), x)[0]
+
+        return run
+
+    def vectorized(f: Vector, t: Any) -> Vector:
+        def run(x: Any) -> Any:
+            x = x.detach().requires_grad_()
+            made = torch.autograd.functional.jacobian(f, x, create_graph=True, vectorize=True)  # type: ignore[no-untyped-call] # theirs
+            return torch.autograd.grad((made * made).sum(), x)[0]
+
+        return run
+
+    return {
+        "grad": Transform(lambda f, t: func.grad(total(f)), 1),
+        "vjp": Transform(lambda f, t: lambda x: func.vjp(f, x)[1](t)[0], 1),
+        "jvp": Transform(lambda f, t: lambda x: func.jvp(f, (x,), (t,))[1], 1),
+        "jacrev": Transform(lambda f, t: lambda x: func.jacrev(f)(x) @ t, 1),
+        "jacfwd": Transform(lambda f, t: lambda x: func.jacfwd(f)(x) @ t, 1),
+        "hessian": Transform(lambda f, t: lambda x: func.hessian(total(f))(x) @ t, 2),
+        "vmap": Transform(lambda f, t: lambda x: torch.vmap(f, 1)(torch.stack([x, x * t], 1)).sum(0)),
+        "autograd": Transform(autograd, 1, last=True),
+        "autograd twice": Transform(twice, 2, last=True),
+        "vectorized jacobian": Transform(vectorized, 2, last=True),
+        "checkpoint": Transform(
+            lambda f, t: autograd(lambda x: checkpoint(f, x, use_reentrant=False), t), 1, last=True
+        ),
+        "threads": Transform(in_threads, last=True),
+    }
+
+
+def of_jax() -> dict[str, Transform]:
+    import jax
+    import jax.numpy as jnp
+
+    def total(f: Vector) -> Vector:
+        return lambda x: f(x).sum()
+
+    def scanned(f: Vector, t: Any) -> Vector:
+        return lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c * v)), t, jnp.stack([x, x * t]))[1].sum(0)
+
+    return {
+        "grad": Transform(lambda f, t: jax.grad(total(f)), 1),
+        "vjp": Transform(lambda f, t: lambda x: jax.vjp(f, x)[1](t)[0], 1),
+        "jvp": Transform(lambda f, t: lambda x: jax.jvp(f, (x,), (t,))[1], 1),
+        "jacrev": Transform(lambda f, t: lambda x: jax.jacrev(f)(x) @ t, 1),
+        "jacfwd": Transform(lambda f, t: lambda x: jax.jacfwd(f)(x) @ t, 1),
+        "hessian": Transform(lambda f, t: lambda x: jax.hessian(total(f))(x) @ t, 2),
+        "linearize": Transform(lambda f, t: lambda x: jax.linearize(f, x)[1](t), 1),
+        "vmap": Transform(lambda f, t: lambda x: jax.vmap(f, 1)(jnp.stack([x, x * t], 1)).sum(0)),
+        "jit": Transform(lambda f, t: jax.jit(f)),
+        "checkpoint": Transform(lambda f, t: jax.checkpoint(f)),
+        "scan": Transform(scanned),
+        "cond": Transform(lambda f, t: lambda x: jax.lax.cond(x[0] > t[0], f, lambda x: f(x * t), x)),
+        "threads": Transform(in_threads, last=True),
+    }
+
+
+def in_threads(f: Vector, t: Any) -> Vector:
+    """Return the results of several threads, which run the function at the same time, one after the other."""
+    count = 3
+    start = Barrier(count)
+
+    def once(x: Any) -> Any:
+        with contextmanager(wide)():
+            start.wait()
+            return f(x)
+
+    def run(x: Any) -> Any:
+        with ThreadPoolExecutor(count) as pool:
+            made = list(pool.map(once, [x, x * t, x + t]))
+        return np.stack([np.asarray(get("torch").to_numpy(y) if hasattr(y, "detach") else y) for y in made])
+
+    return run
+
+
+TRANSFORMS = {"torch": of_torch, "jax": of_jax}
+
+
+def cases(caller: str) -> st.SearchStrategy[Case]:
+    """Programs that a library calls, under its transforms."""
+    numbers = st.sampled_from((0.25, 0.5, 0.75))
+    operations = st.lists(st.tuples(st.sampled_from([*OPERATIONS]), numbers), min_size=1, max_size=3)
+    homes = st.sampled_from(("other", "other", "numpy", "caller"))
+    block = st.builds(Block, homes, st.sampled_from(SHAPES), operations.map(tuple))
+    points = st.tuples(*[st.integers(-8, 8).map(lambda n: n / 8 + 1 / 16)] * LENGTH)
+    table = TRANSFORMS[caller]()
+
+    def limited(names: list[str]) -> tuple[str, ...]:
+        """Keep transforms up to the highest derivative, and one of those that are outside of all others."""
+        chosen: list[str] = []
+        order = 0
+        for name in names:
+            order += table[name].order
+            if order > ORDER:
+                break
+            chosen.append(name)
+            if table[name].last:
+                break
+        return tuple(chosen)
+
+    transforms = st.lists(st.sampled_from([*table]), max_size=3).map(limited)
+    blocks = st.lists(block, min_size=1, max_size=3).map(tuple)
+    return st.builds(Case, st.just(caller), blocks, transforms, points)
+
+
+def check(case: Case) -> None:
+    """Assert that a program of several libraries gives what the program of one library gives."""
+    table = TRANSFORMS[case.caller]()
+    with contextmanager(wide)():
+        x, t = (get(case.caller).from_numpy(np.array(v)) for v in (case.x, (0.5, -1.0, 0.75)))
+        made, right = _program(case, pure=False), _program(case, pure=True)
+        for name in case.transforms:
+            made, right = table[name].make(made, t), table[name].make(right, t)
+        same(made(x), right(x), 1e-8)
+
+
+def check_compiled(case: Case) -> None:
+    """Assert that torch compiles a program, for any sizes, to one with the same value and gradient."""
+    import torch
+
+    torch._dynamo.reset()
+    with contextmanager(wide)():
+        compiled = torch.compile(
+            _program(case, pure=False), backend="aot_eager", fullgraph=True, dynamic=True
+        )
+        for size in (LENGTH, 5):
+            x = torch.from_numpy(np.resize(case.x, size)).requires_grad_()
+            made, right = compiled(x), _program(case, pure=True)(x)
+            same(made, right, 1e-8)
+            found, expected = (torch.autograd.grad((y * y).sum(), x)[0] for y in (made, right))
+            same(found, expected, 1e-8)
+
+
+def _program(case: Case, *, pure: bool) -> Vector:
+    parts = [block.build(case.caller, pure=pure) for block in case.blocks]
+
+    def run(x: Any) -> Any:
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run

@@ -1,0 +1,203 @@
+"""Small trees are repeated as similar ones were converted, and give what a walk gives."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import tree
+from xbridge.backends import _registry
+from xbridge.testing.conformance._probes import planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Call = Callable[[Any], Any]
+
+torch = pytest.importorskip("torch")
+
+
+class Level(IntEnum):
+    """Integers that are not plain."""
+
+    LOW = 1
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    for name in ("numpy", "torch"):
+        _registry.get(name)  # a backend that is loaded during a call empties the tables
+    _registry._renew()
+    yield
+    _registry._renew()
+
+
+def trees() -> dict[str, Any]:
+    a, t, leaf = np.arange(3.0), torch.ones(2).double(), torch.ones(2, requires_grad=True)
+    locked, text, rows = np.broadcast_to(1.5, 2), np.array(["a"]), [np.ones(2)]
+    endless: list[Any] = [a]
+    endless.append(endless)
+    return {
+        "arrays": {"a": a, "b": np.ones((1, 2))},
+        "tensors": [t, t * 2],
+        "both": (a, t),
+        "numbers": {"a": a, "n": 3, "x": 2.5, "flag": True, "z": 1j},
+        "small and large numbers": [a, 2**40, 2**70, 1e300],
+        "other leaves": [a, "text", b"text", None, "text", None],
+        "scalars": {"a": a, "s": np.float64(2.5), "i": np.int64(3)},
+        "scalars of text": [a, np.str_("a"), np.datetime64("2020")],
+        "nested": {"a": {"b": (a, [t])}, "info": {}, "empty": (), "none": None},
+        "twice": [a, a],
+        "twice inside": {"x": [a], "y": [a]},
+        "one list twice": [rows, rows],
+        "leaf": [leaf, leaf * 2],
+        "locked": {"a": locked, "b": locked[:1]},
+        "text": [a, text],
+        "integers": [np.arange(3), np.arange(3, dtype="u1")],
+        "other byte order": [a.astype(">f8"), a],
+        "conjugate": [torch.ones(2, dtype=torch.complex64).conj()],
+        "no arrays": [1, "a", None],
+        "empty": {},
+        "an array": a,
+        "a number": 2.5,
+        "ordered": OrderedDict(a=a, n=1),
+        "named": np.linalg.slogdet(np.eye(2)),
+        "odd leaves": [a, Level.LOW, object, len],
+        "many": [np.full(1, float(i)) for i in range(20)],
+        "many inside": [[np.full(1, float(i))] for i in range(12)],
+        "endless": endless,
+    }
+
+
+CALLS: dict[str, Call] = {
+    "torch": lambda x: tree.to_backend(x, "torch"),
+    "module": lambda x: tree.to_backend(x, torch),
+    "dtype": lambda x: tree.to_backend(x, "torch", dtype="float32"),
+    "dtype object": lambda x: tree.to_backend(x, "torch", dtype=torch.float32, device=torch.device("cpu")),
+    "copy": lambda x: tree.to_backend(x, "torch", copy=True),
+    "no copy": lambda x: tree.to_backend(x, "torch", copy=False),
+    "scalars": lambda x: tree.to_backend(x, "torch", scalars=True),
+    "scalars of a dtype": lambda x: tree.to_backend(x, "torch", scalars=True, dtype="default"),
+    "numpy": tree.to_numpy,
+    "numpy scalars": lambda x: tree.to_numpy(x, scalars=True),
+    "detach": lambda x: tree.to_numpy(x, grad="detach"),
+    "keep": lambda x: tree.to_numpy(x, grad="keep"),
+    "writable": lambda x: tree.to_numpy(x, writable=True),
+    "writable dtype": lambda x: tree.to_numpy(x, dtype="float32", writable=True),
+    "exporters": lambda x: tree.to_backend(x, "torch", exporters=True),
+    "restore": lambda x: xbridge.align_back(np.ones(1), torch.ones(1))[1](x, to=1),
+}
+
+
+def facts(given: Any, made: Any) -> Any:
+    """All that the contract says about a tree of results."""
+    if isinstance(made, dict):
+        return type(made), [(key, facts(given[key], y)) for key, y in made.items()]
+    if isinstance(made, (list, tuple)):
+        return type(made), [facts(x, y) for x, y in zip(given, made, strict=True)]
+    if not isinstance(made, (np.ndarray, torch.Tensor)):
+        return type(made), made
+    values = made.tolist() if isinstance(made, np.ndarray) else made.detach().tolist()
+    shares = isinstance(given, (np.ndarray, torch.Tensor)) and xbridge.shares_memory(given, made)
+    mutable = made.flags.writeable if isinstance(made, np.ndarray) else made.requires_grad
+    return type(made), made.dtype, tuple(made.shape), values, shares, made is given, mutable
+
+
+def outcome(call: Call, x: Any) -> Any:
+    try:
+        return facts(x, call(x))
+    except xbridge.XBridgeError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_to_backend__any_tree_teaches_and_any_other_is_converted_as_planned(call: Call) -> None:
+    """Whatever trees were converted before, a tree becomes what a walk makes of it."""
+    with planned():
+        expected = {name: outcome(call, x) for name, x in trees().items()}
+    for teacher in expected:
+        _registry._renew()
+        outcome(call, trees()[teacher])
+        for pupil, x in trees().items():
+            assert outcome(call, x) == expected[pupil], (teacher, pupil)
+
+
+SMALL = ["numbers", "other leaves", "scalars", "nested", "locked", "no arrays", "empty"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_to_backend__walks_a_small_tree_once(name: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small tree of plain containers is not walked again, once each of its arrays was planned."""
+    outcome(call, trees()[name])
+    expected = outcome(call, trees()[name])
+    if not isinstance(expected[0], type) or issubclass(expected[0], xbridge.XBridgeError):
+        pytest.skip("it is refused")
+    for module in ("verbs", "restore"):
+        monkeypatch.setattr(f"xbridge.tree.{module}.TreeArrays", None)
+    assert outcome(call, trees()[name]) == expected
+
+
+def test_to_backend__reads_the_default_dtype_in_each_call() -> None:
+    """A number becomes the default dtype of the moment."""
+    x = [np.ones(1), 1.5, 3, 1j]
+
+    def dtypes() -> list[Any]:
+        return [y.dtype for y in tree.to_backend(x, "torch", scalars=True)]
+
+    narrow = [torch.float64, torch.float32, torch.int64, torch.complex64]
+    wide = [torch.float64, torch.float64, torch.int64, torch.complex128]
+    try:
+        for default, expected in ((torch.float32, narrow), (torch.float64, wide)) * 2:
+            torch.set_default_dtype(default)
+            assert [dtypes(), dtypes()] == [expected, expected]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_to_backend__notifies_an_observer_of_a_known_tree() -> None:
+    """A record sees each conversion, and a policy forbids it, also if the tree is known."""
+    x = {"a": np.ones(2), "n": 3}
+    for _ in range(2):
+        tree.to_backend(x, "torch", copy=True)
+    with xbridge.record() as seen:
+        tree.to_backend(x, "torch", copy=True)
+    assert sum(row.calls for row in seen.rows) == 1
+    with xbridge.policy(copies="raise"), pytest.raises(xbridge.PolicyError):
+        tree.to_backend(x, "torch", copy=True)
+
+
+@pytest.mark.parametrize("writable", [1, 0, None, np.True_])
+def test_to_numpy__refuses_what_equals_a_learned_option(writable: Any) -> None:
+    """A value that is equal to True or False is refused in a known call too."""
+    for known in (True, False):
+        for _ in range(2):
+            tree.to_numpy([torch.ones(2)], writable=known)
+            xbridge.to_numpy(torch.ones(2), writable=known)
+    for call in (tree.to_numpy, lambda x, **options: xbridge.to_numpy(x[0], **options)):
+        with pytest.raises(xbridge.OptionError, match="writable"):
+            call([torch.ones(2)], writable=writable)
+
+
+def test_to_backend__keeps_a_scalar_of_text_after_it_was_converted_alone() -> None:
+    """A scalar of text is no array of a tree, whatever was converted before."""
+    text = np.str_("a")
+    for _ in range(2):
+        xbridge.to_numpy(text)
+        assert tree.to_numpy([text, np.ones(1)])[0] is text
+
+
+def test_to_backend__walks_with_an_option_that_may_change() -> None:
+    """A call whose options may mean something else next time is not kept."""
+
+    class Word(StrEnum):
+        SINGLE = "float32"
+
+    for _ in range(2):
+        assert tree.to_backend([np.ones(2)], "torch", dtype=Word.SINGLE)[0].dtype == torch.float32
+    assert not _registry.calls
