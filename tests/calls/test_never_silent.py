@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from crossed import X, by_hand, host, same, wide
+from crossed import X, by_hand, host, refused, same, wide
 
 import xbridge
 from xbridge import DTypeError, GradientError, OptionError
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 aligned: Any = xbridge.aligned
 
 wide64 = pytest.fixture(autouse=True)(wide)
-
-
-def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str:
-    """Assert that a call raises an error of ours, or one of a library around it, and return all messages."""
-    with pytest.raises(Exception) as caught:
-        jax.block_until_ready(do())
-    error: BaseException | None = caught.value
-    text = ""
-    while error is not None:
-        text += f"{type(error).__name__}: {error}\n"
-        error = error.__cause__ or error.__context__
-    assert f"{kind.__name__}: " in text
-    for word in words:
-        assert word in text
-    return text
 
 
 def leaf() -> Any:
@@ -178,8 +163,8 @@ def test_keep_raises_at_the_call_and_detach_cuts() -> None:
 def test_dropout_is_not_differentiated_with_another_mask() -> None:
     drop = aligned(backend="torch")(lambda t: torch.nn.functional.dropout(t, 0.5))
     ones = jax.numpy.ones(64)
-    assert set(host(jax.jit(drop)(ones)).tolist()) == {0.0, 2.0}
     for f in (
+        jax.jit(drop),
         jax.grad(lambda t: drop(t).sum()),
         jax.jit(jax.grad(lambda t: drop(t).sum())),
         lambda t: jax.jvp(drop, (t,), (t,)),

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 import xbridge
 from xbridge.backends._registry import get
@@ -98,3 +99,19 @@ def same(x: Any, expected: Any, tolerance: float = 1e-9) -> None:
     """Assert that an array has the shape and the numbers of another."""
     assert host(x).shape == host(expected).shape
     np.testing.assert_allclose(host(x), host(expected), rtol=tolerance, atol=tolerance)
+
+
+def refused(kind: type[Exception], do: Callable[[], object], *words: str) -> str:
+    """Assert that a call raises an error of ours, or one of a library around it, and return all messages."""
+    jax: Any = pytest.importorskip("jax")
+    with pytest.raises(Exception) as caught:
+        jax.block_until_ready(do())
+    error: BaseException | None = caught.value
+    text = ""
+    while error is not None:
+        text += f"{type(error).__name__}: {error}\n"
+        error = error.__cause__ or error.__context__
+    assert f"{kind.__name__}: " in text
+    for word in words:
+        assert word in text
+    return text

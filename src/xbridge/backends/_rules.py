@@ -110,9 +110,9 @@ def kept(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
 class Rule(ABC):
     """A function of arrays that returns a sequence of arrays.
 
-    A derived rule takes (*seeds, *outputs if `wants_outputs`, *inputs). Seeds are cotangents of the outputs
-    in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the adjoint of the jvp:
-    ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
+    A derived rule takes (*seeds, *outputs if `wants_outputs`, version if `keeps_version`, *inputs). Seeds are
+    cotangents of the outputs in `outs`, or tangents of the inputs in `ins`; both are masks. A vjp is the
+    adjoint of the jvp: ``vdot(g, jvp(t)) == vdot(vjp(g), t)``, for complex numbers too.
     """
 
     wants_outputs = False
@@ -126,8 +126,8 @@ class Rule(ABC):
     """The number of derivations that this rule is the result of."""
     narrows = True
     """True if the dtypes of the results are the function's; gradients have those of its arguments."""
-    random = False
-    """True if the function draws random numbers, and would draw others when it runs again."""
+    keeps_version = False
+    """True if derived rules take a version of what the function reads besides its arguments, too."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.call = call
@@ -152,6 +152,15 @@ class Rule(ABC):
     def derive(self, how: str, *what: Any) -> Rule:
         """Return ``vjp(ins, outs, form)``, ``jvp(ins, outs, form)`` or ``batched(axes)``, made once."""
         return kept(self._derived, (how, what), lambda: getattr(self, how)(*what))
+
+    @property
+    def reads(self) -> bool:
+        """True if the function reads what may change, so that its version has to be asked for."""
+        return False
+
+    def version(self) -> int:
+        """Return a number that changes when what the function reads besides its arguments changes."""
+        return 0
 
     def shapes(self, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Describe the outputs for inputs like these, as the caller gets them. Nothing is computed."""
@@ -250,7 +259,7 @@ class TracedRule(Rule):
 
     def _made(self, name: str, fn: Callable[..., Any]) -> Rule:
         made = type(self)(self.call, name, fn)
-        made.order, made.random, made.narrows = self.order + 1, self.random, self.narrows
+        made.order, made.narrows = self.order + 1, self.narrows
         return made
 
     @abstractmethod

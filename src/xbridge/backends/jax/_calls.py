@@ -7,6 +7,7 @@ a jvp. `custom_vjp` would have no forward mode, and `custom_jvp` with a linear c
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 from xbridge.backends._rules import Spec, inexact, latest, select
 from xbridge.backends.jax._functions import conj
@@ -33,6 +35,7 @@ _ShapedArray = jax.core.ShapedArray
 
 call_p, tangent_p = Primitive("xbridge_call"), Primitive("xbridge_tangent")
 call_p.multiple_results = tangent_p.multiple_results = True
+version_p = Primitive("xbridge_version")
 
 
 def apply(rule: Rule, xs: Arrays) -> Arrays:
@@ -41,7 +44,7 @@ def apply(rule: Rule, xs: Arrays) -> Arrays:
     JAX keeps what it knows of a primitive, so it may not ask for the shapes, and the form, again.
     """
     latest.form = None
-    ys = call_p.bind(*xs, rule=rule)  # type: ignore[no-untyped-call]
+    ys = _bind(call_p, *xs, rule=rule)
     if latest.form is None:
         rule.shapes(_specs(xs))
     return ys  # type: ignore[no-any-return]
@@ -51,8 +54,38 @@ def _specs(xs: Any) -> tuple[Spec, ...]:
     return tuple(Spec(tuple(x.shape), x.dtype.name) for x in map(jax.typeof, xs))
 
 
-def _avals(specs: Sequence[Spec]) -> list[Any]:
-    return [_ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
+def _avals(specs: Sequence[Spec], inputs: Sequence[Any]) -> list[Any]:
+    """Return the types of results, which vary over the axes of a mesh that the inputs vary over."""
+    if not any(map(_varying, inputs)):
+        return [_ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
+    like = inputs[0]
+    return [
+        like.update(
+            shape=spec.shape,
+            dtype=jnp.dtype(spec.dtype),
+            weak_type=False,
+            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(spec.shape))),  # type: ignore[no-untyped-call] # theirs
+        )
+        for spec in specs
+    ]
+
+
+_varying = attrgetter("vma" if hasattr(_ShapedArray, "vma") else "manual_axis_type.varying")
+
+
+def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
+    """Bind a primitive to inputs that vary over the same axes of a mesh.
+
+    JAX transposes the casts to sums over devices. So the gradient of an input that is the same on all is
+    complete.
+    """
+    kinds = [_varying(jax.typeof(x)) for x in xs]
+    if any(kinds):
+        axes = frozenset[Any]().union(*kinds)
+        xs = tuple(
+            jax.lax.pcast(x, tuple(axes - kind), to="varying") for x, kind in zip(xs, kinds, strict=True)
+        )
+    return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # theirs
 
 
 def _run(rule: Rule, xs: Arrays) -> Arrays:
@@ -76,7 +109,7 @@ def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any)
 
 
 def _abstract(*avals: Any, rule: Rule) -> list[Any]:
-    return _avals(rule.shapes(_aval_specs(avals)))
+    return _avals(rule.shapes(_aval_specs(avals)), avals)
 
 
 def _aval_specs(avals: Any) -> tuple[Spec, ...]:
@@ -97,6 +130,29 @@ call_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
 mlir.register_lowering(call_p, _lowered)
 
 
+def _version(rule: Rule) -> np.ndarray[Any, Any]:
+    return np.asarray(rule.version(), "int32")
+
+
+def _version_lowered(ctx: Any, *, rule: Rule) -> Any:
+    return mlir.emit_python_callback(
+        ctx, lambda: (_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
+    )[0]
+
+
+version_p.def_impl(lambda *, rule: jnp.asarray(_version(rule)))  # type: ignore[no-untyped-call]
+version_p.def_abstract_eval(lambda **_: _ShapedArray((), jnp.dtype("int32")))  # type: ignore[no-untyped-call]
+mlir.register_lowering(version_p, _version_lowered)
+
+
+def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
+    """Return what derived rules take beside their seeds, of a call that just ran."""
+    outputs = ys if rule.wants_outputs else ()
+    if not rule.keeps_version:
+        return (*outputs, *xs)
+    return (*outputs, _bind(version_p, rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)
+
+
 def _zero(y: Any) -> Any:
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
@@ -113,9 +169,9 @@ def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
     ins, outs = _moving(xs, tangents), inexact(_specs(ys))
     if not any(ins) or not any(outs):
         return ys, [_zero(y) for y in ys]
-    kept = (*ys, *xs) if rule.wants_outputs else xs
+    kept = _kept(rule, ys, xs)
     what = {"rule": rule, "ins": ins, "outs": outs, "form": form, "specs": tuple(select(outs, _specs(ys)))}
-    made = iter(tangent_p.bind(*select(ins, tangents), *kept, **what))  # type: ignore[no-untyped-call]
+    made = iter(_bind(tangent_p, *select(ins, tangents), *kept, **what))
     latest.form = form
     return ys, [next(made) if out else _zero(y) for y, out in zip(ys, outs, strict=True)]
 
@@ -134,22 +190,21 @@ def _tangent_now(*a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: 
 
 
 tangent_p.def_impl(_tangent_now)  # type: ignore[no-untyped-call]
-tangent_p.def_abstract_eval(lambda *_, specs, **__: _avals(specs))  # type: ignore[no-untyped-call]
+tangent_p.def_abstract_eval(lambda *avals, specs, **_: _avals(specs, avals))  # type: ignore[no-untyped-call]
 mlir.register_lowering(tangent_p, _tangent_lowered)
 
 
 def _tangent_jvp(
     a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
 ) -> Any:
-    made = tangent_p.bind(*a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)  # type: ignore[no-untyped-call]
+    made = _bind(tangent_p, *a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)
     moving = _moving(a, tangents)
     again = rule.derive("jvp", ins, outs, form)
-    kept, form = a, latest.form
     if again.wants_outputs:
         again.shapes(_specs(a))  # for the form of the tangents
-        kept, form = (*made, *a), latest.form
+    kept, form = _kept(again, made, a), latest.form
     what = {"rule": again, "ins": moving, "outs": (True,) * len(made), "form": form, "specs": specs}
-    return made, tangent_p.bind(*select(moving, tangents), *kept, **what)  # type: ignore[no-untyped-call]
+    return made, _bind(tangent_p, *select(moving, tangents), *kept, **what)
 
 
 ad.primitive_jvps[tangent_p] = _tangent_jvp
@@ -164,7 +219,7 @@ def _transpose(
         for c, spec in zip(cotangents, specs, strict=True)
     ]
     back = rule.derive("vjp", ins, outs, form)
-    made = call_p.bind(*map(conj, seeds), *kept, rule=back)  # type: ignore[no-untyped-call]
+    made = _bind(call_p, *map(conj, seeds), *kept, rule=back)
     return [*map(conj, made), *[None] * len(kept)]
 
 
@@ -187,11 +242,11 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
     if rule.batches:
         moved, _ = _first(xs, dims, everything=False)
         axes = tuple(None if d is None else 0 for d in dims)
-        made = call_p.bind(*moved, rule=rule.derive("batched", axes))  # type: ignore[no-untyped-call]
+        made = _bind(call_p, *moved, rule=rule.derive("batched", axes))
     else:
         moved, size = _first(xs, dims, everything=True)
         if rule.cores is not None:
-            made = call_p.bind(*_wide(moved, size, rule.cores), rule=rule)  # type: ignore[no-untyped-call]
+            made = _bind(call_p, *_wide(moved, size, rule.cores), rule=rule)
             form = latest.form
             one = tuple(spec._replace(shape=spec.shape[1:]) for spec in _specs(moved))
             shapes = rule.batch_shapes(size, one, [jnp.shape(y) for y in made])
@@ -203,7 +258,7 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
 
 def _one_example(rule: Rule, forms: list[Form], *xs: Any) -> Arrays:
     """Run a call for one of several examples, whose results are arranged like the first."""
-    ys = call_p.bind(*xs, rule=rule)  # type: ignore[no-untyped-call]
+    ys = _bind(call_p, *xs, rule=rule)
     forms.append(latest.form)
     return rule.arrange(ys, forms[0])
 
@@ -243,16 +298,16 @@ def _tangent_batch(
     if rule.batches:
         more = rule.derive("batched", (0,) * len(ins))
         wide = tuple(spec._replace(shape=(size, *spec.shape)) for spec in specs)
-        made = tangent_p.bind(*moved, rule=more, specs=wide, **what)  # type: ignore[no-untyped-call]
+        made = _bind(tangent_p, *moved, rule=more, specs=wide, **what)
     else:
         cores = rule.tangent_cores(ins)
         if cores is not None:
             axes = _wide(moved, size, cores)
             like = _specs(select(outs, axes[sum(ins) : sum(ins) + len(outs)]))
-            made = tangent_p.bind(*axes, rule=rule, specs=like, **what)  # type: ignore[no-untyped-call]
+            made = _bind(tangent_p, *axes, rule=rule, specs=like, **what)
             made = [y.reshape(size, *spec.shape) for y, spec in zip(made, specs, strict=True)]
         else:
-            one = partial(tangent_p.bind, rule=rule, specs=specs, **what)
+            one = partial(_bind, tangent_p, rule=rule, specs=specs, **what)
             made = _each(one, moved, size, moved[sum(ins) :])
     return made, [0] * len(made)
 

@@ -18,6 +18,7 @@ from torch.utils import _python_dispatch
 from xbridge.backends._programs import Program
 from xbridge.backends._rules import Rule, Spec, latest, replaced, rules, select
 from xbridge.backends.torch._devices import named
+from xbridge.backends.torch._purity import Watch
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _compute(rule: Rule, ts: Tensors) -> Tensors:
 
 
 def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
-    if _python_dispatch._is_in_torch_dispatch_mode or any(type(t) not in _PLAIN or t.is_meta for t in ts):
+    if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
@@ -63,6 +64,13 @@ def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
 def _compute_slices(rule: Rule, ts: Tensors) -> Tensors:
     made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
     return made if isinstance(made, tuple) else (made,)
+
+
+def _is_dispatched() -> bool:
+    """Return True if a mode sees operations, other than ours."""
+    if not _python_dispatch._is_in_torch_dispatch_mode:
+        return False
+    return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
 def _evaluate(rule: Rule, ts: Tensors) -> Tensors:

@@ -10,12 +10,17 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from xbridge._core.locks import lock
+from xbridge.backends._forms import ARRAY
 from xbridge.backends._numpy_rules import declared
 from xbridge.backends._rules import Spec, TracedRule, latest, no_derivative, refuse_given, restricted, select
-from xbridge.errors import FOREIGN_ERRORS, OptionError
+from xbridge.backends.torch._purity import Purity, Watch, changed, random
+from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,31 +44,111 @@ def rule_of(call: Call) -> Rule:
     return TorchRule(call, call.name, flat)
 
 
-class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
-    """Notices random numbers."""
+_forward_mode = lock()
+"""Torch has one level of forward mode for all threads."""
 
-    drew = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
+def _requires_grad(x: torch.Tensor) -> bool:
+    return x.requires_grad
+
+
+def _has_tangent(x: torch.Tensor) -> bool:
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
+
+
+_T = torch.Tensor
+_LEAVING = {
+    *(_T.detach, _T.detach_, _T.data.__get__, _T.item, _T.tolist, _T.numpy),  # type: ignore[attr-defined] # a getter
+    *(_T.__array__, _T.__float__, _T.__int__, _T.__complex__, _T.__dlpack__),
+}
+
+
+class _Departures(TorchFunctionMode):
+    """Notices operations whose results torch does not follow, though it follows an argument."""
+
+    def __init__(self, follows: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self._follows = follows
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _LEAVING or not torch.is_grad_enabled():
+            xs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            self.seen |= any(map(self._follows, xs))
         return func(*args, **(kwargs or {}))
 
 
 class TorchRule(TracedRule):
     """A function of tensors."""
 
+    keeps_version = True
+
+    def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
+        super().__init__(call, name, fn)
+        self._purity = Purity(call.name)
+        self._versions: tuple[int, ...] = ()
+        """The positions of versions in the inputs."""
+        self._is_value = True
+        """True if the outputs are those of the function itself, or of a batch of calls."""
+        self._gradients: tuple[bool, ...] | None = None
+        """The mask of the inputs that the outputs are gradients of."""
+
     def __call__(self, *xs: torch.Tensor) -> list[torch.Tensor]:
-        with torch.enable_grad():  # a function may differentiate inside
-            return [y.detach() for y in self.fn(*xs)]
+        with torch.inference_mode(
+            mode=False
+        ):  # gradients are enabled too: a function may differentiate inside
+            own = [x.clone() if x.is_inference() else x for x in xs]
+            if self._versions and self.reads:
+                now = {self.version()}
+                if any(set(own[i].flatten().tolist()) - now for i in self._versions):
+                    raise changed(self.call.name)
+            return [y.detach() for y in self._purity.run(self.fn, own)]
+
+    @property
+    def reads(self) -> bool:
+        return self._purity.reads
+
+    def version(self) -> int:
+        return self._purity.version()
+
+    def _linked(self, made: Rule, seeds: int | None) -> TorchRule:
+        """Let a derived rule share what is known of the function, and find the versions in its inputs."""
+        assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
+        made._purity = self._purity
+        made._is_value = self._is_value and seeds is None
+        made._versions = (
+            self._versions if seeds is None else (seeds, *[seeds + 1 + i for i in self._versions])
+        )
+        return made
+
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        made = self._linked(super().vjp(ins, outs, form), sum(outs))
+        made._gradients = (False,) * (sum(outs) + 1) + ins
+        return made
+
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+        return self._linked(super().jvp(ins, outs, form), sum(ins))
+
+    def batched(self, axes: tuple[int | None, ...]) -> Rule:
+        return self._linked(super().batched(axes), None)
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         fn, count = self.fn, sum(outs)
-        watched = self._watched()
 
         def vjp(*a: torch.Tensor) -> Tensors:
-            cotangents, xs = a[:count], a[count:]
+            cotangents, xs = a[:count], a[count + 1 :]
             if _level() is not None:
-                part = restricted(fn, ins, outs, xs)
+                restriction = restricted(fn, ins, outs, xs)
+
+                def part(*chosen: torch.Tensor) -> Tensors:
+                    def run() -> Tensors:
+                        return restriction(*self._writable(chosen))
+
+                    ys = run()
+                    if not any(map(_requires_grad, ys)):
+                        self._refuse_cut(run, _requires_grad)
+                    return ys
+
                 return torch.func.vjp(part, *select(ins, xs))[1](tuple(cotangents))  # type: ignore[no-any-return]
             # Torch's engine accepts functions that differentiate inside, and old autograd functions.
             again = any(x.requires_grad for x in a)
@@ -72,7 +157,9 @@ class TorchRule(TracedRule):
                 for x, chosen in zip(xs, ins, strict=True)
             )
             with torch.enable_grad():
-                ys = watched(lambda: select(outs, fn(*xs)))
+                ys = select(outs, fn(*self._writable(xs)))
+                if any(not y.requires_grad and c.any() for y, c in zip(ys, cotangents, strict=True)):
+                    self._refuse_cut(lambda: fn(*self._writable(xs)), _requires_grad)
                 live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
                 if not live:
                     return [torch.zeros_like(x) for x in select(ins, xs)]
@@ -89,67 +176,68 @@ class TorchRule(TracedRule):
 
     def jvp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
         fn, count = self.fn, sum(ins)
-        watched = self._watched()
 
         def jvp(*a: torch.Tensor) -> Tensors:
-            tangents, xs = a[:count], a[count:]
-            part = restricted(fn, ins, outs, xs)
-            return watched(lambda: torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1])  # type: ignore[no-any-return]
+            tangents, xs = a[:count], a[count + 1 :]
+            restriction = restricted(fn, ins, outs, xs)
+
+            def part(*chosen: torch.Tensor) -> Tensors:
+                ys = restriction(*chosen)
+                if not any(map(_has_tangent, ys)):
+                    self._refuse_cut(lambda: restriction(*chosen), torch.is_floating_point)
+                return ys
+
+            with _forward_mode:
+                return torch.func.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1]  # type: ignore[no-any-return]
 
         return jvp
+
+    def _writable(self, xs: Tensors) -> Tensors:
+        """Return copies of arguments that the function writes to, because leaves of a graph are read-only."""
+        return [x.clone() for x in xs] if self._purity.overwrites else xs
+
+    def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
+        """Raise if no result is followed because the function leaves the graph, and not because of constants.
+
+        In a batch torch cannot be asked if it follows a tensor forward. So there each tensor counts.
+        """
+        if self._is_value:
+            with _Departures(follows) as departures:
+                run()
+            if departures.seen:
+                raise no_derivative(
+                    self.call.name,
+                    "it detaches what torch follows, or takes its numbers out of torch",
+                    "operations of torch instead, or jax.lax.stop_gradient around the result",
+                )
 
     def batch_of(self, axes: tuple[int | None, ...]) -> Callable[..., Any]:
         return torch.func.vmap(self.fn, in_dims=axes, randomness="error")
 
-    def _watched(self) -> Callable[[Callable[[], Any]], Any]:
-        """Return a function that makes calls, and raises if the first one draws random numbers."""
-        done: list[bool] = []
-
-        def run(do: Callable[[], Any]) -> Any:
-            if done or _level() is not None:
-                return do()
-            with _Draws() as draws:  # type: ignore[no-untyped-call] # theirs
-                made = do()
-            self._refuse(drew=draws.drew)
-            done.append(True)
-            return made
-
-        return run
-
-    def _refuse(self, *, drew: bool) -> None:
-        if drew:
-            raise no_derivative(
-                self.call.name,
-                "it draws random numbers, and would draw others when it runs again for its derivative",
-                "module.eval(), or random numbers as an argument",
-            )
-
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        self._refuse(drew=self.random)
-        return super().vjp(ins, outs, form)
-
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
-        self._refuse(drew=self.random)
-        return super().jvp(ins, outs, form)
-
     def describe(self, specs: tuple[Spec, ...]) -> tuple[tuple[Spec, ...], Form]:
+        if self._gradients is not None:
+            return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:
             return declared(self.call, specs)
         try:
-            draws = _Draws()  # type: ignore[no-untyped-call] # theirs
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad(), draws:
+            with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
-                ys = self.fn(*xs)
+                with Watch(self.call.name, xs, real=False) as watch:
+                    ys = self.fn(*xs)
         except _BY_VALUE as error:
             raise OptionError.build(
                 f"trace {self.name}",
                 "its control flow or the shape of its result depends on the values of its arrays",
                 "torch.where, jax.lax.cond outside of it, or result=f with the shapes of the result",
             ) from error
+        except XBridgeError:
+            raise
         except FOREIGN_ERRORS as error:
             error.add_note(
                 f"{self.name} ran on tensors without values; result=f gives the shapes of its result instead."
             )
             raise
-        self.random |= draws.drew
+        if watch.draws:
+            raise random(self.call.name)
+        self._purity.learn(watch)
         return tuple(Spec(tuple(y.shape), str(y.dtype).removeprefix("torch.")) for y in ys), latest.form

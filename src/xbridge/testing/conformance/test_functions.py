@@ -90,7 +90,9 @@ def test_a_rule_describes_what_it_returns(backend: str) -> None:
 def test_the_derivatives_of_a_rule_are_right_or_refused(backend: str) -> None:
     rule = _rule(backend)
     x = _own(backend, VALUES)
-    kept = [*rule(x), x] if rule.wants_outputs else [x]
+    outputs = rule(x)
+    version = [_own(backend, np.asarray(rule.version(), "int32"))] if rule.keeps_version else []
+    kept = [*outputs, *version, x] if rule.wants_outputs else [*version, x]
     for how in ("vjp", "jvp"):
         try:
             derived = rule.derive(how, (True,), (True,), ARRAY)

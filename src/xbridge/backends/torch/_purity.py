@@ -1,0 +1,223 @@
+"""What a function of torch reads, writes and draws besides its arguments.
+
+A derivative runs the function again, and compiled code may skip, merge or repeat calls. So a call that is
+followed may not draw random numbers or write to tensors outside of it. It may read tensors, such as the
+parameters of a module. Their version is kept with the value, so that its derivative is never one of others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import TensorWeakRef
+
+from xbridge._core.locks import lock
+from xbridge.errors import GradientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeGuard
+
+    Tensors = Sequence[torch.Tensor]
+    Seen = dict[int, tuple[TensorWeakRef, object]]
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default)
+"""They write to their running mean and variance in training, and their schemas do not say so."""
+
+_lock = lock()
+
+
+class Purity:
+    """The tensors outside of a function that it reads, and a version of what they hold."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seen: Seen = {}
+        self._version = 0
+        self.known = False
+        """True if a first run has shown what the function reads."""
+        self._overwrites = False
+
+    def version(self) -> int:
+        """Return a number that changes when the tensors outside of the function change."""
+        with _lock:
+            changed = False
+            for key, (tensor, mark) in tuple(self._seen.items()):
+                x = tensor()
+                if x is None:
+                    del self._seen[key]
+                    changed = True
+                elif mark != (now := _mark(x)):
+                    self._seen[key] = tensor, now
+                    changed = True
+            self._version += changed
+            return self._version
+
+    @property
+    def reads(self) -> bool:
+        """True if the function reads tensors outside of it, or may do so."""
+        return bool(self._seen) or not self.known
+
+    @property
+    def overwrites(self) -> bool:
+        """True if the function writes to its arguments, or may do so."""
+        return self._overwrites or not self.known
+
+    def learn(self, watch: Watch) -> None:
+        """Keep what the function read in a run, or raise if it wrote."""
+        watch.refuse_writes()
+        with _lock:
+            self._seen.update(watch.seen())
+        self.known = not watch.normalizes
+        self._overwrites |= watch.overwrites
+
+    def run(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
+        """Run a function of `xs`, or raise if it is not a function of them alone."""
+        if not self.known:
+            return self._watched(fn, xs)
+        version, numbers = self.version(), _states()
+        ys = fn(*xs)
+        if numbers != _states():  # by this function, or by another thread
+            self._refuse_random(fn, xs)
+        if version != self.version():
+            raise _written(self._name)
+        return ys
+
+    def _watched(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
+        with Watch(self._name, xs, real=True) as watch:
+            ys = fn(*xs)
+        if watch.draws:
+            self._refuse_random(fn, xs)
+        self.learn(watch)
+        return ys
+
+    def _refuse_random(self, fn: Callable[..., Tensors], xs: Tensors) -> None:
+        """Raise if a function draws other random numbers when it runs again: not if it sets a seed."""
+        draws = []
+        for _ in range(2):
+            given = [x.clone() for x in xs]  # the function may write to them, and return them
+            with Watch(self._name, given, real=True) as watch:
+                fn(*given)
+            draws.append(watch.draws)
+        if draws[0] != draws[1]:
+            raise random(self._name)
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
+    """Notices what a function reads, writes and draws that it did not make.
+
+    Tensors without values stand for all that the function makes. So a write to another is refused before
+    it happens. In a run with values it may be a write to memory of the function, such as a NumPy array's.
+    """
+
+    def __init__(self, name: str, xs: Tensors, *, real: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # theirs
+        self._name, self._real = name, real
+        self._arguments = set(map(_memory, filter(_has_memory, xs)))
+        self._own, self._foreign = set[int](), set[int]()
+        self.own(xs)
+        self._read: Seen = {}
+        self._written: list[TensorWeakRef] = []
+        self.draws: list[object] = []
+        """The states of the generators at each draw."""
+        self.normalizes = False
+        """True if an operation may write without a trace, in this run or in another."""
+        self.overwrites = False
+        """True if an operation writes to an argument."""
+
+    def own(self, xs: Tensors) -> None:
+        """Take tensors for ones that the function made."""
+        self._own.update({_memory(x) for x in xs if _is_plain(x)} - self._foreign)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.draws.append(_states(kwargs.get("generator")) if self._real else None)
+        if func is torch.ops.aten.lift_fresh.default:  # of a tensor that was just made, such as from an array
+            self.own(args)
+        for x in filter(self._is_foreign, tree_leaves((args, kwargs))):
+            self._foreign.add(_memory(x))
+            if id(x) not in self._read or self._read[id(x)][0]() is not x:
+                self._read[id(x)] = TensorWeakRef(x), _mark(x)
+        for x in filter(_has_memory, self._targets(func, args, kwargs)):
+            self.overwrites |= _memory(x) in self._arguments
+            if self._is_foreign(x):
+                if not self._real:
+                    raise _written(self._name)
+                self._written.append(TensorWeakRef(x))
+        made = func(*args, **kwargs)
+        self.own(tree_leaves(made))
+        return made
+
+    def _targets(self, func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+        """Yield the tensors that an operation writes to."""
+        if func in _BATCH_NORMS:
+            self.normalizes |= any(map(self._is_foreign, args[3:5]))
+            yield from args[3:5] if args[5] else ()
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                yield from tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name))
+
+    def _is_foreign(self, x: object) -> bool:
+        return _is_plain(x) and _memory(x) not in self._own
+
+    def refuse_writes(self) -> None:
+        """Raise if the function wrote to a tensor that it did not make."""
+        if any(x() is not None for x in self._written):
+            raise _written(self._name)
+
+    def seen(self) -> Seen:
+        """Return what the function read and did not make."""
+        return {key: found for key, found in self._read.items() if found[0]() is not None}
+
+
+def _has_memory(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout is torch.strided
+
+
+def _is_plain(x: Any) -> TypeGuard[torch.Tensor]:
+    return type(x) in _PLAIN and x.layout is torch.strided and not x.is_inference()
+
+
+def _memory(x: torch.Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def _mark(x: torch.Tensor) -> object:
+    return x._version, x.data_ptr()
+
+
+def _states(generator: torch.Generator | None = None) -> list[bytes]:
+    """Return the state of a generator, or those of the generators that all functions share."""
+    shared = (torch.default_generator, *torch.cuda.default_generators)
+    return [each.get_state().numpy().tobytes() for each in ((generator,) if generator else shared)]
+
+
+def random(name: str) -> GradientError:
+    """Return the error for a function that draws random numbers."""
+    return GradientError.build(
+        f"follow {name}",
+        "it draws random numbers, and would draw others when it runs again for its derivative",
+        "module.eval(), or random numbers as an argument",
+    )
+
+
+def _written(name: str) -> GradientError:
+    return GradientError.build(
+        f"follow {name}",
+        "it writes to a tensor that is not its own, and would write again when it runs for its derivative",
+        "module.eval(), or torch.func.functional_call with that tensor as an argument and a result",
+    )
+
+
+def changed(name: str) -> GradientError:
+    """Return the error for a derivative of a value that the function would not return now."""
+    return GradientError.build(
+        f"differentiate {name}",
+        "a tensor that it reads has changed since its value was computed",
+        "torch.func.functional_call with that tensor as an argument",
+    )

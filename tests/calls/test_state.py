@@ -1,0 +1,365 @@
+"""A function of torch in JAX is one of its arguments: what it reads, writes and draws besides is noticed."""
+
+# ruff: noqa: B023 -- functions are called within their loop
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crossed import X, host, refused, same, slope, value, wide
+
+import xbridge
+from xbridge import GradientError
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+aligned: Any = xbridge.aligned
+wide64 = pytest.fixture(autouse=True)(wide)
+in_torch = aligned(backend="torch")
+ONES = np.ones(64)
+
+WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
+    "jit(grad)": lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,))[1],
+    "jit": jax.jit,
+    "vmap": lambda f: lambda x: jax.vmap(f)(x[None]),
+}
+ways = pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+derivatives = pytest.mark.parametrize("way", [WAYS["grad"], WAYS["jit(grad)"], WAYS["jvp"]])
+
+
+def array(x: Any = X) -> Any:
+    return jax.numpy.asarray(x)
+
+
+def double(module: Any) -> Any:
+    return module.double()
+
+
+@ways
+def test_aligned__refuses_random_numbers_after_a_mode_changed(way: Callable[[Any], Any]) -> None:
+    """Dropout is refused in each followed call in training, and in none in evaluation."""
+    drop = torch.nn.Dropout(0.5)
+    f, x = in_torch(drop), array(ONES)
+    words = ("random",) if way is WAYS["vmap"] else ("random", "module.eval()")
+    kind = RuntimeError if way is WAYS["vmap"] else GradientError  # torch's own error
+    refused(kind, lambda: way(f)(x), *words)
+    drop.eval()
+    made = way(f)
+    assert set(host(made(x)).ravel().tolist()) == {1.0}
+    drop.train()
+    refused(kind, lambda: made(x), *words)
+
+
+def test_aligned__refuses_random_numbers_of_a_generator_outside() -> None:
+    generator = torch.Generator()
+    f = in_torch(lambda x: x * torch.rand(4, generator=generator))
+    refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(array()), "random")
+
+
+def test_aligned__accepts_random_numbers_of_a_seed() -> None:
+    """A function that sets its seed draws the same numbers again, so value and gradient agree."""
+
+    def by_generator(x: Any, seed: Any) -> Any:
+        return x * torch.rand(64, generator=torch.Generator().manual_seed(int(seed)), dtype=x.dtype)
+
+    def by_global_state(x: Any, seed: Any) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seed))
+            return torch.nn.functional.dropout(x, 0.5)
+
+    x = array(ONES)
+    for fn in (by_generator, by_global_state):
+        f = aligned(backend="torch", result=lambda x, seed: x)(fn)
+        for way in (lambda g: g, jax.jit):
+            both = way(jax.value_and_grad(lambda x, seed: f(x, seed).sum()))
+            for seed in (3, 4, 3):
+                total, gradient = both(x, jax.numpy.int32(seed))
+                same(gradient, fn(torch.ones(64, dtype=torch.float64), seed))
+                assert float(total) == pytest.approx(float(gradient.sum()))
+
+
+def test_aligned__counts_a_write_to_an_argument_once() -> None:
+    """A first run is repeated to compare its random numbers, and the result is that of one run."""
+
+    def count(steps: Any, seed: Any) -> Any:
+        noise = torch.rand(4, generator=torch.Generator().manual_seed(int(seed)))
+        return steps.add_(1), noise
+
+    f = aligned(backend="torch", result=lambda steps, seed: (steps, np.empty(4, "f4")))(count)
+    for _ in range(2):
+        assert host(jax.jit(f)(array(np.zeros(4)), jax.numpy.int32(0))[0]).tolist() == [1] * 4
+
+
+def test_aligned__ignores_random_numbers_of_other_threads() -> None:
+    def f(x: Any) -> Any:
+        thread = Thread(target=torch.rand, args=(3,))
+        thread.start()
+        thread.join()
+        return x * torch.sin(x)
+
+    g = in_torch(f)
+    for _ in range(2):
+        same(jax.grad(lambda x: g(x).sum())(array()), slope(X))
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_aligned__refuses_to_update_statistics(*, evaluated: bool) -> None:
+    """Batch norm in training is refused, and its statistics are not updated by a trace or by two runs."""
+    module = double(torch.nn.BatchNorm1d(4))
+    f, x = in_torch(module), array(np.arange(12.0).reshape(3, 4) ** 2)
+    if evaluated:
+        module.eval()
+        same(jax.grad(lambda x: f(x).sum())(x), np.full((3, 4), 1 / np.sqrt(1 + 1e-5)))
+        module.train()
+    else:
+        refused(GradientError, lambda: jax.jit(f)(x), "writes", "functional_call")
+        assert module.num_batches_tracked == 0
+        assert module.running_mean.tolist() == [0] * 4
+    refused(GradientError, lambda: jax.grad(lambda x: f(x).sum())(x), "writes", "module.eval()")
+    assert module.num_batches_tracked == 1
+
+
+def test_aligned__refuses_a_write_that_no_schema_declares() -> None:
+    mean, variance = torch.zeros(4).double(), torch.ones(4).double()
+    f = in_torch(lambda x: torch.nn.functional.batch_norm(x, mean, variance, training=True))
+    refused(GradientError, lambda: jax.jit(f)(array(np.ones((2, 4)))), "writes")
+    assert mean.tolist() == [0] * 4
+
+
+def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
+    total, learns = torch.zeros(4, dtype=torch.float64), [False]
+
+    def f(x: Any) -> Any:
+        if learns[0]:
+            torch.add(total, 1, out=total)
+        return x + total
+
+    g = in_torch(f)
+    same(jax.grad(lambda x: g(x).sum())(array()), np.ones(4))
+    learns[0] = True
+    refused(GradientError, lambda: jax.grad(lambda x: g(x).sum())(array()), "writes")
+    refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
+
+
+def test_aligned__writes_to_its_own_tensors() -> None:
+    """What the function made itself is no state, nor is its copy of an argument."""
+
+    def f(x: Any) -> Any:
+        made = torch.from_numpy(np.zeros(4))
+        made += 1
+        return (torch.zeros(4, dtype=torch.float64).add_(made)) * x.mul_(2).sin()
+
+    g, x = in_torch(f), array()
+    total = lambda x: g(x).sum()  # noqa: E731
+    same(jax.grad(total)(x), 2 * np.cos(2 * X))
+    same(jax.jit(jax.grad(total))(x), 2 * np.cos(2 * X))
+    same(jax.vmap(jax.grad(total))(x[None])[0], 2 * np.cos(2 * X))
+    same(jax.jit(jax.hessian(total))(x).diagonal(), -4 * np.sin(2 * X))
+    same(jax.jvp(g, (x,), (x,))[1], 2 * X * np.cos(2 * X))
+    same(x, X)
+
+
+@pytest.mark.parametrize("change", ["update", "replace"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__refuses_a_pullback_of_other_weights(transform: Callable[[Any], Any], change: str) -> None:
+    """The derivative is that of the value, or an error: never one of weights that changed since."""
+    layer = double(torch.nn.Linear(4, 4))
+    f, x = in_torch(layer), array()
+    back = jax.vjp(transform(f), x)[1]
+    same(back(array(np.ones(4)))[0], layer.weight.detach().numpy().sum(0))
+    if change == "update":
+        with torch.no_grad():
+            layer.weight.mul_(2)
+    else:
+        layer.weight = torch.nn.Parameter(2 * layer.weight.detach())
+    refused(GradientError, lambda: back(array(np.ones(4))), "changed", "functional_call")
+    same(jax.vjp(transform(f), x)[1](array(np.ones(4)))[0], layer.weight.detach().numpy().sum(0))
+
+
+def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
+    layer = double(torch.nn.Linear(4, 4))
+    w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    f, pure = in_torch(layer), lambda x: w @ x + b
+    x = array()
+    for way in (
+        lambda g: jax.hessian(lambda x: jax.numpy.sin(g(x)).sum()),
+        lambda g: jax.jit(jax.hessian(lambda x: jax.numpy.sin(g(x)).sum())),
+        lambda g: jax.jit(jax.grad(lambda x: jax.lax.scan(lambda c, _: (g(c), None), x, None, 3)[0].sum())),
+        lambda g: jax.grad(jax.checkpoint(lambda x: jax.numpy.sin(g(x)).sum())),
+        lambda g: lambda x: jax.vmap(jax.grad(lambda x: jax.numpy.sin(g(x)).sum()))(x[None]),
+        lambda g: lambda x: jax.jit(jax.vmap(lambda x: jax.jvp(g, (x,), (x,))[1]))(x[None]),
+    ):
+        same(way(f)(x), way(pure)(x))
+
+
+LEAVING: dict[str, Callable[[Any], Any]] = {
+    "detach": lambda x: 2 * x.detach(),
+    "numpy": lambda x: torch.from_numpy(np.sin(x.detach().numpy())),
+    "item": lambda x: torch.tensor([x.sum().item()], dtype=x.dtype),
+    "no_grad": torch.no_grad()(torch.sin),
+    "a part": lambda x: torch.stack([x.detach()]),
+}
+
+
+@derivatives
+@pytest.mark.parametrize("fn", LEAVING.values(), ids=list(LEAVING))
+def test_aligned__has_no_derivative_of_what_leaves_torch(
+    fn: Callable[[Any], Any], way: Callable[[Any], Any]
+) -> None:
+    """A result that torch does not follow has an error where JAX would see zeros."""
+    f = in_torch(fn)
+    if fn is LEAVING["no_grad"] and way is WAYS["jvp"]:  # torch follows forward even there
+        same(way(f)(array()), X * np.cos(X))
+        return
+    with pytest.raises(Exception, match=r"detaches|data pointer|numpy\(\) is not supported|control flow"):
+        jax.block_until_ready(way(f)(array()))
+
+
+def test_aligned__has_zeros_for_what_is_not_asked_and_for_constants() -> None:
+    both = in_torch(lambda x: (x * torch.sin(x), x.detach()))
+    x = array()
+    for transform in (lambda f: f, jax.jit):
+        same(transform(jax.grad(lambda x: both(x)[0].sum()))(x), slope(X))
+    same(jax.vmap(jax.grad(lambda x: both(x)[0].sum()))(x[None])[0], slope(X))
+    refused(GradientError, lambda: jax.grad(lambda x: both(x)[1].sum())(x), "detaches", "stop_gradient")
+    refused(
+        GradientError, lambda: jax.vmap(jax.grad(lambda x: in_torch(LEAVING["detach"])(x).sum()))(x[None])
+    )
+    one = in_torch(lambda x: torch.ones(3, dtype=x.dtype))
+    for way in (WAYS["grad"], WAYS["jvp"], lambda f: jax.vmap(WAYS["grad"](f))):
+        assert not host(way(one)(x[None])).any()
+    same(jax.hessian(lambda x: in_torch(lambda x: 2 * x)(x).sum())(x), np.zeros((4, 4)))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_aligned__is_differentiated_in_every_mode_of_torch(mode: Callable[[], Any]) -> None:
+    f, x = in_torch(lambda x: x * torch.sin(x)), array()
+    expected = [host(way(f)(x)) for way in WAYS.values()]
+    curve = host(jax.hessian(lambda x: f(x).sum())(x))
+    with mode():
+        f = in_torch(lambda x: x * torch.sin(x))
+        for way, y in zip(WAYS.values(), expected, strict=True):
+            same(way(f)(x), y)
+        same(jax.hessian(lambda x: f(x).sum())(x), curve)
+
+
+def test_aligned__is_derived_within_a_function_of_torch() -> None:
+    """A first run, which is watched, runs a function of NumPy on values as any other run does."""
+    inner = aligned(backend="numpy", vjp=lambda g, y, x: g * slope(x))(value)
+    same(jax.grad(lambda x: in_torch(lambda x: 2 * inner(x))(x).sum())(array()), 2 * slope(X))
+
+
+def test_aligned__has_tangents_in_several_threads() -> None:
+    f, x, wrong = in_torch(lambda x: x * torch.sin(x)), array(), []
+
+    def work() -> None:
+        for _ in range(20):
+            try:
+                with jax.enable_x64(True):
+                    same(jax.jvp(f, (x,), (x,))[1], X * slope(X))
+            except Exception as error:  # noqa: BLE001 -- an error of a thread is one of the test
+                wrong.append(error)
+
+    threads = [Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_aligned__varies_over_the_axes_of_a_mesh(*, weighted: bool) -> None:
+    """A result varies over the axes that any argument varies over, and so does its derivative."""
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    along, whole = jax.sharding.PartitionSpec("i"), jax.sharding.PartitionSpec()
+    weight = torch.nn.Parameter(torch.tensor(1.0).double()) if weighted else 1
+    f = in_torch(lambda w, x: w * x * torch.sin(x) * weight)
+
+    def loss(w: Any, x: Any) -> Any:
+        y = f(w, x)
+        assert jax.typeof(y).str_short() == jax.typeof(x).str_short()
+        return jax.lax.psum(y.sum(), "i")
+
+    rows = jax.shard_map(jax.grad(loss, argnums=1), mesh=mesh, in_specs=(whole, along), out_specs=along)
+    same(rows(array(2.0), array()), 2 * slope(X))
+    one = jax.shard_map(jax.grad(loss), mesh=mesh, in_specs=(whole, along), out_specs=whole)
+    assert float(jax.jit(one)(array(2.0), array())) == pytest.approx(value(X).sum())
+
+
+def test_aligned__has_the_gradients_of_a_mesh() -> None:
+    """On four devices, what shard_map and pmap sum over devices is what the pure program of JAX sums."""
+    program = """
+        import os
+
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+        import jax, numpy as np, torch
+        from jax import lax, numpy as jnp
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+        from xbridge import aligned
+
+        mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+        x, w = jnp.linspace(0.5, 2, 8), jnp.float32(2)
+        weight = torch.nn.Parameter(torch.tensor(3.0))
+
+        def vjp(g, y, x):
+            return 3 * g * (np.sin(x) + x * np.cos(x))
+
+        jvp = lambda t, y, x: vjp(t[0], y, x)
+        functions = [
+            aligned(backend="torch")(lambda t: torch.sin(t) * t * weight),
+            aligned(backend="numpy", signature="()->()", vjp=vjp, jvp=jvp)(lambda x: 3 * np.sin(x) * x),
+        ]
+        pure = lambda t: 3 * jnp.sin(t) * t
+
+        def ways(f):
+            def outside(w, x):
+                both = jax.value_and_grad(lambda w, x: jnp.sum(f(w * x)))(w, x)
+                return jax.tree.map(lambda y: lax.psum(y, "i"), both)
+
+            def inside(w, x):
+                return jax.value_and_grad(lambda w, x: lax.psum(jnp.sum(f(w * x)), "i"))(w, x)
+
+            def two(w, x):
+                return jax.grad(lambda w: lax.psum(jnp.sum(f(w) * x), "i"))(w)
+
+            for check in (True, False):
+                for each in (outside, inside):
+                    mapped = jax.shard_map(
+                        each, mesh=mesh, in_specs=(P(), P("i")), out_specs=P(), check_vma=check
+                    )
+                    yield mapped(w, x)
+                    yield jax.jit(mapped)(w, x)
+            rows = {"mesh": mesh, "in_specs": P("i"), "out_specs": P("i")}
+            yield jax.shard_map(two, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())(w, x)
+            yield jax.jit(jax.shard_map(lambda x: jax.jvp(f, (x,), (x,))[1], **rows))(x)
+            yield jax.jit(jax.shard_map(jax.vmap(jax.grad(f)), **rows))(x)
+            yield jax.grad(lambda x: jax.shard_map(f, **rows)(x).sum())(x)
+            yield jax.pmap(lambda x: lax.psum(jax.grad(lambda x: f(x).sum())(x), "i"), axis_name="i")(
+                x.reshape(4, 2)
+            )
+            yield jax.pmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x.reshape(4, 2))
+            yield jax.jit(jax.grad(lambda x: f(x).sum()))(jax.device_put(x, NamedSharding(mesh, P("i"))))
+
+        for f in functions:
+            for ours, theirs in zip(ways(f), ways(pure), strict=True):
+                jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, theirs)
+            try:
+                jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P())(x)
+            except ValueError:
+                continue
+            raise AssertionError("a result that varies was taken for one that is the same on all devices")
+    """
+    subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)
