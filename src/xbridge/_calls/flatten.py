@@ -71,10 +71,9 @@ def _mark(key: Any) -> Any:
 
 def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     """Flatten a registered container or a dataclass that holds an array; anything else is a constant."""
-    symbol = dynamo.symbols.get(type(x))
-    if symbol is not None:
+    if numbers is not None and type(x) in dynamo.symbols:
         numbers.append(x)
-        return symbol
+        return dynamo.symbols[type(x)]
     if dynamo.is_compiling():  # which can follow fields, and cannot take an object as a constant
         names = _init_fields(type(x))
         if names is not None:
