@@ -155,7 +155,7 @@ def _placed(
 
 def casts(asked: Sequence[str]) -> dict[str, str]:
     """Return the casts that `FROM=TO` arguments name."""
-    found = {}
+    found: dict[str, str] = {}
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
