@@ -324,7 +324,8 @@ def _empty() -> None:
     learned.clear()
     calls.clear()
     _kinds.clear()
-    for table in (identity_types, *fast_converters.values()):
+    identity_types.clear()
+    for table in fast_converters.values():
         table.clear()
 
 
