@@ -109,6 +109,7 @@ def test_a_dict_of_a_checkpoint_is_taken_by_its_keys(
             "its keys are 'model', 'optimizer', 'epoch', 'note', 'best' and 1 more; try --at model",
         ),
         ("--at optimizer.state", "; try --at optimizer --at state\n"),
+        ("--at model --at layer.wieght", "'layer.weight', 'layer.bias'; try --at model --at layer.weight\n"),
         ("--at epoch", "'epoch' is int 3; try saving a tensor, or a dict of tensors"),
         ("--at model --at layer.bias --at x", "c.pt['model']['layer.bias']: it is a Tensor; try a shorter"),
         ("--at schedule --at x", "['schedule']: it is an empty dict; try a shorter --at, or none"),

@@ -75,7 +75,8 @@ def test_every_command_has_a_page_of_help_and_speaks_json(
         (["konvert"], "xbridge-array convert"),
         (["convert", "a.npy"], "xbridge-array convert --help"),
         (["matrix", "colours"], "xbridge-array matrix --help"),
-        (["convert", "a.npy", "b.npy", "--flaten"], "--flatten"),
+        (["convert", "a.npy", "b.npy", "--flaten"], "xbridge-array convert --flatten"),
+        (["--json", "show", "a.npy"], "xbridge-array show --json"),
         (["show", "a.npy", "--drop=1"], "xbridge-array show --help"),
     ],
 )
@@ -148,6 +149,24 @@ def test_what_is_left_to_print_then_goes_nowhere(tmp_path: Path, monkeypatch: py
         assert main(["info"]) == 0
         out.write("left over")
     assert shown.read_text() == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a file that is always full")  # noqa: PTH110 -- a device
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [("stdout", ["--version"]), ("stdout", ["matrix", "--help"]), ("stderr", ["show", "no.npy"])],
+)
+def test_main__returns_2_if_a_stream_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stream: str, words: list[str]
+) -> None:
+    """Python's flush at exit has nothing left to write, so it keeps the exit status."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 -- a device
+        monkeypatch.setattr(sys, stream, full)
+        assert main(words) == 2
+        full.write("left over")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("No space left on device\n") == (stream == "stdout")
 
 
 class Terminal(io.StringIO):
@@ -315,6 +334,16 @@ def test_script__ignores_signals_after_the_first(
     assert set(handlers.values()) == {signal.SIG_IGN}
     assert signal.SIGTERM in handlers
     assert refused(capsys, "show", tmp_path / "no.npy", status=143)
+
+
+def test_script__exits_with_the_status_of_a_signal_after_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt at the last moment has no traceback."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(xbridge._cli, "_status", 0)
+    monkeypatch.setattr(xbridge._cli, "main", lambda: xbridge._cli._interrupt(signal.SIGTERM, None))
+    with pytest.raises(SystemExit) as left:
+        xbridge._cli.script()
+    assert left.value.code == 128 + signal.SIGTERM
 
 
 def test_main__raises_what_is_neither_an_error_of_a_file_nor_an_interrupt(

@@ -162,6 +162,15 @@ def test_a_cast_is_two_dtypes(
     assert said.endswith(f"; try --cast {near}\n")
 
 
+def test_convert__refuses_two_casts_of_one_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of the two is taken in silence. The same one twice is one."""
+    np.save(tmp_path / "a.npy", np.ones(2))
+    words = ("convert", tmp_path / "a.npy", tmp_path / "b.npy", "--cast", "float64=float32", "--cast")
+    said = refused(capsys, *words, "float64=float16")
+    assert "another --cast makes float64 float32; try --cast float64=float16 alone" in said
+    shell(capsys, *words, "float64=float32")
+
+
 def test_a_cast_that_drops_an_imaginary_part_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

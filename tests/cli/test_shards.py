@@ -306,6 +306,26 @@ def test_the_index_is_gone_while_shards_are_renamed(tmp_path: Path, monkeypatch:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"shard": "new", "index": "new"}
 
 
+def test_convert__removes_old_files_after_an_interrupt(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old files are removed also if the interrupt comes when the new ones are complete."""
+    words = ("convert", whole, whole.with_name("s.safetensors"), "--shard", "20")
+    shell(capsys, *words)
+    before = listing(whole.parent)
+    unlink = Path.unlink
+    interrupts = iter([KeyboardInterrupt()])
+
+    def interrupted(path: Path, *, missing_ok: bool = False) -> None:
+        for interrupt in interrupts:
+            raise interrupt
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", interrupted)
+    assert "is complete; try again" in refused(capsys, *words, "--force", status=130)
+    assert listing(whole.parent) == before
+
+
 def test_an_index_beside_a_new_single_file_is_removed_with_force_and_refused_without(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from shell import listing, refused, shell
 
 from xbridge._cli.atomic_write import new_file, replacing
 from xbridge._cli.formats import npy, npz, sink
+from xbridge._cli.formats.stored import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,23 @@ def test_a_full_disk_leaves_the_target_as_it_was(
     assert f"cannot write {source.with_name(target)}: No space left on device, and " in said
     assert f"{source.with_name(target)} is as it was; try a disk with space for it" in said
     assert as_before(source.parent)
+
+
+def test_convert__says_that_the_disk_is_full_for_values_that_it_maps(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unnamed copy, which torch's writer needs of an archive, is on the same disk as the target."""
+    pytest.importorskip("torch")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    archive, target = source.with_name("b.npz"), source.with_name("b.pt")
+    shell(capsys, "convert", source, archive, "--force")
+    monkeypatch.setattr(Scratch, "store", full)
+    said = refused(capsys, "convert", archive, target, "--force")
+    assert f"cannot write {target}: No space left on device, and {target} is as it was; try a disk" in said
+    assert target.read_text() == "what was there before"
 
 
 @posix

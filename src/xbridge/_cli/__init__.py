@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, TextIO, cast
 
 from xbridge._cli.errors import RefusedError, one_line
 from xbridge._core import __version__
@@ -51,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             status: int = asked.run(asked)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the pipe has closed it. Python's flush at exit must not fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)  # the reader of the pipe has closed it
         return 0
     except (KeyboardInterrupt, MemoryError, XBridgeError, *FOREIGN_ERRORS) as error:
         # A library may turn the interrupt into an error of its own, such as one of an import.
@@ -61,9 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         told = isinstance(error, XBridgeError) or (isinstance(error, KeyboardInterrupt) and error.args)
         words = one_line(error) if told or not stopped else "interrupted"
-        print(f"xbridge-array: {words}", file=sys.stderr)
+        for stream, text in ((sys.stdout, ""), (sys.stderr, f"xbridge-array: {words}\n")):
+            try:
+                print(text, end="", file=stream, flush=True)
+            except OSError:  # its disk is full, or nobody reads it
+                _drop(stream)
         return stopped or 2
     return status
+
+
+def _drop(stream: TextIO) -> None:
+    """Send what is left to print nowhere. Python's flush at exit would fail too, and change the status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _status = 0
@@ -96,8 +104,11 @@ def script() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 -- until the end
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
-    status = main()
-    _ignore_signals()  # the work is done
+    try:
+        status = main()
+        _ignore_signals()  # the work is done
+    except KeyboardInterrupt:  # between the two, or while an error was printed
+        status = _status
     sys.exit(status)
 
 
@@ -107,6 +118,11 @@ class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage."""
         raise RefusedError.build(f"run {self.prog}", message, f"{self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit after the help or the version, if it could be printed."""
+        sys.stdout.flush()
+        super().exit(status, message)
 
 
 def _parse(words: Sequence[str]) -> Namespace:
@@ -119,9 +135,9 @@ def _parse(words: Sequence[str]) -> Namespace:
         raise RefusedError.build(f"find the command {command!r}", reason, f"{parser.prog} {near}")
     asked, unknown = parser.parse_known_args(words)
     for word in unknown:
-        options = get_close_matches(word.partition("=")[0], asked.options, 1)
-        hint = options[0] if options else f"{parser.prog} {command} --help"
-        raise RefusedError.build(f"run {parser.prog} {command}", f"it has no argument {word!r}", hint)
+        (near,) = get_close_matches(word.partition("=")[0], asked.options, 1) or ["--help"]
+        called = f"{parser.prog} {command}"
+        raise RefusedError.build(f"run {called}", f"it has no argument {word!r}", f"{called} {near}")
     return asked
 
 

@@ -100,8 +100,7 @@ def replacing(*targets: Path, gone: Sequence[Path] = (), force: bool) -> Iterato
         state = f"{shown} is complete" if done else as_it_was
         raise KeyboardInterrupt(f"cannot write {shown}: interrupted, and {state}; try again") from error
     finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        _remove(parts)
 
 
 @contextmanager
@@ -148,5 +147,14 @@ def _exchange(new: Sequence[tuple[Path, Path]], old: Sequence[Path]) -> None:
         for before, after in () if done else reversed(steps):
             if after.exists() and not before.exists():
                 after.replace(before)
-    for _, path in kept:
-        path.unlink()
+    _remove([path for _, path in kept])
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    """Remove files, all of them also if an interrupt comes meanwhile: the program ignores a second one."""
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+    except KeyboardInterrupt:
+        _remove(paths)
+        raise

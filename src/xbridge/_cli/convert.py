@@ -132,7 +132,7 @@ def convert(asked: Namespace) -> tuple[Content, dict[str, str]]:
                         new.write(index_of(files))
                         continue
                     shard = content._replace(arrays=arrays)
-                    with Sink(new, advance) as sink, Chained(partial(_unwritable, asked.target)):
+                    with Sink(new, advance) as sink, Chained(partial(_stopped, asked.target)):
                         writer.write(sink, shard, target.parent)
                     new.flush()
                     _read_back(part, writer, shard, target)
@@ -155,14 +155,16 @@ def _placed(
 
 def casts(asked: Sequence[str]) -> dict[str, str]:
     """Return the casts that `FROM=TO` arguments name."""
-    found = {}
+    found: dict[str, str] = {}
     for one in asked:
         before, _, after = one.partition("=")
         if before not in DTYPES or after not in DTYPES:
             near = "=".join(map(_nearest_dtype, (before, after))) if before and after else "bfloat16=float32"
             reason = f"the dtypes are {', '.join(DTYPES)}"
             raise RefusedError.build(f"cast {one!r}", reason, f"--cast {near}")
-        found[before] = after
+        if found.setdefault(before, after) != after:
+            reason = f"another --cast makes {before} {found[before]}"
+            raise RefusedError.build(f"cast {one!r}", reason, f"--cast {one} alone")
     return found
 
 
@@ -204,6 +206,11 @@ def _read_back(part: Path, writer: Format, content: Content, target: Path) -> No
     for x in content.arrays:
         if (x.name if writer.names else None, x.dtype, x.shape) not in found:
             raise _lost(target, f"the file does not give {x.label} back")
+
+
+def _stopped(target: Path, error: Exception) -> Exception:
+    """Return the error of a writer, which is about the disk as it is: `replacing` says what it leaves."""
+    return error if isinstance(error, OSError) else _unwritable(target, error)
 
 
 def _lost(target: Path, reason: object) -> RefusedError:

@@ -41,7 +41,7 @@ def picked(content: object, keys: Sequence[str], path: Path) -> object:
             raise RefusedError.build(action, "it is both a string and a number there", "strings as keys")
         names = [name for name, _ in inside]
         first, *rest = key.split(".")
-        takes = [name for name, value in inside if value and type(value) not in _SIMPLE]
+        takes = [name for name, value in inside if not is_empty(value) and type(value) not in _SIMPLE]
         near = [first, *rest] if first in names and rest else get_close_matches(key, takes, 1, 0)
         hint = _option((*keys[:number], *near)) or "no --at"
         raise RefusedError.build(action, f"its keys are {listed(names)}", hint)
@@ -81,6 +81,11 @@ def is_container(value: object) -> bool:
     return isinstance(value, dict | list | tuple)
 
 
+def is_empty(value: object) -> bool:
+    """Return True for an empty container. Other values, such as tensors, may have no truth value."""
+    return is_container(value) and not value
+
+
 def _key(key: object, path: Path, *, flatten: bool) -> str | int:
     if isinstance(key, str):
         return key
@@ -102,7 +107,7 @@ def described(value: object) -> str:
     kind = type(value).__name__
     if type(value) in _SIMPLE:
         return "None" if value is None else f"{kind} {_SHORT.repr(value)}"
-    return f"an empty {kind}" if is_container(value) and not value else type_of(value)
+    return f"an empty {kind}" if is_empty(value) else type_of(value)
 
 
 def _option(keys: Iterable[str]) -> str:
