@@ -10,12 +10,12 @@ from xbridge._core.entry_points import entry_point
 from xbridge.backends import HOST
 from xbridge.backends._registry import (
     fast_converters,
-    identity_types,
     is_flag,
     never,
     repeat_align,
     repeat_asarray,
     repeat_learned,
+    unchanged,
 )
 from xbridge.errors import FOREIGN_ERRORS
 
@@ -420,9 +420,9 @@ def asarray(
     """
     idle = like is backend is device is dtype is None and copy is None and grad is None
     if idle and requires_grad is None:
-        stays = identity_types.get(type(obj))
-        if stays is not None:
-            return stays(obj)
+        same = unchanged(obj)
+        if same is not None:
+            return same
     elif backend is not None and like is None and requires_grad is None:
         if device is None and dtype is None and copy is None and grad is None:
             try:

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import fresh
 import numpy as np
 import pytest
 from toylib import Toy, make_backend
@@ -34,6 +35,7 @@ CALLS: dict[str, Call] = {
     "to_backend module": lambda x: xbridge.to_backend(x, torch, copy=True) * 2,
     "to_torch": lambda x: xbridge.to_torch(x, dtype="float32") * 2,
     "partial": lambda x: partial(xbridge.to_backend, backend="torch")(x, dtype="float32") * 2,
+    "asarray alone": lambda x: xbridge.asarray(x) * 2,
     "asarray": lambda x: xbridge.asarray(x, dtype="float32") * 2,
     "asarray like": lambda x: xbridge.asarray(x, like=x, copy=True) * 2,
     "asarray of a list": lambda x: xbridge.asarray([x, x + 1]) * 2,
@@ -86,6 +88,16 @@ def call_elsewhere() -> None:
     for fn in (by_torch, by_numpy):
         fn(x)
         fn(y=np.ones(n + 1))
+
+
+def test_asarray__first_conversion_of_a_process_is_compiled() -> None:
+    """A program can be the first code to convert an array of its library."""
+    status, lines = fresh.run("""
+        import torch, xbridge
+        compiled = torch.compile(lambda x: xbridge.asarray(x) * 2, backend="eager", fullgraph=True)
+        print(compiled(torch.arange(3.0)).tolist())
+    """)
+    assert (status, lines) == (0, ["[0.0, 2.0, 4.0]"])
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

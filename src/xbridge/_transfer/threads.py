@@ -148,10 +148,9 @@ class Worker:
         begun = False
         while task := self._tasks.get():
             future, fn = task
-            if future.set_running_or_notify_cancel():
-                with _Failures(future):
-                    begun = begun or begin() is None
-                    future.set_result(fn())
+            with _Failures(future):
+                begun = begun or begin() is None
+                future.set_result(fn())
             del task, future, fn  # the next task may come late, and the result belongs to the caller
         _workers.discard(self)
 

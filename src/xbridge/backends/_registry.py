@@ -5,8 +5,9 @@ for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entr
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
 The fast path reads four tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` is for an array that stays as it is. `learned` is for an array
-with options, and maps both to such a function. `calls` is for functions whose arguments decide the target.
+that converts or returns None. `identity_types` has the types of arrays that stay as they are. `learned` is
+for an array with options, and maps both to such a function. `calls` is for functions whose arguments decide
+the target.
 All are read without the lock, and filled and emptied under it.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
@@ -41,7 +42,7 @@ _by_subtype: dict[ref[type], Backend] = {}
 """The backends of all other types, which are collected when nothing else needs them."""
 
 fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
-identity_types: dict[type, Callable[[Array], Array]] = {}
+identity_types: set[type] = set()
 learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
 """By backend, type, device, dtype, copy and grad, as the caller gives them."""
 
@@ -323,7 +324,8 @@ def _empty() -> None:
     learned.clear()
     calls.clear()
     _kinds.clear()
-    for table in (identity_types, *fast_converters.values()):
+    identity_types.clear()
+    for table in fast_converters.values():
         table.clear()
 
 
@@ -372,6 +374,12 @@ def _put(table: dict[Any, Any], key: object, value: object) -> None:
         del table[oldest]
         _kinds.pop(oldest, None)
     table[key] = value
+
+
+@traced_as(no_result)
+def unchanged(x: Array) -> Array | None:
+    """Return an ordinary array itself; None for anything else."""
+    return x if type(x) in identity_types else None
 
 
 @traced_as(no_result)
@@ -440,10 +448,10 @@ def is_flag(option: object) -> bool:
 def _warm() -> None:
     """Fill the fast tables, unless the registry changes meanwhile: its change fills them again."""
     backends = _connected()
-    own: dict[type, Callable[[Array], Array]] = {}
+    own: set[type] = set()
     tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
     for target in backends:
-        own.update(dict.fromkeys(target.fast_types, _itself))
+        own.update(target.fast_types)
         table = tables.setdefault(target.name, {})
         for source in backends:
             table.update(dict.fromkeys(source.fast_types, _direct(source, target)))
