@@ -33,7 +33,7 @@ needs_every_library = pytest.mark.skipif(
 
 def test_the_version_is_in_one_place_where_the_build_reads_it() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    assert project["project"]["dynamic"] == ["version"]
+    assert "version" in project["project"]["dynamic"]
     text = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
     assert re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', text, re.MULTILINE) == [xbridge.__version__]
 
