@@ -301,6 +301,13 @@ PROSE = {
         "torch.export.export\\(model, args\\) in this process",
         "jax.config.update\\('jax_cpu_enable_async_dispatch', False\\) before JAX computes",
         "x.to\\(dtype\\) in that program, or torch.export",
+        "aligned\\(..., dtype='nearest'\\), or {}",
+        "{}=f, where f\\({}, y, \\*args\\) has all parameters of the function",
+        "the same containers, keys and constants in each call, and in result=",
+        "torch.compile\\(f, dynamic=False\\)",
+        "torch.export.export\\(model, args\\) in this process",
+        "(module.eval\\(\\), or )?torch.func.functional_call with that tensor as an argument.*",
+        "module.eval\\(\\), or random numbers as an argument",
     ],
     "of the test kit, whose tests run it": [
         "numpy.ones\\(3\\)",

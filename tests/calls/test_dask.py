@@ -122,6 +122,25 @@ def test_apply__compares_shapes_of_functions_of_other_libraries(name: str) -> No
             y.compute(scheduler="sync")
 
 
+def test_aligned__refuses_arrays_in_other_chunks() -> None:
+    """Chunks that do not meet are refused with the call that makes them meet; axes of length 1 broadcast."""
+    f = aligned(backend="numpy", signature="(n),(n)->()")(lambda x, y: (x * y).sum(-1))
+    a = chunked()
+    for b in (a, a[:1], a[0]):
+        same(f(a, b).compute(scheduler="sync"), (A * np.asarray(b)).sum(-1))
+    other = a.rechunk((4, -1))
+    with pytest.raises(OptionError, match=r"chunks \(4, 4\).*try x.rechunk\(\{0: \(3, 3, 2\)\}\)"):
+        f(a, other)
+    same(f(a, other.rechunk({0: (3, 3, 2)})).compute(scheduler="sync"), (A * A).sum(-1))
+    some = a[a[:, 0] > 1]
+    with pytest.raises(OptionError, match=r"try x[.]compute_chunk_sizes"):
+        f(a, some)
+    with pytest.raises(OptionError, match="fewer axes"):
+        f(a[0, 0], a)
+    with pytest.raises(OptionError, match="2 inputs"):
+        f(a)
+
+
 def test_the_function_is_one_node_of_the_graph() -> None:
     big = np.ones(100_000)
     f = aligned(backend="numpy", signature="()->()")(lambda x: x + big[0])

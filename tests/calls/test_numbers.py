@@ -51,6 +51,17 @@ def test_aligned__number_is_followed_by_torch(declared: str) -> None:
     assert torch.func.grad(f)(torch.tensor(3.0)) == 6
 
 
+def test_aligned__integer_has_the_nearest_dtype_of_the_function() -> None:
+    """JAX without 64 bits returns integers of 32 bits to torch, and raises for a number that needs more."""
+    f = aligned(backend="jax")(lambda x, n: (x.sum(), x.size * n))
+    x = torch.ones(2, requires_grad=True)
+    total, count = f(x, 3)
+    assert total.requires_grad
+    assert (count.tolist(), count.dtype) == (6, torch.int32)
+    with pytest.raises(ValueLossError, match="int32"):
+        f(x, 2**40)
+
+
 @pytest.mark.parametrize("declared", DECLARED)
 def test_aligned__number_is_followed_by_jax(declared: str) -> None:
     """A Python float that a followed call returns is an array of JAX with a gradient."""

@@ -188,6 +188,61 @@ def test_aligned__refuses_a_pullback_of_other_weights(transform: Callable[[Any],
     same(jax.vjp(transform(f), x)[1](array(np.ones(4)))[0], layer.weight.detach().numpy().sum(0))
 
 
+@pytest.mark.parametrize("first", [X[:1], -X])
+def test_aligned__knows_what_each_branch_reads(first: Any) -> None:
+    """What a function reads may depend on shapes and values: a branch that runs later is watched too."""
+    one, other = torch.tensor(2.0).double(), torch.tensor(3.0).double()
+
+    @in_torch
+    def f(x: Any) -> Any:
+        return x * (other if x.shape[0] == 1 or x[1] < 0 else one)
+
+    jax.vjp(f, array(first))[1](array(first))
+    y, pull = jax.vjp(f, array())
+    same(pull(y), (4 * X,))
+    one.mul_(5)
+    refused(GradientError, lambda: pull(y), "changed since its value was computed")
+
+
+def test_aligned__refuses_a_write_in_a_branch_that_runs_later() -> None:
+    """A write is refused whichever run comes to it."""
+    count = torch.zeros(())
+
+    @in_torch
+    def f(x: Any) -> Any:
+        if x.shape[0] > 1:
+            count.add_(1)
+        return x * 2
+
+    jax.vjp(f, array(X[:1]))
+    refused(GradientError, lambda: jax.vjp(f, array()), "not its own")
+
+
+def test_aligned__refuses_a_pullback_of_weights_in_another_tensor() -> None:
+    """A name that stands for another tensor than in the run of the value is noticed, if both live on."""
+    weights = [torch.tensor(2.0).double()]
+    f = in_torch(lambda x: x * weights[-1])
+    y, pull = jax.vjp(f, array())
+    weights.append(torch.tensor(3.0).double())
+    refused(GradientError, lambda: pull(y), "changed since its value was computed")
+    same(jax.vjp(f, array())[1](array()), (3 * X,))
+
+
+def test_aligned__keeps_what_a_function_caches() -> None:
+    """A tensor that a function made and kept is the same in the run for its derivative."""
+    cache: dict[int, Any] = {}
+
+    @in_torch
+    def f(x: Any) -> Any:
+        n = x.shape[0]
+        if n not in cache:
+            cache[n] = torch.arange(n).double() + 1
+        return x * cache[n]
+
+    for n in (3, 2):
+        same(jax.grad(lambda x: f(x).sum())(array(np.ones(n))), np.arange(n) + 1.0)
+
+
 def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
     layer = double(torch.nn.Linear(4, 4))
     w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()

@@ -160,7 +160,8 @@ class Call:
         """Return a number as an array of the function's library.
 
         A float or a complex number has the precision of the arrays that it may come from, as a number in an
-        expression has; other numbers have the default dtype of the library that they go to.
+        expression has; other numbers have the default dtype of the library that they go to, or the nearest
+        one of the function's library.
         """
         library, caller = get(self.library), get(self.caller)
         kind = type(y).__name__
@@ -169,7 +170,7 @@ class Call:
             dtype = promoted([*names], [y], library)
         else:
             dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
-        return as_made(y, self.library, dtype)
+        return as_made(y, self.library, chosen("nearest", dtype, library, CPU))
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""

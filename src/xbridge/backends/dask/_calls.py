@@ -27,6 +27,7 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as arrays that are computed later."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it
+    _refuse_other_chunks(call, signature, xs)
     _, sizes = signature.loops(call.name, [x.shape for x in xs])
     for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=True)):
         axes = [axis - len(core) for axis in range(len(core)) if x.numblocks[axis - len(core)] > 1]
@@ -53,6 +54,24 @@ def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
     )
     latest.form = form
     return list(made) if len(dtypes) > 1 else [made]
+
+
+def _refuse_other_chunks(call: Call, signature: Signature, xs: Sequence[da.Array]) -> None:
+    """Raise if two arrays divide an axis of the examples in other chunks."""
+    known: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for i, (x, core) in enumerate(zip(xs, signature.inputs, strict=False)):
+        outer = x.ndim - len(core)
+        for axis, sizes in enumerate(x.chunks[: max(outer, 0)]):
+            if sizes == (1,):
+                continue
+            first, chunks = known.setdefault(axis - outer, (i, sizes))
+            if repr(chunks) != repr(sizes):  # a size that is not known is NaN
+                unknown = "nan" in repr((chunks, sizes))
+                raise OptionError.build(
+                    f"call {call.name} chunk by chunk",
+                    f"axis {axis} of array {i} has chunks {sizes}, and array {first} has {chunks} there",
+                    "x.compute_chunk_sizes()" if unknown else f"x.rechunk({ {axis: chunks} })",
+                )
 
 
 def _given(axis: str, signature: Signature) -> bool:

@@ -19,7 +19,7 @@ from xbridge._core.locks import lock
 from xbridge.backends._forms import ARRAY
 from xbridge.backends._numpy_rules import declared
 from xbridge.backends._rules import Spec, TracedRule, latest, no_derivative, refuse_given, restricted, select
-from xbridge.backends.torch._purity import Purity, Watch, changed, random
+from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def rule_of(call: Call) -> Rule:
 
     def flat(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = call.unflatten(call.form, xs)
-        return tuple(map(torch.as_tensor, call.returned(call.fn(*args, **kwargs), xs)))
+        with inside():
+            result = call.fn(*args, **kwargs)
+        return tuple(map(torch.as_tensor, call.returned(result, xs)))
 
     return TorchRule(call, call.name, flat)
 
@@ -102,7 +104,7 @@ class TorchRule(TracedRule):
                 now = {self.version()}
                 if any(set(own[i].flatten().tolist()) - now for i in self._versions):
                     raise changed(self.call.name)
-            return [y.detach() for y in self._purity.run(self.fn, own)]
+            return [y.detach() for y in self._purity.run(self.fn, own, again=bool(self._versions))]
 
     @property
     def reads(self) -> bool:

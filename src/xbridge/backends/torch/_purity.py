@@ -7,6 +7,8 @@ parameters of a module. Their version is kept with the value, so that its deriva
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,12 +33,31 @@ _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_b
 _lock = lock()
 
 
+class _Run(local):
+    inside = False
+
+
+_run = _Run()
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """Mark the part of a run that is the function itself."""
+    outer, _run.inside = _run.inside, True
+    try:
+        yield
+    finally:
+        _run.inside = outer
+
+
 class Purity:
     """The tensors outside of a function that it reads, and a version of what they hold."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: Seen = {}
+        self._made: dict[int, TensorWeakRef] = {}
+        """Tensors that a run made and left, such as a cache: the next run finds them outside of it."""
         self._version = 0
         self.known = False
         """True if a first run has shown what the function reads."""
@@ -67,32 +88,34 @@ class Purity:
         """True if the function writes to its arguments, or may do so."""
         return self._overwrites or not self.known
 
-    def learn(self, watch: Watch) -> None:
-        """Keep what the function read in a run, or raise if it wrote."""
+    def learn(self, watch: Watch, *, again: bool = False) -> None:
+        """Keep what the function read in a run, or raise if it wrote.
+
+        A run for a derivative repeats one that computed the value, so it reads the same tensors.
+        """
         watch.refuse_writes()
+        seen = watch.seen()
         with _lock:
-            self._seen.update(watch.seen())
-        self.known = not watch.normalizes
+            known = {id(x()) for x in (*[x for x, _ in self._seen.values()], *self._made.values())}
+            news = seen.keys() & watch.inside - known
+            self._seen.update(seen)
+            made = {} if again else watch.made
+            self._made = {key: x for key, x in (self._made | made).items() if x() is not None}
+        if again and news:
+            raise changed(self._name)
+        self.known = True
         self._overwrites |= watch.overwrites
 
-    def run(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
-        """Run a function of `xs`, or raise if it is not a function of them alone."""
-        if not self.known:
-            return self._watched(fn, xs)
-        version, numbers = self.version(), _states()
-        ys = fn(*xs)
-        if numbers != _states():  # by this function, or by another thread
-            self._refuse_random(fn, xs)
-        if version != self.version():
-            raise _written(self._name)
-        return ys
+    def run(self, fn: Callable[..., Tensors], xs: Tensors, *, again: bool) -> Tensors:
+        """Run a function of `xs`, or raise if it is not a function of them alone.
 
-    def _watched(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
+        Each run is watched, because a function may choose what it reads by shapes and values.
+        """
         with Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
-        self.learn(watch)
+        self.learn(watch, again=again)
         return ys
 
     def _refuse_random(self, fn: Callable[..., Tensors], xs: Tensors) -> None:
@@ -121,11 +144,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
         self._own, self._foreign = set[int](), set[int]()
         self.own(xs)
         self._read: Seen = {}
+        self.inside = set[int]()
+        """The identities of tensors that the function itself read, and not a derivative of it."""
+        self.made: dict[int, TensorWeakRef] = {}
         self._written: list[TensorWeakRef] = []
         self.draws: list[object] = []
         """The states of the generators at each draw."""
-        self.normalizes = False
-        """True if an operation may write without a trace, in this run or in another."""
         self.overwrites = False
         """True if an operation writes to an argument."""
 
@@ -141,6 +165,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
             self.own(args)
         for x in filter(self._is_foreign, tree_leaves((args, kwargs))):
             self._foreign.add(_memory(x))
+            if _run.inside:
+                self.inside.add(id(x))
             if id(x) not in self._read or self._read[id(x)][0]() is not x:
                 self._read[id(x)] = TensorWeakRef(x), _mark(x)
         for x in filter(_has_memory, self._targets(func, args, kwargs)):
@@ -150,13 +176,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
                     raise _written(self._name)
                 self._written.append(TensorWeakRef(x))
         made = func(*args, **kwargs)
-        self.own(tree_leaves(made))
+        leaves = tree_leaves(made)
+        self.own(leaves)
+        self.made.update({id(x): TensorWeakRef(x) for x in leaves if _is_plain(x)})
         return made
 
     def _targets(self, func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
         """Yield the tensors that an operation writes to."""
         if func in _BATCH_NORMS:
-            self.normalizes |= any(map(self._is_foreign, args[3:5]))
             yield from args[3:5] if args[5] else ()
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
