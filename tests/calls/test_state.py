@@ -153,6 +153,29 @@ def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
     refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
 
 
+@pytest.mark.parametrize("held", [lambda m: m, lambda m: m.forward, lambda m: lambda x: m(1 * x)],
+                         ids=["module", "method", "closure"])  # fmt: skip
+def test_aligned__refuses_a_write_after_a_mode_changed(held: Callable[[Any], Any]) -> None:
+    """A module that writes only in training is watched again, though a run without writes was seen."""
+
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                self.count += 1
+            return x * 2
+
+    module = Counted().eval()
+    f = jax.jit(in_torch(held(module)))
+    same(f(array()), 2 * X)
+    module.train()
+    with pytest.raises(Exception, match="writes to a tensor"):
+        jax.block_until_ready(f(array()))
+
+
 def test_aligned__writes_to_its_own_tensors() -> None:
     """What the function made itself is no state, nor is its copy of an argument."""
 

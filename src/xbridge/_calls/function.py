@@ -231,7 +231,7 @@ class Call:
 
     def _given(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
-        is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable  # type: ignore[attr-defined]
+        is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
             return bring(x, self.library, self._keywords, isolated=True)
         if self._direct:

@@ -154,7 +154,7 @@ def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     return (*outputs, _bind(version_p, rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)
 
 
-def _in_checkpoint(_: Any, unknown: Mask, there: Mask, eqn: Any) -> tuple[Any, ...]:
+def _in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
     """Keep what a call returns for the backward pass of `jax.checkpoint`, whatever its policy.
 
     The call could return something else when it runs again, because what it reads has changed since.

@@ -104,7 +104,7 @@ class TorchRule(TracedRule):
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
         super().__init__(call, name, fn)
-        self._purity = Purity(call.name)
+        self._purity = Purity(call.name, call.fn)
         self._versions: tuple[int, ...] = ()
         """The positions of versions in the inputs."""
         self._is_value = True

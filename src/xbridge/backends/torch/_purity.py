@@ -7,6 +7,8 @@ parameters of a module. Their version is kept with the value, so that its deriva
 
 from __future__ import annotations
 
+from contextlib import suppress
+from inspect import getclosurevars, isfunction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,8 +36,10 @@ _lock = lock()
 class Purity:
     """The tensors outside of a function that it reads, and a version of what they hold."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
+        self._name, self._fn = name, fn
+        self._modes: list[tuple[torch.nn.Module, bool]] = []
+        """The modules in the function, and if they were in training when it was learned."""
         self._seen: Seen = {}
         self._version = 0
         self.known = False
@@ -72,12 +76,13 @@ class Purity:
         watch.refuse_writes()
         with _lock:
             self._seen.update(watch.seen())
+        self._modes = [(module, module.training) for module in _modules(self._fn)]
         self.known = not watch.normalizes
         self._overwrites |= watch.overwrites
 
     def run(self, fn: Callable[..., Tensors], xs: Tensors) -> Tensors:
         """Run a function of `xs`, or raise if it is not a function of them alone."""
-        if not self.known:
+        if not self.known or any(module.training is not mode for module, mode in self._modes):
             return self._watched(fn, xs)
         version, numbers = self.version(), _states()
         ys = fn(*xs)
@@ -173,6 +178,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
     def seen(self) -> Seen:
         """Return what the function read and did not make."""
         return {key: found for key, found in self._read.items() if found[0]() is not None}
+
+
+def _modules(fn: Callable[..., Any]) -> list[torch.nn.Module]:
+    """Return the modules that a function is, belongs to, encloses or finds by a name."""
+    held: list[object] = [fn, getattr(fn, "__self__", None)]
+    inner = getattr(fn, "__func__", fn)
+    if isfunction(inner):
+        with suppress(ValueError):  # a variable that is not set yet
+            names = getclosurevars(inner)
+            held += [*names.nonlocals.values(), *names.globals.values()]
+    return [module for x in held if isinstance(x, torch.nn.Module) for module in x.modules()]
 
 
 def _has_memory(x: object) -> bool:
