@@ -158,7 +158,7 @@ def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
 def test_aligned__refuses_a_write_after_a_mode_changed(held: Callable[[Any], Any]) -> None:
     """A module that writes only in training is watched again, though a run without writes was seen."""
 
-    class Counted(torch.nn.Module):
+    class Counted(torch.nn.Module):  # type: ignore[misc,name-defined] # a checker knows no module that is optional
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("count", torch.zeros(()))
