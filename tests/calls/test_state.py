@@ -153,6 +153,29 @@ def test_aligned__refuses_a_write_to_what_it_only_read_before() -> None:
     refused(GradientError, lambda: jax.grad(lambda x: in_torch(f)(x).sum())(array()), "writes")
 
 
+@pytest.mark.parametrize("held", [lambda m: m, lambda m: m.forward, lambda m: lambda x: m(1 * x)],
+                         ids=["module", "method", "closure"])  # fmt: skip
+def test_aligned__refuses_a_write_after_a_mode_changed(held: Callable[[Any], Any]) -> None:
+    """A module that writes only in training is watched again, though a run without writes was seen."""
+
+    class Counted(torch.nn.Module):  # type: ignore[misc,name-defined] # a checker knows no module that is optional
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                self.count += 1
+            return x * 2
+
+    module = Counted().eval()
+    f = jax.jit(in_torch(held(module)))
+    same(f(array()), 2 * X)
+    module.train()
+    with pytest.raises(Exception, match="writes to a tensor"):
+        jax.block_until_ready(f(array()))
+
+
 def test_aligned__writes_to_its_own_tensors() -> None:
     """What the function made itself is no state, nor is its copy of an argument."""
 
@@ -243,6 +266,24 @@ def test_aligned__keeps_what_a_function_caches() -> None:
         same(jax.grad(lambda x: f(x).sum())(array(np.ones(n))), np.arange(n) + 1.0)
 
 
+@pytest.mark.parametrize("moved", ["the argument", "another array"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__has_one_value_in_a_checkpoint_of_jax(transform: Callable[[Any], Any], moved: str) -> None:
+    """The backward pass of a checkpoint does not run a call again, whose weights may have changed."""
+    weight = torch.nn.Parameter(torch.full((4,), 3.0, dtype=torch.float64))
+    f, x, h = in_torch(lambda x: weight * x), array(), array(np.ones(4))
+    if moved == "the argument":
+        back = jax.vjp(transform(jax.checkpoint(lambda x: jax.numpy.sin(f(x)))), x)[1]
+    else:
+        back = jax.vjp(transform(jax.checkpoint(lambda h: jax.numpy.sin(h) * f(x))), h)[1]
+    with torch.no_grad():
+        weight.mul_(10)
+    if moved == "the argument":
+        refused(GradientError, lambda: back(array(np.ones(4))), "changed")
+    else:
+        same(back(array(np.ones(4)))[0], np.cos(1) * 3 * X)
+
+
 def test_aligned__derives_functions_with_weights_in_every_transform() -> None:
     layer = double(torch.nn.Linear(4, 4))
     w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
@@ -280,6 +321,27 @@ def test_aligned__has_no_derivative_of_what_leaves_torch(
         return
     with pytest.raises(Exception, match=r"detaches|data pointer|numpy\(\) is not supported|control flow"):
         jax.block_until_ready(way(f)(array()))
+
+
+@pytest.mark.parametrize("derive", [
+    lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    lambda f: lambda x: jax.vmap(jax.grad(f))(x[None]),
+    jax.hessian,
+    lambda f: lambda x: jax.jvp(jax.vmap(f), (x[None],), (x[None],)),
+], ids=["jvp", "vmap(grad)", "hessian", "jvp(vmap)"])  # fmt: skip
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_aligned__has_no_derivative_of_one_of_two_results_that_leaves_torch(
+    transform: Callable[[Any], Any], derive: Callable[[Any], Any]
+) -> None:
+    both = in_torch(lambda x: (x.sum(), x.detach().sum()))
+    constant = in_torch(lambda x: (x.square().sum(), torch.zeros_like(x).sum()))
+    with pytest.raises(Exception, match="detaches"):
+        jax.block_until_ready(transform(derive(lambda x: sum(both(x))))(array()))
+    pure = derive(lambda x: (x**2).sum())(array())
+    for a, b in zip(
+        *map(jax.tree.leaves, (transform(derive(lambda x: sum(constant(x))))(array()), pure)), strict=True
+    ):
+        same(a, b)
 
 
 def test_aligned__has_zeros_for_what_is_not_asked_and_for_constants() -> None:

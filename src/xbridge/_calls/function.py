@@ -232,7 +232,8 @@ class Call:
 
     def _given(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
-        if self._writes and could_write(get(self.library), (type(x),)):
+        is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
+        if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
             return bring(x, self.library, self._keywords, isolated=True)
         if self._direct:
             convert = fast_converters[self.library].get(type(x))

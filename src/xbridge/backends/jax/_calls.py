@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
 from xbridge.backends._rules import Spec, inexact, latest, select
@@ -151,6 +152,21 @@ def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     if not rule.keeps_version:
         return (*outputs, *xs)
     return (*outputs, _bind(version_p, rule=rule) if rule.reads else np.asarray(0, "int32"), *xs)
+
+
+def _in_checkpoint(_: Any, unknown: Sequence[bool], there: Sequence[bool], eqn: Any) -> Any:
+    """Keep what a call returns for the backward pass of `jax.checkpoint`, whatever its policy.
+
+    The call could return something else when it runs again, because what it reads has changed since.
+    """
+    outs = len(eqn.outvars)
+    if not any(unknown):
+        return eqn, None, [False] * outs, [False] * outs, []
+    needed = [x for x, known in zip(eqn.invars, there, strict=True) if not known]
+    return None, eqn, [True] * outs, [True] * outs, needed
+
+
+partial_eval_jaxpr_custom_rules.update({call_p: _in_checkpoint, version_p: _in_checkpoint})
 
 
 def _zero(y: Any) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
 from torch.autograd import forward_ad
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     Tensors = Sequence[torch.Tensor]
 
-_level = torch._C._functorch.maybe_current_level
+_functorch = torch._C._functorch
+_level = _functorch.maybe_current_level
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
@@ -58,11 +60,28 @@ def _has_tangent(x: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call] # theirs
 
 
+def _may_have_tangent(x: torch.Tensor) -> bool:
+    """Return True in a batch, too: torch cannot be asked there."""
+    return _functorch.is_batchedtensor(x) or _has_tangent(x)
+
+
+def _has_values(x: torch.Tensor) -> bool:
+    """Return True if there are numbers other than zero, in any example of a batch."""
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
+    return not isinstance(x, FakeTensor) and bool(x.any())
+
+
 _T = torch.Tensor
 _LEAVING = {
     *(_T.detach, _T.detach_, _T.data.__get__, _T.item, _T.tolist, _T.numpy),  # type: ignore[attr-defined] # a getter
     *(_T.__array__, _T.__float__, _T.__int__, _T.__complex__, _T.__dlpack__),
 }
+
+
+def _is_cut(ys: Tensors, cotangents: Tensors) -> bool:
+    """Return True if there is a cotangent of a result that torch does not follow."""
+    return any(not y.requires_grad and _has_values(c) for y, c in zip(ys, cotangents, strict=True))
 
 
 class _Departures(TorchFunctionMode):
@@ -147,7 +166,7 @@ class TorchRule(TracedRule):
                         return restriction(*self._writable(chosen))
 
                     ys = run()
-                    if not any(map(_requires_grad, ys)):
+                    if _is_cut(ys, cotangents):
                         self._refuse_cut(run, _requires_grad)
                     return ys
 
@@ -160,7 +179,7 @@ class TorchRule(TracedRule):
             )
             with torch.enable_grad():
                 ys = select(outs, fn(*self._writable(xs)))
-                if any(not y.requires_grad and c.any() for y, c in zip(ys, cotangents, strict=True)):
+                if _is_cut(ys, cotangents):
                     self._refuse_cut(lambda: fn(*self._writable(xs)), _requires_grad)
                 live = [(y, c) for y, c in zip(ys, cotangents, strict=True) if y.requires_grad]
                 if not live:
@@ -185,8 +204,8 @@ class TorchRule(TracedRule):
 
             def part(*chosen: torch.Tensor) -> Tensors:
                 ys = restriction(*chosen)
-                if not any(map(_has_tangent, ys)):
-                    self._refuse_cut(lambda: restriction(*chosen), torch.is_floating_point)
+                if not all(map(_has_tangent, ys)):
+                    self._refuse_cut(lambda: restriction(*chosen), _may_have_tangent)
                 return ys
 
             with _forward_mode:
@@ -199,10 +218,7 @@ class TorchRule(TracedRule):
         return [x.clone() for x in xs] if self._purity.overwrites else xs
 
     def _refuse_cut(self, run: Callable[[], object], follows: Callable[[torch.Tensor], bool]) -> None:
-        """Raise if no result is followed because the function leaves the graph, and not because of constants.
-
-        In a batch torch cannot be asked if it follows a tensor forward. So there each tensor counts.
-        """
+        """Raise if a result is not followed because the function leaves the graph; it may be a constant."""
         if self._is_value:
             with _Departures(follows) as departures:
                 run()
