@@ -373,6 +373,29 @@ def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
     assert "torch.autograd.gradcheck" in str(caught.value)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_assert_gradients__expanded_tensors(axis: int) -> None:
+    """The gradient of an expanded tensor is compared with differences of all of its elements."""
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[0.5], [0.25]], dtype=torch.float64)
+    assert_gradients(torch.tanh, (x[:1] if axis == 0 else x).expand(2, 3))
+    with pytest.raises(MismatchError, match="gradient"):
+        assert_gradients(lambda x: x.detach() + 0 * x, x[:1].expand(2, 3))
+
+
+def test_assert_matches_numpy__names_of_results() -> None:
+    """Results of torch with names of torch's kind have the structure of a named tuple or a tuple."""
+    torch = pytest.importorskip("torch")
+
+    def largest(x: Any) -> Any:
+        return Pair(x.max(axis=0), x.argmax(axis=0)) if isinstance(x, np.ndarray) else torch.max(x, dim=0)
+
+    assert_matches_numpy(largest, torch.asarray(X))
+    assert_matches_numpy(lambda x: (x, x) if isinstance(x, np.ndarray) else Pair(x, x), torch.asarray(X))
+    with pytest.raises(MismatchError, match="structure"):
+        assert_matches_numpy(lambda x: (x,) if isinstance(x, np.ndarray) else Pair(x, x), torch.asarray(X))
+
+
 def test_gradients_of_jax_are_checked_in_the_dtype_that_it_has() -> None:
     jax = pytest.importorskip("jax")
     assert_gradients(jax.numpy.tanh, jax.numpy.asarray([0.5, 2.0]))

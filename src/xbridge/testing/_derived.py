@@ -188,7 +188,7 @@ def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) 
 
     def at(step: float) -> float:
         moved = [
-            one if way is None else one._replace(values=(one.values + step * way).astype(one.values.dtype))
+            one if way is None else one.with_values((one.values + step * way).astype(one.values.dtype))
             for one, way in zip(recipes, ways, strict=True)
         ]
         found = run([one.make() for one in moved])

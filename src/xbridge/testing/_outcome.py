@@ -98,10 +98,9 @@ def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(result, Mapping):
         for key in result:
             yield from parts(result[key], f"{path}[{key!r}]")
-    elif isinstance(result, tuple | list):
-        names = getattr(result, "_fields", None)
+    elif isinstance(result, tuple | list):  # by position: not every library names the fields of a result
         for index, part in enumerate(result):
-            yield from parts(part, f"{path}.{names[index]}" if names else f"{path}[{index}]")
+            yield from parts(part, f"{path}[{index}]")
     elif is_dataclass(result) and not isinstance(result, type):
         for field in fields(result):
             yield from parts(getattr(result, field.name), f"{path}.{field.name}")

@@ -148,6 +148,11 @@ class Recipe(NamedTuple):
         made = eval(self.expression(), names)  # noqa: S307 -- likewise
         return get(READONLY).from_numpy(made) if self.backend == READONLY else made
 
+    def with_values(self, values: HostArray) -> Recipe:
+        """Return the recipe of other values, with those properties that they can have."""
+        fit = tuple(name for name in self.properties if self._replace(values=values).takes(name))
+        return self._replace(values=values, properties=fit)
+
     def without(self, name: str) -> Recipe:
         """Return the recipe without one property."""
         return self._replace(properties=tuple(word for word in self.properties if word != name))
