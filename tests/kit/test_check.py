@@ -865,6 +865,22 @@ class Terminal(StringIO):
 
 
 @pytest.mark.usefixtures("_here")
+def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the check itself fails, the findings before are kept, and the reason is given."""
+    usual = _check.reproduction
+    calls = count()
+
+    def fails(*args: Any) -> str:
+        if next(calls):
+            raise ArithmeticError("of the kit")
+        return usual(*args)
+
+    monkeypatch.setattr(_check, "reproduction", fails)
+    (one,) = check(_targets.find_targets("planted:in_place"), ["numpy", "array_api_strict"], {}, 60.0)
+    assert [finding.backend for finding in one.findings] == ["numpy"]
+    assert one.skipped == "its check raises ArithmeticError: of the kit"
+
+
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -346,6 +346,44 @@ def test_warnings_of_one_class_agree() -> None:
 # -- what a library derives ----------------------------------------------------------------------
 
 
+def test_assert_matches_numpy__exception_while_a_lazy_result_is_computed() -> None:
+    """An exception in the computation of a lazy result is a difference, and warnings there count too."""
+    da = pytest.importorskip("dask.array")
+
+    def later(act: Callable[[], object]) -> Callable[[Any], Any]:
+        def block(x: Any) -> Any:
+            act()
+            return x + 0
+
+        return lambda x: (
+            x + 0 if isinstance(x, np.ndarray) else x.map_blocks(block, dtype=x.dtype, meta=np.empty(0))
+        )
+
+    def fail() -> None:
+        raise ArithmeticError("later")
+
+    with pytest.raises(MismatchError, match="raises ArithmeticError with dask"):
+        assert_matches_numpy(later(fail), da.ones(3))
+    assert_matches_numpy(later(fail), da.ones(3), errors=False)
+    with dask_config().set(scheduler="sync"), pytest.raises(MismatchError, match="warns UserWarning"):
+        assert_matches_numpy(later(lambda: warnings.warn("later", stacklevel=1)), da.ones(3))
+
+
+def dask_config() -> Any:
+    return pytest.importorskip("dask.config")
+
+
+def test_assert_matches_numpy__warning_that_torch_gives_once() -> None:
+    """A warning of torch's is found in each call, and the process is as before."""
+    torch = pytest.importorskip("torch")
+    before = torch.is_warn_always_enabled()
+    for _ in range(3):
+        found = failure(lambda x: x.T, torch.ones(2, 3, 4))
+        assert found.finding.problem == "warns UserWarning"
+        assert "does not fail" not in found.finding.program
+    assert torch.is_warn_always_enabled() == before
+
+
 def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)

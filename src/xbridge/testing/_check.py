@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from xbridge.backends import HOST
@@ -16,7 +17,7 @@ from xbridge.backends._registry import get
 from xbridge.testing import _derived
 from xbridge.testing._call import minimal, program, reproduction
 from xbridge.testing._findings import Finding, name_of
-from xbridge.testing._outcome import Difference, outcome, parts
+from xbridge.testing._outcome import Difference, first_line, outcome, parts
 from xbridge.testing._rules import namesake, rules
 from xbridge.testing._signatures import bases
 from xbridge.testing._source import is_described
@@ -108,19 +109,26 @@ def check(
             continue
         limit = time.monotonic() + max(left / (len(listed) - number), 1.0)
         used = [name for name in backends if is_described(name) and target.backend in ("", name)]
-        yield _check_one(target, used, words, limit, before)
+        findings: list[Finding] = []
+        found = outcome(partial(_check_one, target, used, words, limit, before, findings))
+        reason = f"its check raises {type(found.error).__name__}: {first_line(str(found.error))}"
+        yield found.result or Checked(target.name, findings, reason)
 
 
 def _check_one(
-    target: Target, backends: list[str], words: dict[str, str], limit: float, before: Callable[[str], object]
+    target: Target,
+    backends: list[str],
+    words: dict[str, str],
+    limit: float,
+    before: Callable[[str], object],
+    findings: list[Finding],
 ) -> Checked:
-    """Run all stages of all bases with each backend, until the time is over."""
+    """Run all stages of all bases with each backend, until the time is over. The findings are appended."""
     known = declared(target)
     before("")
     found = list(bases(target.declaration or target.function, words, target.reference or target.function))
     if not found:
         return Checked(target.name, [], "no arguments were found with which it works; try --args")
-    findings: list[Finding] = []
     failed: set[str] = set()
     for number, base in enumerate(found):
         for backend in backends:

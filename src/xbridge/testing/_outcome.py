@@ -6,8 +6,10 @@ first difference has a short name, its kind, by which failures with one cause ar
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -84,13 +86,28 @@ class _Caught:
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
     result = None
-    with warnings.catch_warnings(record=True) as warned:
+    with _repeated_warnings(), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with _Caught() as caught:
             result = call()
             if isinstance(result, Iterator):
                 result = list(result)
     return Outcome(result, caught.error, tuple(warned))
+
+
+@contextmanager
+def _repeated_warnings() -> Iterator[None]:
+    """Let torch repeat the warnings that it gives once in a process: a repeated call has those of the first."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    was_always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(was_always)
 
 
 def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,6 +127,8 @@ def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference | None:
     """Return the first difference from NumPy's outcome; None if there is none."""
+    actual, read = _read(actual)
+    expected, usual = _read(expected)
     if actual.error is not None:
         if expected.error is not None and not isinstance(actual.error, _CRASHES):
             return None
@@ -118,10 +137,10 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
     if expected.error is not None:
         text = f"{type(expected.error).__name__}: {first_line(expected.error)}"
         return Difference("does not raise", f"NumPy's call raises {text}") if promise.errors else None
-    mine, theirs = list(parts(actual.result)), list(parts(expected.result))
-    if [path for path, _ in mine] != [path for path, _ in theirs]:
-        return Difference("structure", f"its results are {_paths(mine)}; with NumPy {_paths(theirs)}")
-    for (path, one), (_, other) in zip(mine, theirs, strict=True):
+    if [part.path for part in read] != [part.path for part in usual]:
+        return Difference("structure", f"its results are {_paths(read)}; with NumPy {_paths(usual)}")
+    for one, other in zip(read, usual, strict=True):
+        path = one.path
         if found := _compare_part(one, other, promise):
             return found._replace(message=f"result{path}: {found.message}" if path else found.message)
     return _compare_warnings(actual, expected) if promise.warnings else None
@@ -132,8 +151,23 @@ def first_line(error: BaseException | str) -> str:
     return (str(error).strip().splitlines() or [""])[0]
 
 
-def _paths(found: list[tuple[str, Any]]) -> str:
-    return ", ".join(path or type(part).__name__ for path, part in found) or "nothing"
+class _Part(NamedTuple):
+    """A part of a result that was read."""
+
+    path: str
+    value: Any
+    look: Look | None
+
+
+def _read(made: Outcome) -> tuple[Outcome, list[_Part]]:
+    """Return an outcome and the parts of its result; its error is that of reading, if a lazy part raises."""
+    found = outcome(lambda: [_Part(path, part, _look(part)) for path, part in parts(made.result)])
+    whole = made._replace(error=made.error or found.error, warned=(*made.warned, *found.warned))
+    return whole, found.result or []
+
+
+def _paths(found: list[_Part]) -> str:
+    return ", ".join(part.path or type(part.value).__name__ for part in found) or "nothing"
 
 
 def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
@@ -146,8 +180,8 @@ def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
     return None
 
 
-def _compare_part(one: Any, other: Any, promise: Promise) -> Difference | None:
-    a, b = _look(one), _look(other)
+def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | None:
+    one, a, other, b = mine.value, mine.look, theirs.value, theirs.look
     if a is None or b is None:
         is_array = b is not None and not isinstance(other, np.generic | int | float | complex)
         if a is None and is_array and one is not None:
