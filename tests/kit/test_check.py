@@ -493,6 +493,43 @@ def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
     assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
 
 
+@pytest.mark.parametrize(
+    ("name", "library", "cause", "problem"),
+    [
+        ("weighted", "torch", "plain arrays", "values"),
+        ("discount", "numpy", "NaN", "drops NaN"),
+        ("clip_rank", "numpy", "NaN", "drops NaN"),
+        ("resize", "numpy", "NaN", "drops NaN"),
+        ("only_single", "torch", "plain arrays", "raises TypeError"),
+    ],
+)
+def test_check__part_of_a_name_or_of_a_message_hides_nothing(
+    name: str, library: str, cause: str, problem: str
+) -> None:
+    """A failure with plain arrays is not taken for a dtype that a library lacks, nor a name by a part of it."""
+    if not xbridge.is_available(library):
+        pytest.skip(f"{library} is not installed")
+    found = findings_of(f"planted:{name}", [library])
+    assert (cause, problem) in [(one.property, one.problem) for one, _ in found]
+
+
+def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails on the default device too is one of plain arrays."""
+    pytest.importorskip("array_api_strict")
+    (target,) = _targets.find_targets("planted:centred")
+    call = _check.plain(target, next(bases(target.function, {})), "array_api_strict")
+    (device, *_) = _check.devices_of("array_api_strict")
+    moved = call.map(lambda one: one._replace(device=device))._replace(f=planted.only_for_numpy)
+    found = _check._judge(_check.Stage("device", "another device", moved), target, "array_api_strict", "")
+    assert found is not None
+    assert found.property == "plain arrays"
+
+
+def test_check__output_is_no_input() -> None:
+    """The array for a result is not filled by the check."""
+    assert not [one for one, _ in findings_of("planted:into", ["numpy"]) if "output" in one.property]
+
+
 def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_check, "declared", lambda target: _targets.Declared(("numpy",), host_only=True))
     assert findings_of("planted:middle", ["numpy"]) == []

@@ -17,6 +17,7 @@ from xbridge.backends._registry import get
 from xbridge.testing import _derived
 from xbridge.testing._call import minimal, program, reproduction
 from xbridge.testing._findings import Finding, name_of
+from xbridge.testing._names import begins_with, ends_with, has_word
 from xbridge.testing._outcome import Difference, first_line, outcome, parts
 from xbridge.testing._rules import namesake, rules
 from xbridge.testing._signatures import bases
@@ -31,29 +32,39 @@ if TYPE_CHECKING:
     from xbridge.testing._call import Call
     from xbridge.testing._targets import Declared, Target
 
-_UNSUPPORTED = re.compile(
-    r"not implemented for|not (currently )?support|unsupported|dtypes? (is|are) allowed|cannot be promoted"
-    r"|only .* dtype|does not support|must (be|have) (a )?(real|floating|complex|numeric)|No loop matching"
-    r"|invalid dtype|not available|can't convert complex|same dtype|unrecognized dtype|uint64|promotion"
-    r"|expected (scalar type|.* to have dtype|m1 and m2|a floating)|Implicit conversion"
-    r"|could not infer output dtype|type unknown|unknown (array|tensor)? ?type|not be permitted"
-    r"|to have floating point|not 'complex'|complex (numbers|values)",
+_OF_DTYPES = re.compile(
+    r"not implemented for|dtypes? (is|are) allowed|cannot be promoted|only .* dtype|No loop matching"
+    r"|must (be|have) (a )?(real|floating|complex|numeric)|invalid dtype|can't convert complex|same dtype"
+    r"|unrecognized dtype|uint64|promotion|expected (scalar type|.* to have dtype|m1 and m2|a floating)"
+    r"|Implicit conversion|could not infer output dtype|to have floating point|not 'complex'"
+    r"|complex (numbers|values)",
     re.IGNORECASE,
 )
-"""Messages by which a library refuses a dtype that it does not have."""
+"""Messages by which a library refuses a dtype that it does not have, or a mixture of dtypes."""
+
+_UNSUPPORTED = re.compile(
+    r"not (currently )?support|unsupported|does not support|not available"
+    r"|type unknown|unknown (array|tensor)? ?type|not be permitted",
+    re.IGNORECASE,
+)
+"""Messages by which a library refuses what it does not have."""
 
 
-_UNORDERED = re.compile("partition|roots|zpk|2sos|eig|poles|^empty")
-"""Functions whose results have no specified order, or no specified values."""
+_UNORDERED = re.compile(r"(arg)?partition|\w*roots|\w*zpk\w*|\w*2sos|eig\w*|poles")
+"""Words in the names of functions whose results have no specified order."""
 
-_CONSTANT = re.compile("like$")
-"""Functions of no gradient, because their results depend on the shape and the dtype alone."""
+_EMPTY = re.compile("empty")
+"""The first word in the names of functions whose results have no specified values."""
+
+_LIKE = re.compile("like")
+"""The last word in the names of functions of no gradient, because their results depend on the shape and the dtype alone."""
 
 _NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
 """Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
 
-_SETS = re.compile("unique|union|setdiff|setxor|intersect|isin")
-"""Functions for which the standard says that a NaN is not equal to another, and NumPy that it is."""
+_SETS = re.compile(r"unique|union1?d?|setdiff(1d)?|setxor(1d)?|intersect(1d)?|in1d|isin")
+"""Words in the names of functions for which the standard says that a NaN is not equal to another, and NumPy
+that it is."""
 
 
 TIME_IS_OVER = "the time is over"
@@ -176,7 +187,7 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
                 options = {**stage.call.options, "dtype": "any"}
                 call_beside = stage.call._replace(reference=reference, options=options)
                 yield Stage("NumPy's function", stage.label, call_beside)
-    if backend == "torch" and is_first and not _CONSTANT.search(short):
+    if backend == "torch" and is_first and not ends_with(short, _LIKE):
         yield Stage(
             "derived",
             "requires_grad",
@@ -220,7 +231,7 @@ def _judge(stage: Stage, target: Target, backend: str, label: str) -> Finding | 
     group, words = stage.group, needed
     if group == "layout" and not needed:  # the layout does not matter, but the form that it needs does
         group, words = _FORMED.get(stage.label, ("shape", ["more axes"]))
-    elif stage.label and (not needed or group in ("dtype", "values", "device")):
+    elif stage.label and group != "device" and (not needed or group in ("dtype", "values")):
         words = [stage.label]
     words = [*words, f"{label}=" if label.isidentifier() else label] if label else words
     code = reproduction(simplest, found)
@@ -231,6 +242,12 @@ _FORMED = {"expanded": ("values", ["equal values"]), "broadcast": ("values", ["e
 """The group and the property of the values that a layout needs."""
 
 
+def _has_usual_dtype(call: Call) -> bool:
+    """Return True if all arrays are of one real floating dtype, which every library has."""
+    dtypes = {one.values.dtype.name for one in call.recipes()}
+    return len(dtypes) == 1 and dtypes <= {"float32", "float64"}
+
+
 def _is_noise(stage: Stage, difference: Difference) -> bool:
     """Return True if a library refuses what it does not have, or NumPy refuses more."""
     name, kind = name_of(stage.call.f), difference.kind
@@ -238,12 +255,13 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
         stage.group == "NumPy's function"
         or kind == "raises NotImplementedError"
         or _UNSUPPORTED.search(difference.message)
+        or (_OF_DTYPES.search(difference.message) and not _has_usual_dtype(stage.call))
     )
     return bool(
         refused
         or kind in ("does not raise", "raises")
-        or (kind == "values" and stage.call.by is None and _UNORDERED.search(name))
+        or (kind == "values" and stage.call.by is None and (has_word(name, _UNORDERED) or begins_with(name, _EMPTY)))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
         or (stage.label == "0-d" and (kind == "shape" or _NO_AXIS.search(difference.message)))
-        or ("NaN" in stage.label and _SETS.search(name))
+        or ("NaN" in stage.label and has_word(name, _SETS))
     )
