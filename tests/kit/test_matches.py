@@ -94,6 +94,55 @@ def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str
     assert found.backend == "torch"
     assert found.needed == (("float32",) if kind == "dtype" else ())
     assert "torch.tensor([1.0, 1.0, 1.0]" in found.program
+    assert "does not fail" not in found.program
+    with pytest.raises((AssertionError, AttributeError, SystemExit, UserWarning, TypeError)) as raised:
+        exec(found.program, {"f": wrong})
+    if not kind.startswith(("raises", "warns")) and "iter" not in str(raised.value):
+        assert isinstance(raised.value, AssertionError)
+
+
+def test_a_long_result_and_one_of_several_parts_are_asserted_too() -> None:
+    """A program selects the part that differs; more values than it lists are only compared by the reader."""
+    torch = pytest.importorskip("torch")
+    found = failure(lambda x: {"a": [x, x + (not isinstance(x, np.ndarray))]}, torch.ones(2)).finding
+    assert "result['a'][1].numpy(force=True), [1.0, 1.0]" in found.program
+    found = failure(lambda x: x + (not isinstance(x, np.ndarray)), torch.ones(65)).finding
+    assert found.program.splitlines()[-2].startswith("f(a)  # gives")
+    found = failure(lambda x: x if isinstance(x, np.ndarray) else (x.shape,), torch.ones(2)).finding
+    assert "assert not isinstance(result, (tuple, list, dict))" in found.program
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_assert_gradients__program_passes_for_a_right_function(dtype: str) -> None:
+    """The program checks the gradient itself, and fails only for a function with a wrong one."""
+    torch = pytest.importorskip("torch")
+
+    def wrong(x: Any, n: Any, *, scale: Any) -> Any:
+        return (x * n * scale).detach() + 0 * x
+
+    with pytest.raises(MismatchError) as caught:
+        assert_gradients(wrong, torch.ones(2, dtype=getattr(torch, dtype)), torch.tensor([1, 2]), scale=3.0)
+    program = caught.value.finding.program
+    assert "does not fail" not in program
+    with pytest.raises(RuntimeError, match="Jacobian"):
+        exec(program, {"f": wrong})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of a check in float32
+        exec(program, {"f": lambda x, n, scale: x * n * scale})
+
+
+def test_assert_gradients__program_of_jax() -> None:
+    """JAX's check takes a function with any result."""
+    jax = pytest.importorskip("jax")
+
+    def wrong(x: Any, n: Any) -> Any:
+        return jax.lax.stop_gradient(x * n) + 0 * x
+
+    with pytest.raises(MismatchError) as caught:
+        assert_gradients(wrong, jax.numpy.ones(2), jax.numpy.asarray([1, 2]))
+    program = caught.value.finding.program
+    assert "does not fail" not in program
+    exec(program, {"f": lambda x, n: x * n})
 
 
 def test_the_dtype_of_a_sum_is_compared_with_that_of_numpys_scalar() -> None:

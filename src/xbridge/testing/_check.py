@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from xbridge.backends import HOST
 from xbridge.backends._registry import get
 from xbridge.testing import _derived
-from xbridge.testing._call import minimal, program, reproduction
+from xbridge.testing._call import minimal, program
 from xbridge.testing._findings import Finding, name_of
 from xbridge.testing._names import begins_with, ends_with, has_word
 from xbridge.testing._outcome import Difference, first_line, outcome, parts
+from xbridge.testing._reproduction import reproduction
 from xbridge.testing._rules import namesake, rules
 from xbridge.testing._signatures import bases
 from xbridge.testing._source import is_described
@@ -57,14 +58,13 @@ _EMPTY = re.compile("empty")
 """The first word in the names of functions whose results have no specified values."""
 
 _LIKE = re.compile("like")
-"""The last word in the names of functions of no gradient, because their results depend on the shape and the dtype alone."""
+"""The last word in the names of functions without a gradient: they read the shape and the dtype alone."""
 
 _NO_AXIS = re.compile(r"axis|axes|dim|out of (bounds|range)", re.IGNORECASE)
 """Messages that a 0-d array has no axis, which NumPy's reductions ignore."""
 
 _SETS = re.compile(r"unique|union1?d?|setdiff(1d)?|setxor(1d)?|intersect(1d)?|in1d|isin")
-"""Words in the names of functions for which the standard says that a NaN is not equal to another, and NumPy
-that it is."""
+"""Words in the names of functions for which NaNs are not equal in the standard, and are in NumPy."""
 
 
 TIME_IS_OVER = "the time is over"
@@ -191,7 +191,7 @@ def _all_stages(call: Call, target: Target, known: Declared, *, is_first: bool) 
         yield Stage(
             "derived",
             "requires_grad",
-            call._replace(by=_cuts, written=((), "{}.requires_grad")).map(_tracked),
+            call._replace(by=_cuts, written=((), "assert {}.requires_grad")).map(_tracked),
         )
     if (backend == "dask" and known.lazy) or (backend == "jax" and known.jit):
         yield Stage("derived", "lazy arrays", _derived.as_lazy(call))
@@ -242,6 +242,10 @@ _FORMED = {"expanded": ("values", ["equal values"]), "broadcast": ("values", ["e
 """The group and the property of the values that a layout needs."""
 
 
+def _is_unordered(name: str) -> bool:
+    return has_word(name, _UNORDERED) or begins_with(name, _EMPTY)
+
+
 def _has_usual_dtype(call: Call) -> bool:
     """Return True if all arrays are of one real floating dtype, which every library has."""
     dtypes = {one.values.dtype.name for one in call.recipes()}
@@ -260,7 +264,7 @@ def _is_noise(stage: Stage, difference: Difference) -> bool:
     return bool(
         refused
         or kind in ("does not raise", "raises")
-        or (kind == "values" and stage.call.by is None and (has_word(name, _UNORDERED) or begins_with(name, _EMPTY)))
+        or (kind == "values" and stage.call.by is None and _is_unordered(name))
         or (kind == "backend" and "numpy" in name)  # it is the purpose
         or (stage.label == "0-d" and (kind == "shape" or _NO_AXIS.search(difference.message)))
         or ("NaN" in stage.label and has_word(name, _SETS))

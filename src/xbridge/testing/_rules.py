@@ -36,6 +36,10 @@ _BITS = re.compile(
 """Words in the names of functions of the bits of integers, or of their dtypes."""
 
 _NUMBERS = (np.ndarray, np.generic, int, float)
+_WIDE = (("import numpy as np",), "np.testing.assert_allclose({}, {wide}, rtol=0.01)")
+_KEEPS_NAN = (("import numpy as np",), "assert np.isnan({}).any()")
+"""What a program asserts of a call."""
+
 _LARGE = (100, 50, 90, 120, 7, 60)
 
 
@@ -47,11 +51,13 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
     if not has_word(name, _BITS):
         for dtype in ("int8", "uint8"):
             large = with_values(call, partial(_large, dtype=dtype))
-            yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps))
+            yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps, written=_WIDE))
     omits = has_word(name, _DROPS) or begins_with(name, _ORDERS) or "nan_policy" in call.kwargs
     for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
         missing = with_values(call, partial(_only_nan, which=index))
-        yield Stage("values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index)))
+        yield Stage(
+            "values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index), written=_KEEPS_NAN)
+        )
 
 
 def _large(index: int, values: HostArray, *, dtype: str) -> HostArray:
