@@ -417,11 +417,29 @@ def test_the_command_prints_a_table_and_programs_and_returns_one_if_something_is
 
 @pytest.mark.usefixtures("_here")
 def test_the_command_returns_zero_if_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "planted:centred", "planted:save_to", "--backends", "numpy", "--json"]) == 0
+    assert main(["check", "planted:centred", "planted:of_a_callable", "--backends", "numpy", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"findings": [], "skipped": {"planted.save_to": "its name suggests an effect"}}
-    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "nothing was found"
+    assert shown == {"findings": [], "skipped": {"planted.of_a_callable": NO_ARGUMENTS}}
+
+
+NO_ARGUMENTS = "no arguments were found with which it works; try --args"
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__status_if_nothing_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing that is checked is not success."""
+    assert main(["check", "planted:of_a_callable", "--backends", "numpy"]) == 3
+    assert capsys.readouterr().out.splitlines()[0] == "nothing was checked"
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__calls_a_function_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A function named by the user is called, though its source suggests an effect or random numbers."""
+    assert main(["check", "planted:jitter", "--backends", "numpy", "--json"]) == 3
+    skipped = json.loads(capsys.readouterr().out)["skipped"]
+    assert skipped == {"planted.jitter": "its results differ from call to call"}
+    (target,) = _targets.find_targets("planted:jitter")
+    assert [one.skipped for one in check([target], ["numpy"], {}, 9.0)] == ["it draws random numbers"]
 
 
 @pytest.mark.parametrize("option", ["--seconds=0", "--seconds=nan", "--seconds=inf", "--workers=0"])
@@ -705,7 +723,7 @@ def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
     with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     output, stored = tmp_path / "results.txt", tmp_path / "program.py"
-    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated]
+    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated, []]
     if with_emulated:
         pytest.importorskip("torch")
         from xbridge.testing import emulated
