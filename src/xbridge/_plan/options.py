@@ -93,8 +93,6 @@ def _dtype(dtype: object, backends: tuple[Backend, ...]) -> str:
         found: str | None = word if word in DTYPES or word in UNNAMED else _spelt(word)
     else:
         found = of_python(dtype) or _named(lambda backend: backend.dtype_name(dtype), dtype, backends)
-        if not found and isinstance(dtype, np.dtype) and not dtype.isnative:
-            found = get(HOST).dtype_name(dtype.newbyteorder("="))  # results are in the order of this machine
     if not found:
         raise _unknown(dtype)
     return found
