@@ -227,12 +227,30 @@ def test_a_part_of_what_str_makes_of_a_dtype_is_refused(word: str) -> None:
         xbridge.to_numpy(A, dtype=word)
 
 
-@pytest.mark.parametrize("code", [">f4", ">i8", ">c16", np.dtype(">f4")])
+@pytest.mark.parametrize("code", [">f4", ">i8", ">c16"])
 def test_a_dtype_in_foreign_byte_order_is_answered_with_its_name(code: Any) -> None:
     named = np.dtype(code).name
     with pytest.raises(xbridge.DTypeError, match=f"byte order of this machine; try dtype='{named}'$"):
         xbridge.to_numpy(A, dtype=code)
     assert xbridge.to_numpy(A, dtype=named).dtype.isnative
+
+
+@pytest.mark.parametrize("code", [">f4", ">f8", ">i2", ">c16", "<f4"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_dtype__of_an_array_in_the_other_byte_order(code: str, backend: str) -> None:
+    """The dtype object of an array means the dtype in the order of this machine, for each library."""
+    if not xbridge.is_available(backend):
+        pytest.skip(f"{backend} is not installed")
+    x = np.ones(2, code)
+    for made in (
+        xbridge.asarray(A, backend=backend, dtype=x.dtype),
+        xbridge.asarray([1.0, 2.0], backend=backend, dtype=x.dtype),
+        *xbridge.align(A, A, like=xbridge.asarray(A, backend=backend), dtype=x.dtype),
+    ):
+        assert str(made.dtype).rpartition(".")[2] == x.dtype.name
+    k = xbridge.asarray(np.array([0.25, 0.5]), like=x, dtype=np.dtype(">f4"))
+    assert k.dtype.isnative
+    assert k.tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -287,3 +287,47 @@ def clusters(x: Any, labels: Any) -> Any:
 def stacked(arrays: list[Array]) -> Any:
     """Add the first two of several arrays."""
     return arrays[0] + arrays[1]
+
+
+def weighted(x: Any) -> Any:
+    """Add one with torch alone. The name has `eig` in it."""
+    return x + 1 if is_torch(x) else x + 0
+
+
+def discount(x: Any) -> Any:
+    """Replace NaN by zero. The name has `count` in it."""
+    return rectify(x)
+
+
+clip_rank = resize = discount
+
+
+def only_single(x: Any) -> Any:
+    """Refuse what torch has, in words like those of a library."""
+    if is_torch(x):
+        raise TypeError("only the float16 dtype is taken")
+    return x + 0
+
+
+def into(x: Any, output: Any = None) -> Any:
+    """Write the result into an array of NumPy's.
+
+    Parameters
+    ----------
+    x : array
+        Numbers.
+    output : array or dtype, optional
+        Where the result is written.
+    """
+    if output is not None:
+        output[...] = 0
+        output += np.asarray(x)
+        return output
+    return x + 0
+
+
+def only_for_numpy(x: Any) -> Any:
+    """Refuse every other library."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError("an array of another library")
+    return x + 0

@@ -68,23 +68,30 @@ def test_a_planted_fault_is_found_with_its_cause_and_nothing_else(name: str) -> 
     } == expected
 
 
-@pytest.mark.parametrize("name", ["missing_device", "assumes_contiguous", "maximum", "in_place"])
-def test_the_program_of_a_finding_fails_by_itself(name: str) -> None:
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_program_of_a_finding_fails_by_itself_and_passes_for_a_right_function(name: str) -> None:
     for one, _ in findings_of(f"planted:{name}"):
-        names: dict[str, Any] = {}
-        *lines, call = one.program.splitlines()
         assert "xbridge" not in one.program
-        exec("\n".join(lines), names)
-        if one.problem.startswith("raises"):
-            with pytest.raises((ValueError, RuntimeError)):
-                eval(call, names)
-        elif one.problem == "changes its input":
-            before = names["a"].tolist()
-            eval(call, names)
-            assert names["a"].tolist() != before
-        else:
-            assert not np.isnan(eval(call, names)).any()
-            assert np.isnan(names["a"]).any()
+        if "not run here" in one.program:
+            continue
+        with pytest.raises(BaseException) as raised:
+            exec(one.program, {})
+        assert not isinstance(raised.value, NameError | SyntaxError)
+        if name in RIGHT:
+            code = one.program.replace(f"from planted import {name}\n", "")
+            exec(code, {name: RIGHT[name]})
+
+
+RIGHT: dict[str, Any] = {
+    "missing_device": lambda x: x,
+    "maximum": lambda x, y: planted.xp_of(x, y).maximum(x, y),
+    "rectify": lambda x: x + 0,
+    "middle": lambda x, y: x / 2 + y / 2,
+    "in_place": lambda x: x * 2,
+    "cut": lambda x: x * 2,
+    "computed": lambda x: x * 2,
+}
+"""Functions without the fault, as far as the program of its finding shows it."""
 
 
 def test_nothing_is_found_in_a_function_without_a_fault() -> None:
@@ -410,11 +417,29 @@ def test_the_command_prints_a_table_and_programs_and_returns_one_if_something_is
 
 @pytest.mark.usefixtures("_here")
 def test_the_command_returns_zero_if_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "planted:centred", "planted:save_to", "--backends", "numpy", "--json"]) == 0
+    assert main(["check", "planted:centred", "planted:of_a_callable", "--backends", "numpy", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == {"findings": [], "skipped": {"planted.save_to": "its name suggests an effect"}}
-    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "nothing was found"
+    assert shown == {"findings": [], "skipped": {"planted.of_a_callable": NO_ARGUMENTS}}
+
+
+NO_ARGUMENTS = "no arguments were found with which it works; try --args"
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__status_if_nothing_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing that is checked is not success."""
+    assert main(["check", "planted:of_a_callable", "--backends", "numpy"]) == 3
+    assert capsys.readouterr().out.splitlines()[0] == "nothing was checked"
+
+
+@pytest.mark.usefixtures("_here")
+def test_check__calls_a_function_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A function named by the user is called, though its source suggests an effect or random numbers."""
+    assert main(["check", "planted:jitter", "--backends", "numpy", "--json"]) == 3
+    skipped = json.loads(capsys.readouterr().out)["skipped"]
+    assert skipped == {"planted.jitter": "its results differ from call to call"}
+    (target,) = _targets.find_targets("planted:jitter")
+    assert [one.skipped for one in check([target], ["numpy"], {}, 9.0)] == ["it draws random numbers"]
 
 
 @pytest.mark.parametrize("option", ["--seconds=0", "--seconds=nan", "--seconds=inf", "--workers=0"])
@@ -491,6 +516,43 @@ def test_a_layout_is_not_blamed_for_the_form_that_it_needs(name: str, word: str)
 
 def test_an_argument_that_is_not_floating_is_not_set_to_nan() -> None:
     assert findings_of("planted:middle", ["numpy"], "x: float, y: int") != []
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "cause", "problem"),
+    [
+        ("weighted", "torch", "plain arrays", "values"),
+        ("discount", "numpy", "NaN", "drops NaN"),
+        ("clip_rank", "numpy", "NaN", "drops NaN"),
+        ("resize", "numpy", "NaN", "drops NaN"),
+        ("only_single", "torch", "plain arrays", "raises TypeError"),
+    ],
+)
+def test_check__part_of_a_name_or_of_a_message_hides_nothing(
+    name: str, library: str, cause: str, problem: str
+) -> None:
+    """A failure with plain arrays is not taken for a missing dtype, nor a name by a part of it."""
+    if not xbridge.is_available(library):
+        pytest.skip(f"{library} is not installed")
+    found = findings_of(f"planted:{name}", [library])
+    assert (cause, problem) in [(one.property, one.problem) for one, _ in found]
+
+
+def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails on the default device too is one of plain arrays."""
+    pytest.importorskip("array_api_strict")
+    (target,) = _targets.find_targets("planted:centred")
+    call = _check.plain(target, next(bases(target.function, {})), "array_api_strict")
+    (device, *_) = _check.devices_of("array_api_strict")
+    moved = call.map(lambda one: one._replace(device=device))._replace(f=planted.only_for_numpy)
+    found = _check._judge(_check.Stage("device", "another device", moved), target, "array_api_strict", "")
+    assert found is not None
+    assert found.property == "plain arrays"
+
+
+def test_check__output_is_no_input() -> None:
+    """The array for a result is not filled by the check."""
+    assert not [one for one, _ in findings_of("planted:into", ["numpy"]) if "output" in one.property]
 
 
 def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,7 +723,7 @@ def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
     with_emulated: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     output, stored = tmp_path / "results.txt", tmp_path / "program.py"
-    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated]
+    asked = [["planted:centred"], ["numpy"], {}, 20.0, with_emulated, []]
     if with_emulated:
         pytest.importorskip("torch")
         from xbridge.testing import emulated
@@ -865,6 +927,22 @@ class Terminal(StringIO):
 
 
 @pytest.mark.usefixtures("_here")
+def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the check itself fails, the findings before are kept, and the reason is given."""
+    usual = _check.reproduction
+    calls = count()
+
+    def fails(*args: Any) -> str:
+        if next(calls):
+            raise ArithmeticError("of the kit")
+        return usual(*args)
+
+    monkeypatch.setattr(_check, "reproduction", fails)
+    (one,) = check(_targets.find_targets("planted:in_place"), ["numpy", "array_api_strict"], {}, 60.0)
+    assert [finding.backend for finding in one.findings] == ["numpy"]
+    assert one.skipped == "its check raises ArithmeticError: of the kit"
+
+
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -94,6 +94,55 @@ def test_each_kind_of_difference_is_found(wrong: Callable[[Any], Any], kind: str
     assert found.backend == "torch"
     assert found.needed == (("float32",) if kind == "dtype" else ())
     assert "torch.tensor([1.0, 1.0, 1.0]" in found.program
+    assert "does not fail" not in found.program
+    with pytest.raises((AssertionError, AttributeError, SystemExit, UserWarning, TypeError)) as raised:
+        exec(found.program, {"f": wrong})
+    if not kind.startswith(("raises", "warns")) and "iter" not in str(raised.value):
+        assert isinstance(raised.value, AssertionError)
+
+
+def test_a_long_result_and_one_of_several_parts_are_asserted_too() -> None:
+    """A program selects the part that differs; more values than it lists are only compared by the reader."""
+    torch = pytest.importorskip("torch")
+    found = failure(lambda x: {"a": [x, x + (not isinstance(x, np.ndarray))]}, torch.ones(2)).finding
+    assert "result['a'][1].numpy(force=True), [1.0, 1.0]" in found.program
+    found = failure(lambda x: x + (not isinstance(x, np.ndarray)), torch.ones(65)).finding
+    assert found.program.splitlines()[-2].startswith("f(a)  # gives")
+    found = failure(lambda x: x if isinstance(x, np.ndarray) else (x.shape,), torch.ones(2)).finding
+    assert "assert not isinstance(result, (tuple, list, dict))" in found.program
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_assert_gradients__program_passes_for_a_right_function(dtype: str) -> None:
+    """The program checks the gradient itself, and fails only for a function with a wrong one."""
+    torch = pytest.importorskip("torch")
+
+    def wrong(x: Any, n: Any, *, scale: Any) -> Any:
+        return (x * n * scale).detach() + 0 * x
+
+    with pytest.raises(MismatchError) as caught:
+        assert_gradients(wrong, torch.ones(2, dtype=getattr(torch, dtype)), torch.tensor([1, 2]), scale=3.0)
+    program = caught.value.finding.program
+    assert "does not fail" not in program
+    with pytest.raises(RuntimeError, match="Jacobian"):
+        exec(program, {"f": wrong})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of a check in float32
+        exec(program, {"f": lambda x, n, scale: x * n * scale})
+
+
+def test_assert_gradients__program_of_jax() -> None:
+    """JAX's check takes a function with any result."""
+    jax = pytest.importorskip("jax")
+
+    def wrong(x: Any, n: Any) -> Any:
+        return jax.lax.stop_gradient(x * n) + 0 * x
+
+    with pytest.raises(MismatchError) as caught:
+        assert_gradients(wrong, jax.numpy.ones(2), jax.numpy.asarray([1, 2]))
+    program = caught.value.finding.program
+    assert "does not fail" not in program
+    exec(program, {"f": lambda x, n: x * n})
 
 
 def test_the_dtype_of_a_sum_is_compared_with_that_of_numpys_scalar() -> None:
@@ -346,6 +395,44 @@ def test_warnings_of_one_class_agree() -> None:
 # -- what a library derives ----------------------------------------------------------------------
 
 
+def test_assert_matches_numpy__exception_while_a_lazy_result_is_computed() -> None:
+    """An exception in the computation of a lazy result is a difference, and warnings there count too."""
+    da = pytest.importorskip("dask.array")
+
+    def later(act: Callable[[], object]) -> Callable[[Any], Any]:
+        def block(x: Any) -> Any:
+            act()
+            return x + 0
+
+        return lambda x: (
+            x + 0 if isinstance(x, np.ndarray) else x.map_blocks(block, dtype=x.dtype, meta=np.empty(0))
+        )
+
+    def fail() -> None:
+        raise ArithmeticError("later")
+
+    with pytest.raises(MismatchError, match="raises ArithmeticError with dask"):
+        assert_matches_numpy(later(fail), da.ones(3))
+    assert_matches_numpy(later(fail), da.ones(3), errors=False)
+    with dask_config().set(scheduler="sync"), pytest.raises(MismatchError, match="warns UserWarning"):
+        assert_matches_numpy(later(lambda: warnings.warn("later", stacklevel=1)), da.ones(3))
+
+
+def dask_config() -> Any:
+    return pytest.importorskip("dask.config")
+
+
+def test_assert_matches_numpy__warning_that_torch_gives_once() -> None:
+    """A warning of torch's is found in each call, and the process is as before."""
+    torch = pytest.importorskip("torch")
+    before = torch.is_warn_always_enabled()
+    for _ in range(3):
+        found = failure(lambda x: x.T, torch.ones(2, 3, 4))
+        assert found.finding.problem == "warns UserWarning"
+        assert "does not fail" not in found.finding.program
+    assert torch.is_warn_always_enabled() == before
+
+
 def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)
@@ -371,6 +458,29 @@ def test_a_right_gradient_passes_and_a_wrong_or_missing_one_fails() -> None:
             assert_gradients(f, x)
         assert caught.value.finding.problem == kind
     assert "torch.autograd.gradcheck" in str(caught.value)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_assert_gradients__expanded_tensors(axis: int) -> None:
+    """The gradient of an expanded tensor is compared with differences of all of its elements."""
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[0.5], [0.25]], dtype=torch.float64)
+    assert_gradients(torch.tanh, (x[:1] if axis == 0 else x).expand(2, 3))
+    with pytest.raises(MismatchError, match="gradient"):
+        assert_gradients(lambda x: x.detach() + 0 * x, x[:1].expand(2, 3))
+
+
+def test_assert_matches_numpy__names_of_results() -> None:
+    """Results of torch with names of torch's kind have the structure of a named tuple or a tuple."""
+    torch = pytest.importorskip("torch")
+
+    def largest(x: Any) -> Any:
+        return Pair(x.max(axis=0), x.argmax(axis=0)) if isinstance(x, np.ndarray) else torch.max(x, dim=0)
+
+    assert_matches_numpy(largest, torch.asarray(X))
+    assert_matches_numpy(lambda x: (x, x) if isinstance(x, np.ndarray) else Pair(x, x), torch.asarray(X))
+    with pytest.raises(MismatchError, match="structure"):
+        assert_matches_numpy(lambda x: (x,) if isinstance(x, np.ndarray) else Pair(x, x), torch.asarray(X))
 
 
 def test_gradients_of_jax_are_checked_in_the_dtype_that_it_has() -> None:

@@ -126,3 +126,11 @@ def test_distinct_contents_repeat_only_if_the_dtype_has_too_few_numbers() -> Non
 def test_contents_that_mean_nothing_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(xbridge.OptionError, match="; try "):
         arrays("numpy", **asked)
+
+
+def test_arrays_together__of_a_dtype_that_one_device_lacks() -> None:
+    """Arrays of a named dtype are drawn on the devices that have it."""
+    pytest.importorskip("array_api_strict")
+    for x, y in drawn(arrays_together("array_api_strict", dtypes="float64"), 60):
+        assert x.dtype == y.dtype
+        assert "float64" in str(x.dtype)

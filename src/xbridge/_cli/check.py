@@ -30,8 +30,12 @@ A table shows the causes, and a program without xbridge reproduces each.
 
 The module is imported and its functions are called with your rights: they can read and write what you can.
 Functions that write files, run programs or draw random numbers are not called, by their names, parameters and
-source; that is a guess. What SciPy and scikit-learn declare as unsupported is not reported. The exit status
-is 1 if something was found."""
+source; that is a guess, and a function that you name as MODULE:FUNCTION is called. What SciPy and
+scikit-learn declare as unsupported is not reported. The exit status is 1 if something was found, and 3 if no
+function could be checked."""
+
+_NOTHING_CHECKED = 3
+"""The exit status if no function was checked, which is not success."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -73,7 +77,7 @@ def run(asked: Namespace) -> int:
     backends, emulated = chosen(asked.backends)
     words = read_words(asked.args)
     names = [name for spec in asked.target for name in find_names(spec)]
-    job = Job(tuple(names), backends, words, asked.seconds, emulated)
+    job = Job(tuple(names), backends, words, asked.seconds, emulated, tuple(asked.target))
     checked = []
     for found in check_in_workers(job, asked.workers):
         checked.append(found)
@@ -86,10 +90,14 @@ def run(asked: Namespace) -> int:
             {"findings": rows, "skipped": {one.function: one.skipped for one in checked if one.skipped}}
         )
     else:
-        _print(checked, findings, as_text(findings) if findings else "nothing was found")
+        is_any = any(not one.skipped for one in checked)
+        none = "nothing was found" if is_any else "nothing was checked"
+        _print(checked, findings, as_text(findings) if findings else none)
     if asked.report:  # the last step, because it may fail
         write(findings, str(asked.report))
-    return 1 if findings else 0
+    if findings:
+        return 1
+    return 0 if any(not one.skipped for one in checked) else _NOTHING_CHECKED
 
 
 def _progress(found: Checked, number: int, total: int) -> None:

@@ -104,7 +104,8 @@ def _spelt(word: str) -> str:
     parts = _WRITTEN.fullmatch(word)
     if parts and is_numeric(parts[3]) and is_root(parts[2]):
         return parts[3]
-    found = get(HOST).dtype_name(dtype_of_code(word))
+    code = dtype_of_code(word)
+    found = get(HOST).dtype_name(code) if code is not None and code.isnative else None
     return found if found in DTYPES else ""
 
 

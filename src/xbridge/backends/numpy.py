@@ -129,7 +129,8 @@ def dtype_name(dtype: object, /) -> str | None:
         except TypeError:  # a class that is derived from one of them
             return None
         return _name(found) if found.type is dtype else None
-    return _name(dtype) if isinstance(dtype, np.dtype) and dtype.isnative else None
+    # An array's dtype may be in the other byte order, and results are in that of this machine.
+    return _name(dtype.newbyteorder("=")) if isinstance(dtype, np.dtype) else None
 
 
 def unsupported_dtype(dtype: str, device: Device, /) -> Unsupported | None:

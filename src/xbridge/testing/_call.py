@@ -20,7 +20,7 @@ from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve
 from xbridge.testing._outcome import Difference, Promise, compare, outcome
-from xbridge.testing._source import Recipe, find_function, host_copy, is_described, recipe_of
+from xbridge.testing._source import Recipe, find_function, host_copy, recipe_of
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:
@@ -269,14 +269,28 @@ def program(call: Call) -> Program:
     imports = [line for one in recipes for line in one.imports()]
     imports += [f"from {found[0]} import {found[1]}"] if found else []
     made = [f"{name} = {one.expression()}" for name, one in zip(names, recipes, strict=True)]
-    left = iter(names)
-    shown = [_written(arg, left) for arg in call.args]
-    shown += [f"{key}={_written(value, left)}" for key, value in call.kwargs.items()]
     before, around = call.written
     lines = [*call.setup, *dict.fromkeys(imports), *before, *made]
     name = found[1] if found else "f"
-    inner = f"{name}({', '.join(shown)})"
-    return Program(lines, names, inner, around.format(inner, f=name, args=", ".join(shown)))
+    shown = _arguments(call, names)
+    inner = f"{name}({shown})"
+    floating = [each for each, one in zip(names, recipes, strict=True) if one.values.dtype.kind == "f"]
+    words = {
+        "f": name,
+        "args": shown,
+        "wide": f"{name}({_arguments(call, [f'{each}.astype(np.int64)' for each in names])})",
+        "floating": ", ".join(floating),
+        "leaves": "".join(f"{each}.clone().requires_grad_(), " for each in floating).rstrip(),
+    }
+    return Program(lines, names, inner, around.format(inner, **words))
+
+
+def _arguments(call: Call, names: list[str]) -> str:
+    """Return source code of the arguments of a call, with names for the arrays."""
+    left = iter(names)
+    shown = [_written(arg, left) for arg in call.args]
+    shown += [f"{key}={_written(value, left)}" for key, value in call.kwargs.items()]
+    return ", ".join(shown)
 
 
 def _written(x: Any, names: Iterator[str]) -> str:
@@ -292,25 +306,3 @@ def _written(x: Any, names: Iterator[str]) -> str:
     if isinstance(x, float) and not math.isfinite(x):
         return f"float('{x}')"
     return getattr(x, "__name__", "") if callable(x) else repr(x)
-
-
-def reproduction(call: Call, found: Difference) -> str:
-    """Return a program without xbridge that shows a difference. It was run, or a comment says why not."""
-    if not all(is_described(one.backend) for one in call.recipes()):
-        return f"# no program: the kit has no source code for arrays of {call.promise.backend}"
-    made = program(call)
-    text = "\n".join([*made.lines, f"{made.expression}  # {found.message.splitlines()[0]}"])
-    if call.promise.device.kind == "emu":
-        return text.replace("'emu:0'", "'cuda'") + "\n# not run here: it needs an accelerator"
-    again = outcome(partial(_run_again, call, made)).result
-    if again is None or again.kind != found.kind:
-        return text + "\n# this program does not fail: the failure needs the arrays of the kit"
-    return text if call.path else text + "\n# f is the function of the test"
-
-
-def _run_again(call: Call, made: Program) -> Difference | None:
-    """Run a program as it is printed, and judge its call."""
-    names: dict[str, Any] = {"f": call.f}
-    exec("\n".join(made.lines), names)  # noqa: S102 -- the program that is printed
-    code = compile(made.call, "<reproduction>", "eval")
-    return call.judge([names[name] for name in made.arrays], partial(eval, code, names))

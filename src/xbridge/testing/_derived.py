@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _CUT = "cuts the graph"
 _COMPUTES = "computes a lazy array"
 _DIFFERENTIABLE = ("torch", "jax")
+_COARSE = ", eps=1e-3, atol=1e-2, rtol=2e-2"
+"""The options of torch's check in float32."""
+
 _LAZY = ("dask", "jax")
 
 
@@ -165,12 +168,17 @@ def gradients(
     backend = call.promise.backend
     if backend not in _DIFFERENTIABLE:
         raise GradientError.build(f"check gradients of {backend}", "it has none", "arrays of torch or jax")
-    if not any(one.values.dtype.kind == "f" for one in call.recipes()):
+    floating = [one.values.dtype for one in call.recipes() if one.values.dtype.kind == "f"]
+    if not floating:
         raise GradientError.build("check gradients", "no argument is floating", "dtype='float64'")
-    names = [chr(ord("a") + n) for n, one in enumerate(call.recipes()) if one.values.dtype.kind == "f"]
-    text = "torch.autograd.gradcheck({f}, ({args},))" if backend == "torch" else "jax.grad({f})({args})"
-    lines = () if backend == "torch" else ("import jax",)
-    return call._replace(by=partial(_differentiated, rtol=rtol), written=(lines, text)) if names else call
+    options = "" if all(dtype == np.float64 for dtype in floating) else _COARSE
+    text = (
+        f"torch.autograd.gradcheck(lambda {{floating}}: {{}}, ({{leaves}}){options})"
+        if backend == "torch"
+        else "check_grads(lambda {floating}: {}, ({floating},), order=1, modes=['rev'])"
+    )
+    lines = () if backend == "torch" else ("from jax.test_util import check_grads",)
+    return call._replace(by=partial(_differentiated, rtol=rtol), written=(lines, text))
 
 
 def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) -> Difference | None:
@@ -188,7 +196,7 @@ def _differentiated(call: Call, _run: Callable[[], Any], *, rtol: float | None) 
 
     def at(step: float) -> float:
         moved = [
-            one if way is None else one._replace(values=(one.values + step * way).astype(one.values.dtype))
+            one if way is None else one.with_values((one.values + step * way).astype(one.values.dtype))
             for one, way in zip(recipes, ways, strict=True)
         ]
         found = run([one.make() for one in moved])

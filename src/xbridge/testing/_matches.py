@@ -10,8 +10,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
-from xbridge.testing._call import Call, minimal, reproduction
+from xbridge.testing._call import Call, minimal
 from xbridge.testing._findings import Finding, name_of
+from xbridge.testing._reproduction import reproduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

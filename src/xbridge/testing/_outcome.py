@@ -6,8 +6,10 @@ first difference has a short name, its kind, by which failures with one cause ar
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -19,6 +21,7 @@ from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError, type_of
 from xbridge.testing._compare_values import Near
 from xbridge.testing._diff import differences, look_in, resolve
+from xbridge.testing._source import literal, read_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 _CRASHES = (AttributeError, NameError, AssertionError, RecursionError)
 """Errors that are not a refusal by the function, even if NumPy's call raises too."""
 
+
+_MOST_LISTED = 64
+"""The most values that a program lists."""
 
 _SHOWN = 120
 """The most characters of a value in one line."""
@@ -48,6 +54,10 @@ class Difference(NamedTuple):
 
     kind: str
     message: str
+    path: str = ""
+    """The code that selects the part of the result."""
+    check: str = ""
+    """A statement that raises as long as `{part}` is wrong, with `{array}` for an argument."""
 
 
 class Promise(NamedTuple):
@@ -84,7 +94,7 @@ class _Caught:
 def outcome(call: Callable[[], Any]) -> Outcome:
     """Run a call to its end: an iterator is read, and warnings are collected."""
     result = None
-    with warnings.catch_warnings(record=True) as warned:
+    with _repeated_warnings(), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with _Caught() as caught:
             result = call()
@@ -93,15 +103,29 @@ def outcome(call: Callable[[], Any]) -> Outcome:
     return Outcome(result, caught.error, tuple(warned))
 
 
+@contextmanager
+def _repeated_warnings() -> Iterator[None]:
+    """Let torch repeat the warnings that it gives once in a process, so that repeated calls have them."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    was_always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(was_always)
+
+
 def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the parts of a result in order, each with the code that selects it."""
     if isinstance(result, Mapping):
         for key in result:
             yield from parts(result[key], f"{path}[{key!r}]")
-    elif isinstance(result, tuple | list):
-        names = getattr(result, "_fields", None)
+    elif isinstance(result, tuple | list):  # by position: not every library names the fields of a result
         for index, part in enumerate(result):
-            yield from parts(part, f"{path}.{names[index]}" if names else f"{path}[{index}]")
+            yield from parts(part, f"{path}[{index}]")
     elif is_dataclass(result) and not isinstance(result, type):
         for field in fields(result):
             yield from parts(getattr(result, field.name), f"{path}.{field.name}")
@@ -111,6 +135,8 @@ def parts(result: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference | None:
     """Return the first difference from NumPy's outcome; None if there is none."""
+    actual, read = _read(actual)
+    expected, usual = _read(expected)
     if actual.error is not None:
         if expected.error is not None and not isinstance(actual.error, _CRASHES):
             return None
@@ -119,12 +145,14 @@ def compare(actual: Outcome, expected: Outcome, promise: Promise) -> Difference 
     if expected.error is not None:
         text = f"{type(expected.error).__name__}: {first_line(expected.error)}"
         return Difference("does not raise", f"NumPy's call raises {text}") if promise.errors else None
-    mine, theirs = list(parts(actual.result)), list(parts(expected.result))
-    if [path for path, _ in mine] != [path for path, _ in theirs]:
-        return Difference("structure", f"its results are {_paths(mine)}; with NumPy {_paths(theirs)}")
-    for (path, one), (_, other) in zip(mine, theirs, strict=True):
+    if [part.path for part in read] != [part.path for part in usual]:
+        text = f"its results are {_paths(read)}; with NumPy {_paths(usual)}"
+        return Difference("structure", text, check=_check_structure(expected.result))
+    for one, other in zip(read, usual, strict=True):
+        path = one.path
         if found := _compare_part(one, other, promise):
-            return found._replace(message=f"result{path}: {found.message}" if path else found.message)
+            message = f"result{path}: {found.message}" if path else found.message
+            return found._replace(message=message, path=path)
     return _compare_warnings(actual, expected) if promise.warnings else None
 
 
@@ -133,8 +161,23 @@ def first_line(error: BaseException | str) -> str:
     return (str(error).strip().splitlines() or [""])[0]
 
 
-def _paths(found: list[tuple[str, Any]]) -> str:
-    return ", ".join(path or type(part).__name__ for path, part in found) or "nothing"
+class _Part(NamedTuple):
+    """A part of a result that was read."""
+
+    path: str
+    value: Any
+    look: Look | None
+
+
+def _read(made: Outcome) -> tuple[Outcome, list[_Part]]:
+    """Return an outcome and the parts of its result; its error is that of reading, if a lazy part raises."""
+    found = outcome(lambda: [_Part(path, part, _look(part)) for path, part in parts(made.result)])
+    whole = made._replace(error=made.error or found.error, warned=(*made.warned, *found.warned))
+    return whole, found.result or []
+
+
+def _paths(found: list[_Part]) -> str:
+    return ", ".join(part.path or type(part.value).__name__ for part in found) or "nothing"
 
 
 def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
@@ -147,31 +190,65 @@ def _compare_warnings(actual: Outcome, expected: Outcome) -> Difference | None:
     return None
 
 
-def _compare_part(one: Any, other: Any, promise: Promise) -> Difference | None:
-    a, b = _look(one), _look(other)
+def _compare_part(mine: _Part, theirs: _Part, promise: Promise) -> Difference | None:
+    one, a, other, b = mine.value, mine.look, theirs.value, theirs.look
     if a is None or b is None:
         is_array = b is not None and not isinstance(other, np.generic | int | float | complex)
         if a is None and is_array and one is not None:
-            return Difference("backend", f"{type_of(one)}, and with NumPy an array")
+            text = f"{type_of(one)}, and with NumPy an array"
+            return Difference("backend", text, check=_IS_LIKE)
         both = a is None and b is None and (one is None) == (other is None)
         same = both and (type(one) is not type(other) or _is_equal(one, other))
-        return None if same else Difference("values", _short(one, other))
+        is_plain = isinstance(other, str | int | float | complex | np.generic | None)
+        check = f"assert {{part}} == {other!r}".replace("== None", "is None") if is_plain else ""
+        check = "assert {part} is not None" if one is None else check
+        return None if same else Difference("values", _short(one, other), check=check)
     if not isinstance(one, int | float | complex):
         if backend_for(type(one)) is not None and a.library != get_library(promise.backend):
             return Difference(
-                "backend", f"the result is of {a.backend}, and the arguments of {promise.backend}"
+                "backend",
+                f"the result is of {a.backend}, and the arguments of {promise.backend}",
+                check=_IS_LIKE,
             )
         if a.device != promise.device:
-            return Difference("device", f"the result is on {a.device}, and the arguments on {promise.device}")
+            text = f"the result is on {a.device}, and the arguments on {promise.device}"
+            return Difference("device", text, check="assert {part}.device == {array}.device")
         is_number = isinstance(other, int | float | complex) and not isinstance(other, np.generic)
         if not is_number and not _is_promised(a.dtype, _had(b.dtype, promise), promise.dtype):
-            return Difference("dtype", f"the result is {a.dtype}, and with NumPy {b.dtype}")
+            check = f"assert str({{part}}.dtype).rpartition('.')[2] != {a.dtype!r}"
+            return Difference("dtype", f"the result is {a.dtype}, and with NumPy {b.dtype}", check=check)
     if a.shape != b.shape:
-        return Difference("shape", f"the shape is {a.shape}, and with NumPy {b.shape}")
+        shape = "tuple({part}.shape)" if hasattr(one, "shape") else "np.shape({part})"
+        text = f"the shape is {a.shape}, and with NumPy {b.shape}"
+        return Difference("shape", text, check=f"assert {shape} == {b.shape}")
     dtypes = (a.dtype, b.dtype, *(promise.inputs if is_inexact(a.dtype) else ()))
     near = Near.of(*dtypes, rtol=_rtol(promise, *dtypes), atol=None, equal_nan=True)
     lines = differences(a, b, [], near.agree, names=("actual", "with NumPy"), explain=near.explain)
-    return Difference("values", "\n".join([_short(one, other), *lines])) if lines else None
+    if not lines:
+        return None
+    check = _check_values(one, a, b, near)
+    return Difference("values", "\n".join([_short(one, other), *lines]), check=check)
+
+
+_IS_LIKE = "assert isinstance({part}, type({array}))"
+
+
+def _check_structure(expected: Any) -> str:
+    """Return a statement on the container of a result."""
+    if isinstance(expected, tuple | list):
+        return f"assert isinstance(result, (tuple, list)) and len(result) == {len(expected)}"
+    return "assert not isinstance(result, (tuple, list, dict))"
+
+
+def _check_values(one: Any, a: Look, b: Look, near: Near) -> str:
+    """Return a statement on the values of an array or a number; "" for more than a program lists."""
+    if b.values.size > _MOST_LISTED or b.values.dtype.kind not in "biufc":
+        return ""
+    code = "{part}" if backend_for(type(one)) is None else read_expression(a.backend, "{part}")
+    if near.relative == near.absolute == 0:
+        return f"np.testing.assert_array_equal({code}, {literal(b.values)})"
+    tolerances = f"rtol={near.relative}, atol={near.absolute}"
+    return f"np.testing.assert_allclose({code}, {literal(b.values)}, {tolerances})"
 
 
 def _short(one: Any, other: Any) -> str:

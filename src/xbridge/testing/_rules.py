@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from xbridge.testing._compare_values import Near, same_numbers
+from xbridge.testing._names import begins_with, has_word
 from xbridge.testing._outcome import Difference, Promise, compare, outcome, parts
 from xbridge.testing._stages import Stage, with_values
 
@@ -23,11 +24,22 @@ if TYPE_CHECKING:
     from xbridge.testing._call import Call
     from xbridge.testing._outcome import Outcome
 
-_DROPS_BY_NAME = re.compile(
-    r"nan|fmax|fmin|omit|mask|finite|like$|shape|where|count|size|searchsorted|sort|rank"
+_DROPS = re.compile(r"nan\w*|isnan|fmax|fmin|omit\w*|mask\w*|(is)?finite|where|like")
+"""Words in the names of functions that leave NaNs out."""
+
+_ORDERS = re.compile(r"(arg|lex)?sort|searchsorted|rank\w*|count|size|shape")
+"""The first word in the names of functions whose results are positions or numbers of elements."""
+
+_BITS = re.compile(
+    r"bit\w*|popcount|\w*shift|invert|hash\w*|view|(un)?pack\w*|random\w*|dtypes?|(arg)?partition|type"
 )
-_BITS_BY_NAME = re.compile(r"bit|shift|invert|hash|popcount|view|pack|random|dtype|result_type|partition")
+"""Words in the names of functions of the bits of integers, or of their dtypes."""
+
 _NUMBERS = (np.ndarray, np.generic, int, float)
+_WIDE = (("import numpy as np",), "np.testing.assert_allclose({}, {wide}, rtol=0.01)")
+_KEEPS_NAN = (("import numpy as np",), "assert np.isnan({}).any()")
+"""What a program asserts of a call."""
+
 _LARGE = (100, 50, 90, 120, 7, 60)
 
 
@@ -36,14 +48,16 @@ def rules(call: Call, name: str) -> Iterator[Stage]:
     floats = [one.values.dtype.kind == "f" for one in call.recipes()]
     if not all(one.values.dtype.kind in "fiu" for one in call.recipes()):
         return
-    if not _BITS_BY_NAME.search(name):
+    if not has_word(name, _BITS):
         for dtype in ("int8", "uint8"):
             large = with_values(call, partial(_large, dtype=dtype))
-            yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps))
-    omits = _DROPS_BY_NAME.search(name) or "nan_policy" in call.kwargs
+            yield Stage("dtype", f"{dtype} wrap-around", large._replace(by=_wraps, written=_WIDE))
+    omits = has_word(name, _DROPS) or begins_with(name, _ORDERS) or "nan_policy" in call.kwargs
     for index in [n for n, is_float in enumerate(floats) if is_float and not omits]:
         missing = with_values(call, partial(_only_nan, which=index))
-        yield Stage("values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index)))
+        yield Stage(
+            "values", "NaN", missing._replace(by=partial(_drops, plain=call, which=index), written=_KEEPS_NAN)
+        )
 
 
 def _large(index: int, values: HostArray, *, dtype: str) -> HostArray:

@@ -152,7 +152,7 @@ def _kind(parameter: inspect.Parameter, text: str, word: str) -> tuple[str, tupl
     hint = "" if hint in ("Any", "typing.Any", "object") else hint
     if name in _AXES:
         return "other", (0, -1)
-    if name in ("xp", "dtype", "device", "out", "copy") or name.startswith(
+    if name in ("xp", "dtype", "device", "out", "output", "copy") or name.startswith(
         ("overwrite", "inplace", "verbose", "print")
     ):
         return "other", ()

@@ -107,6 +107,15 @@ _DEFAULTS = {"torch": ("float32", "int64", "bool", "complex64"), "jax": ("bool",
 _USUAL = ("float64", "int64", "bool", "complex128")
 
 
+_READ = {
+    "numpy": "{}",
+    READONLY: "{}",
+    "torch": "{}.numpy(force=True)",
+    "array_api_strict": "np.from_dlpack({}.to_device(xp.Device('CPU_DEVICE')))",
+    "cupy": "{}.get()",
+}
+
+
 class Recipe(NamedTuple):
     """An array: its library, values and device, and its properties from the inside to the outside."""
 
@@ -147,6 +156,11 @@ class Recipe(NamedTuple):
             exec(line, names)  # noqa: S102 -- our own source
         made = eval(self.expression(), names)  # noqa: S307 -- likewise
         return get(READONLY).from_numpy(made) if self.backend == READONLY else made
+
+    def with_values(self, values: HostArray) -> Recipe:
+        """Return the recipe of other values, with those properties that they can have."""
+        fit = tuple(name for name in self.properties if self._replace(values=values).takes(name))
+        return self._replace(values=values, properties=fit)
 
     def without(self, name: str) -> Recipe:
         """Return the recipe without one property."""
@@ -225,6 +239,16 @@ def _dtype(backend: str, dtype: str) -> str:
     if backend in ("torch", "array_api_strict"):
         return f"dtype={_IMPORTS[backend][0]}.{dtype}"
     return f"dtype={dtype!r}"
+
+
+def read_expression(backend: str, name: str) -> str:
+    """Return source code that reads an array of a library as NumPy's."""
+    return _READ.get(backend, "np.asarray({})").format(name)
+
+
+def literal(values: HostArray) -> str:
+    """Return source code of numbers, with `np` for NaN and infinity."""
+    return re.sub(r"\b(nan|inf)\b", r"np.\1", str(values.tolist()))
 
 
 def is_described(backend: str) -> bool:

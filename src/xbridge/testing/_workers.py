@@ -77,6 +77,8 @@ class Job(NamedTuple):
     words: dict[str, str]
     seconds: float
     emulated: bool
+    asked: tuple[str, ...] = ()
+    """Those of the names that the caller gave, which are called whatever they may do."""
 
 
 def chosen(words: str | None) -> tuple[tuple[str, ...], bool]:
@@ -362,7 +364,7 @@ def _state(backends: Sequence[str]) -> list[object]:
 
 def main(output: str, text: str, path: str) -> None:
     """Check the functions of a job, and write the results."""
-    names, backends, words, seconds, emulated = json.loads(text)
+    names, backends, words, seconds, emulated, asked = json.loads(text)
     if emulated:
         from xbridge.testing import emulated as accelerator  # noqa: PLC0415 -- it imports torch
 
@@ -386,7 +388,7 @@ def main(output: str, text: str, path: str) -> None:
 
         state(_BEGUN)
         before = _state(backends)
-        for found in check(targets, backends, words, seconds, before=store):
+        for found in check(targets, backends, words, seconds, asked=asked, before=store):
             state({**found._asdict(), "findings": [one._asdict() for one in found.findings]})
             if found.findings or _state(backends) != before:
                 state(_CHANGED)

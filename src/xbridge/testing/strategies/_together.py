@@ -136,9 +136,11 @@ def arrays_together(
     if count < 1:
         raise OptionError.build(f"draw {count} arrays", "a call has at least one", "n=2")
     module, known = get(backend), xp_dtypes(backend, kinds)
-    asked = st.sampled_from(module.devices()) if devices is None else devices
-    device = asked if isinstance(asked, st.SearchStrategy) else st.just(asked)
     named = isinstance(dtypes, str) and dtypes not in ("same", "promotable")
+    everywhere = module.devices()
+    fit = [one for one in everywhere if named and module.unsupported_dtype(str(dtypes), one) is None]
+    asked = st.sampled_from(fit or everywhere) if devices is None else devices
+    device = asked if isinstance(asked, st.SearchStrategy) else st.just(asked)
     made: dict[object, st.SearchStrategy[Array]] = {}
 
     @st.composite
