@@ -19,7 +19,7 @@ import pytest
 
 import xbridge
 from xbridge._cli import main
-from xbridge.testing import _check, _signatures, _targets, _workers
+from xbridge.testing import _check, _reproduction, _signatures, _stages, _targets, _workers
 from xbridge.testing._check import check
 from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, grouped
 from xbridge.testing._workers import Job, check_in_workers, chosen
@@ -542,10 +542,10 @@ def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.M
     """A call that fails on the default device too is one of plain arrays."""
     pytest.importorskip("array_api_strict")
     (target,) = _targets.find_targets("planted:centred")
-    call = _check.plain(target, next(bases(target.function, {})), "array_api_strict")
-    (device, *_) = _check.devices_of("array_api_strict")
+    call = _stages.plain(target, next(bases(target.function, {})), "array_api_strict")
+    (device, *_) = _stages.devices_of("array_api_strict")
     moved = call.map(lambda one: one._replace(device=device))._replace(f=planted.only_for_numpy)
-    found = _check._judge(_check.Stage("device", "another device", moved), target, "array_api_strict", "")
+    found = _check._judge(_stages.Stage("device", "another device", moved), target, "array_api_strict", "")
     assert found is not None
     assert found.property == "plain arrays"
 
@@ -929,7 +929,7 @@ class Terminal(StringIO):
 @pytest.mark.usefixtures("_here")
 def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the check itself fails, the findings before are kept, and the reason is given."""
-    usual = _check.reproduction
+    usual = _reproduction.reproduction
     calls = count()
 
     def fails(*args: Any) -> str:
