@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 aligned: Any = xbridge.aligned
 wide64 = pytest.fixture(autouse=True)(wide)
-in_torch = aligned(backend="torch")
+in_torch: Callable[[Callable[..., Any]], Callable[..., Any]] = aligned(backend="torch")
 ONES = np.ones(64)
 
 WAYS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
