@@ -19,6 +19,7 @@ from gate import Gate
 import xbridge
 from xbridge._core import locks
 from xbridge._transfer import api as _transfer
+from xbridge._transfer import threads
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.name not in ("locks.py", "test_ownership.py"))
@@ -339,6 +340,7 @@ def test_a_process_that_began_neither_is_refused(monkeypatch: pytest.MonkeyPatch
     assert not under_way.done()
     slow.opened.set()
     assert under_way.result().tolist() == [1.0, 1.0]
+    threads.end_workers(list(threads._workers))  # the loop left those of "another process" alone
 
 
 @needs_fork

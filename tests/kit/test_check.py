@@ -772,7 +772,7 @@ def test_check__continues_in_a_fresh_process_after_a_change_of_state(
     module = module_of(STATES, tmp_path, monkeypatch)
     output = tmp_path / "results.txt"
     backends = ["numpy", "torch"] if torch else ["numpy"]
-    job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False]
+    job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False, []]
     with np.errstate():
         try:
             _workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
@@ -943,8 +943,12 @@ def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch:
     assert one.skipped == "its check raises ArithmeticError: of the kit"
 
 
+@pytest.mark.usefixtures("_here")
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    assert main(["check", "planted:save_to", "--backends", "numpy"]) == 0
-    assert screen.getvalue() == "[1/1] planted.save_to: its name suggests an effect\n"
+    assert main(["check", "planted:of_a_callable", "--backends", "numpy"]) == 3
+    assert (
+        screen.getvalue()
+        == "[1/1] planted.of_a_callable: no arguments were found with which it works; try --args\n"
+    )
