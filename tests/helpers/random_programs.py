@@ -188,6 +188,10 @@ def of_jax() -> dict[str, Transform]:
     }
 
 
+FORWARD = frozenset(("jvp", "jacfwd", "hessian"))
+"""Transforms in forward mode, of which torch has one level for all threads: its users take turns."""
+
+
 def in_threads(f: Vector, t: Any) -> Vector:
     """Return the results of several threads, which run the function at the same time, one after the other."""
     count = 3
@@ -224,7 +228,7 @@ def cases(caller: str) -> st.SearchStrategy[Case]:
         order = 0
         for name in names:
             order += table[name].order
-            if order > ORDER:
+            if order > ORDER or (caller == "torch" and name == "threads" and FORWARD.intersection(chosen)):
                 break
             chosen.append(name)
             if table[name].last:

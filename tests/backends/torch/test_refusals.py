@@ -81,7 +81,7 @@ def test_tensors_without_values_in_memory_are_not_converted_to_other_libraries(n
         lambda: xbridge.asarray(x, backend="numpy"),
         lambda: xbridge.asarray([x], backend="numpy"),
         lambda: xbridge.to_list(x),
-        lambda: xbridge.align(np.ones(2), x),
+        lambda: xbridge.align(np.ones(2), x, backend="numpy"),
         lambda: xbridge.shares_memory(x, x),
     ]
     for call in calls:

@@ -7,6 +7,7 @@ a program is traced.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from xbridge.backends.torch._purity import Watch
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from xbridge.backends._rules import Form
 
@@ -274,6 +275,23 @@ def _value(t: torch.Tensor) -> float | None:
     return None if isnan(number) else number
 
 
+@contextmanager
+def _without_forward_mode() -> Iterator[None]:
+    """Leave forward mode, if it is on. Below autograd no tensor has a tangent, and torch cannot be asked.
+
+    The level is one for all threads, so it is not touched if forward mode is off.
+    """
+    level = forward_ad._current_level
+    if level < 0:
+        yield
+        return
+    forward_ad._current_level = -1
+    try:
+        yield
+    finally:
+        forward_ad._current_level = level
+
+
 def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
@@ -282,12 +300,8 @@ def _compute_checked(
     specs = _specs(ts)
     declared = rule.shapes(specs)
     form = latest.form
-    # Below autograd no tensor has a tangent, and torch cannot be asked for one.
-    level, forward_ad._current_level = forward_ad._current_level, -1
-    try:
+    with _without_forward_mode():
         ys = rule.arrange(_evaluate(rule, ts), form)
-    finally:
-        forward_ad._current_level = level
     rule.check(_specs(ys), declared)
     if found is not rule:
         found.check([*ints, *[n for spec in specs for n in spec.shape]], declared)
