@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crossed import X, host, refused, same, slope, value, wide
+from gate import PATIENCE
 
 import xbridge
 from xbridge import GradientError
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
+
+from torch.utils import _python_dispatch  # noqa: E402 -- where torch is installed
+
+from xbridge.backends.torch._purity import Watch, shared_flags  # noqa: E402 -- likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -480,3 +487,20 @@ def test_aligned__has_the_gradients_of_a_mesh() -> None:
             raise AssertionError("a result that varies was taken for one that is the same on all devices")
     """
     subprocess.run([sys.executable, "-W", "ignore", "-c", dedent(program)], check=True)
+
+
+def test_shared_flags__overlapping_threads_leave_no_mode() -> None:
+    """Torch's flags for modes are one for all threads, and are off after calls that overlap."""
+    count = 2
+    inside, done = threading.Barrier(count), threading.Event()
+
+    def overlap(first: bool) -> None:
+        with shared_flags(), Watch("f", [], real=True):
+            inside.wait()
+            if not first:
+                assert done.wait(PATIENCE)
+        done.set()
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(overlap, (True, False)))
+    assert not _python_dispatch._is_in_torch_dispatch_mode

@@ -20,7 +20,7 @@ from xbridge._core.locks import lock
 from xbridge.backends._forms import ARRAY
 from xbridge.backends._numpy_rules import declared
 from xbridge.backends._rules import Spec, TracedRule, latest, no_derivative, refuse_given, restricted, select
-from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random
+from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class TorchRule(TracedRule):
         if self.call.result is not None and not self.order:
             return declared(self.call, specs)
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
+            with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]
                 with Watch(self.call.name, xs, real=False) as watch:
                     ys = self.fn(*xs)

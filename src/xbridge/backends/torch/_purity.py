@@ -12,6 +12,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef
@@ -111,7 +112,7 @@ class Purity:
 
         Each run is watched, because a function may choose what it reads by shapes and values.
         """
-        with Watch(self._name, xs, real=True) as watch:
+        with shared_flags(), Watch(self._name, xs, real=True) as watch:
             ys = fn(*xs)
         if watch.draws:
             self._refuse_random(fn, xs)
@@ -123,11 +124,40 @@ class Purity:
         draws = []
         for _ in range(2):
             given = [x.clone() for x in xs]  # the function may write to them, and return them
-            with Watch(self._name, given, real=True) as watch:
+            with shared_flags(), Watch(self._name, given, real=True) as watch:
                 fn(*given)
             draws.append(watch.draws)
         if draws[0] != draws[1]:
             raise random(self._name)
+
+
+class _Users:
+    count = 0
+
+
+@contextmanager
+def shared_flags() -> Iterator[None]:
+    """Enter dispatch modes that several threads may enter at the same time.
+
+    The modes are those of a thread, and torch's flags for them those of the process: each mode restores what
+    it found. So the last of overlapping threads would leave a flag that was set by the first.
+    """
+    with _lock:
+        _Users.count += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _Users.count -= 1
+            if _Users.count or not _python_dispatch._get_current_dispatch_mode_stack():
+                _set_flags(on=_Users.count > 0)
+
+
+def _set_flags(*, on: bool) -> None:
+    for name in [name for name in vars(_python_dispatch) if name.startswith("_is_in_")]:
+        setattr(_python_dispatch, name, on)
+    note = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", id)
+    note(on)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # theirs
