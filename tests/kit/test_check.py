@@ -935,6 +935,7 @@ class Terminal(StringIO):
 @pytest.mark.usefixtures("_here")
 def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the check itself fails, the findings before are kept, and the reason is given."""
+    pytest.importorskip("array_api_strict")
     usual = _reproduction.reproduction
     calls = count()
 
@@ -958,3 +959,23 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         screen.getvalue()
         == "[1/1] planted.of_a_callable: no arguments were found with which it works; try --args\n"
     )
+
+
+def test_find_targets__module_that_ends_the_process_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that exits while it is imported is named, and does not end the check."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module = module_at("import sys; sys.exit(0)", "leaving", tmp_path)
+    with pytest.raises(xbridge.OptionError, match="it ends the process when it is imported"):
+        _targets.find_targets(module)
+
+
+def test_children__end_stops_each_process_once() -> None:
+    """The processes that run are ended, and one that was stopped is not stopped again."""
+    children = _workers.Children()
+    process = children.start("import sys; sys.stdin.read(); import threading; threading.Event().wait()")
+    children.end()
+    assert process.poll() is not None
+    children.stop(process)
+    assert children.start("").poll() is not None

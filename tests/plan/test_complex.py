@@ -106,9 +106,10 @@ def test_cast__complex_has_advice_that_gives_the_real_part(library: str, word: s
     assert xbridge.to_list(xbridge.asarray(real, dtype="float32")) == [0, 0, 1, 2]
 
 
+@pytest.mark.usefixtures("own_registry")
 def test_cast__complex_of_a_library_without_namespace_has_advice() -> None:
     """The hint fits a library whose arrays have neither `real` nor a namespace."""
-    xbridge.register_backend("toylib", make_backend())
+    xbridge.register_backend("toylib", make_backend(), replace=True)
     x = Toy(np.array(NUMBERS))
     with pytest.raises(xbridge.DTypeError) as caught:
         xbridge.asarray(x, dtype="float32")

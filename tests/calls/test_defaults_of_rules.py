@@ -1,0 +1,95 @@
+"""What rules do by default, and what a compiler's view of a call is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xbridge
+from xbridge import OptionError
+from xbridge._calls.flatten import flatten
+from xbridge._core import dynamo
+from xbridge.backends._forms import arrange
+
+X = np.array([0.25, 0.5, 1.0])
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An argument that holds an array."""
+
+    factor: Any
+    power: int
+
+
+@dataclass
+class Partly:
+    """A dataclass that another call than one with all fields makes."""
+
+    factor: Any
+
+    def __init__(self) -> None:
+        self.factor = X
+
+
+def test_flatten__dataclass_in_compiled_code_is_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler follows the fields of a dataclass, and takes no object as a constant."""
+    monkeypatch.setattr(dynamo, "is_compiling", lambda: True)
+    arrays: list[Any] = []
+    numbers: list[Any] = []
+    assert flatten(Scale(X, 2), arrays, numbers) == ("data", Scale, ("factor", "power"), "*", "int")
+    assert arrays[0] is X
+    assert numbers == [2]
+    assert flatten(Partly(), [], [])[0] != "data"
+
+
+def test_arrange__orders_arrays_by_key_and_compares_constants() -> None:
+    """The arrays of a dict are in the order of the declared keys, and its constants are equal or refused."""
+
+    def wrong() -> OptionError:
+        return OptionError("wrong")
+
+    def form(result: Any) -> Any:
+        return flatten(result, [], None)
+
+    declared = form({"unit": "m", "a": X, "b": X})
+    assert arrange(declared, form({"b": X, "a": X, "unit": "m"}), iter([1, 2]), wrong) == [2, 1]
+    with pytest.raises(OptionError):
+        arrange(declared, form({"b": X, "a": X, "unit": "s"}), iter([1, 2]), wrong)
+
+
+def test_rule__numpy_function_reads_nothing_besides_its_arguments() -> None:
+    """Only rules that keep a version ask for one: another function is the same in each run."""
+    f = xbridge.aligned(backend="numpy")(np.sin)
+    form = ("tuple", ("tuple", "*"), ("dict", (), ()))
+    rule = vars(f)["__xbridge__"].rule("numpy", "numpy", form, (), None)
+    assert (rule.keeps_version, rule.reads, rule.version(), rule.tangent_cores((True,))) == (
+        False,
+        False,
+        0,
+        None,
+    )
+
+
+def test_aligned__batch_of_tangents_without_a_signature_is_one_call_for_each() -> None:
+    """`vmap` of `jvp` calls a NumPy function with a jvp, and without a signature, for each example."""
+    jax = pytest.importorskip("jax")
+    f = xbridge.aligned(backend="numpy", jvp=lambda t, y, x: t[0] * np.cos(x), result=np.empty_like)(np.sin)
+    x = jax.numpy.asarray(np.stack([X, 2 * X]), "float32")
+    made = jax.vmap(lambda x: jax.jvp(f, (x,), (x,))[1])(x)
+    np.testing.assert_allclose(made, x * np.cos(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown: bool) -> None:
+    """JAX is told to keep all results of a call that runs now, or all of one that waits for an input."""
+    pytest.importorskip("jax")
+    from xbridge.backends.jax._calls import _in_checkpoint
+
+    eqn = SimpleNamespace(invars=["x"], outvars=["y"])
+    found = _in_checkpoint(None, [unknown], [False], eqn)
+    assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
