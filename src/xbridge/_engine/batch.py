@@ -80,12 +80,12 @@ def _begun(
             kind = (type(source.array), info.dtype, *info[3:], info.device, 0 in info.shape)
             follow = follows.get(kind) if shared else None
             begun = follow(source) if follow else None
-        if begun is None:
-            begun = _planned(source, target, options, lesson)
-            taught = taught or begun.is_done()
-            follow = _follower(begun.plan, type(source.array)) if begun.plan else None
-            if follow:
-                follows.setdefault(kind, follow)
+            if begun is None:
+                begun = _planned(source, target, options, lesson)
+                taught = taught or begun.is_done()
+                follow = _follower(begun.plan, type(source.array)) if begun.plan else None
+                if follow:
+                    follows.setdefault(kind, follow)
         if lesson and given.is_scalar():
             learn_scalar(lesson, type(given.array))
         yield begun

@@ -41,7 +41,7 @@ def _cast(values: HostArray, dtype: np.dtype[Any], *, rounds: bool) -> Cast:
         if values.dtype.kind != "c":
             cast, kept = _cast_real(values, part, rounds=rounds)
             return cast.astype(dtype), kept
-        cast, kept = _cast_real(values.view(values.real.dtype), part, rounds=rounds)
+        cast, kept = _cast_real(values.view(np.real(values).dtype), part, rounds=rounds)
         return cast.view(dtype), kept[::2] & kept[1::2]
 
 

@@ -140,7 +140,7 @@ def find_plan(
     for step in _STEPS:
         far = [[step * (2 + i) for i in range(len(names))], [step * (9 - i) for i in range(len(names))]]
         try:
-            corners = {
+            corners: dict[tuple[int, ...], Described] = {
                 corner: describe(move([step * on for on in corner]))
                 for corner in product((0, 1), repeat=len(names))
             }

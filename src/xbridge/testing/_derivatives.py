@@ -155,7 +155,7 @@ class _Case:
             moved = [((a - b) / (2 * step)).astype(a.dtype) for a, b in zip(above, below, strict=True)]
             pairs = [map(np.asarray, pair) for pair in zip(self.flat(*above), self.flat(*below), strict=True)]
             ys = [(g, *pair) for g, pair in zip(seeds, pairs, strict=True)]
-            terms = [(np.conj(g) * (a - b)).real.astype("f8") / (2 * step) for g, a, b in ys]
+            terms = [np.real(np.conj(g) * (a - b)).astype("f8") / (2 * step) for g, a, b in ys]
             noise = sum(float((abs(g) * (abs(a) + abs(b))).sum()) for g, a, b in ys)
         value, size = (sum(float(of(term).sum()) for term in terms) for of in (np.asarray, np.abs))
         return _Slope(moved, value, size, noise * self.eps / step)
