@@ -93,3 +93,37 @@ def test_in_checkpoint__call_runs_once_on_the_side_that_knows_its_inputs(unknown
     eqn = SimpleNamespace(invars=["x"], outvars=["y"])
     found = _in_checkpoint(None, [unknown], [False], eqn)
     assert found == ((None, eqn, [True], [True], ["x"]) if unknown else (eqn, None, [False], [False], []))
+
+
+def test_rule__torch_function_has_no_cores_of_tangents() -> None:
+    """A function that is traced has no signature, so its tangents have no axes of one example."""
+    torch = pytest.importorskip("torch")
+    f = xbridge.aligned(backend="torch")(torch.sin)
+    rule = vars(f)["__xbridge__"].rule(
+        "torch", "numpy", ("tuple", ("tuple", "*"), ("dict", (), ())), (), None
+    )
+    assert rule.tangent_cores((True,)) is None
+
+
+def test_plan_state__is_unknown_while_a_compiler_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compiler traces is not learned, so there is no state to depend on."""
+    pytest.importorskip("torch")
+    from xbridge.backends import torch as backend
+
+    assert backend.plan_state() is not None
+    monkeypatch.setattr(backend, "_is_traced", lambda: True)
+    assert backend.plan_state() is None
+
+
+def test_shared_flags__mode_of_the_caller_stays() -> None:
+    """A mode that the caller is in is still known after a call within it."""
+    pytest.importorskip("torch")
+    from torch.utils import _python_dispatch
+
+    from xbridge.backends.torch._purity import shared_flags
+
+    with _python_dispatch.TorchDispatchMode():  # type: ignore[no-untyped-call] # theirs
+        with shared_flags():
+            pass
+        assert _python_dispatch._is_in_torch_dispatch_mode
+    assert not _python_dispatch._is_in_torch_dispatch_mode
