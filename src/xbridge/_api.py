@@ -46,21 +46,6 @@ if TYPE_CHECKING:
 _to_host = fast_converters[HOST]
 
 
-def _plan_to_backend(
-    x: Array,
-    /,
-    backend: str | ModuleType,
-    *,
-    device: object = None,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-) -> Array:
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
-
-
 if TYPE_CHECKING:
 
     @overload
@@ -158,24 +143,9 @@ def to_backend(
         y = repeat_learned((backend, type(x), device, dtype, copy, grad), x)
         if y is not None:
             return y
-    return _plan_to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
-
-
-def _plan_to_numpy(
-    x: Array,
-    /,
-    *,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    writable: bool = False,
-) -> HostArray:
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
 
-    if writable is not False:
-        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
-    return result
+    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
 
 
 @entry_point
@@ -233,7 +203,12 @@ def to_numpy(
         host = repeat_learned(call if writable is False else (*call, None, writable), x)
         if host is not None and (writable is False or writable is True):
             return host  # type: ignore[no-any-return] # as above
-    return _plan_to_numpy(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    if writable is not False:
+        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
+    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    return result
 
 
 @entry_point
@@ -308,32 +283,6 @@ def to_jax(
     """
     array: jax.Array = to_backend(x, "jax", device=device, dtype=dtype, copy=copy, grad=grad)
     return array
-
-
-def _plan_asarray(
-    obj: Array,
-    /,
-    *,
-    like: Array | None = None,
-    backend: str | ModuleType | None = None,
-    device: object = None,
-    dtype: object = None,
-    copy: bool | None = None,
-    grad: Grad = None,
-    requires_grad: bool | None = None,
-) -> Array:
-    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
-
-    return verbs.asarray(
-        obj,
-        like,
-        backend,
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        requires_grad=requires_grad,
-    )
 
 
 if TYPE_CHECKING:
@@ -446,10 +395,12 @@ def asarray(
     )
     if y is not None:
         return y
-    return _plan_asarray(
+    from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+
+    return verbs.asarray(
         obj,
-        like=like,
-        backend=backend,
+        like,
+        backend,
         device=device,
         dtype=dtype,
         copy=copy,
