@@ -104,7 +104,7 @@ coverage: $(SUITES) ## Run the suites with all dtypes; every branch must have ru
 	$(VENV)/bin/python -m coverage report
 
 fuzz: $(VENV)/dev.stamp ## Compare random programs of two libraries with those of one (ARGS="--minutes=60"; SEED=... repeats)
-	$(VENV)/bin/python tests/calls/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
+	$(VENV)/bin/python tests/functions/fuzz.py $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 hunt: $(VENV)/dev.stamp ## Search for failures with random examples (MINUTES=10; SEED=... repeats a round)
 	$(VENV)/bin/python tests/hunt/run.py $(if $(SEED),--seed=$(SEED),--minutes=$(MINUTES)) \

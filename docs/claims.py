@@ -14,7 +14,7 @@ import xbridge
 from xbridge import _host
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 
 def contradictions(backends: list[Declared]) -> Iterator[str]:

@@ -19,8 +19,8 @@ import xbridge
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 
 Table: TypeAlias = "list[list[str]]"
 Array: TypeAlias = Any

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import stub_cupy
 
-from xbridge.backends import INDEX, _registry
+from xbridge._registry import registry
+from xbridge.backends import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,16 +38,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tables of the test's own, as they are before anything is loaded."""
-    monkeypatch.setattr(_registry, "by_type", {})
-    monkeypatch.setattr(_registry, "_by_subtype", {})
-    monkeypatch.setattr(_registry, "_failed", set())
-    monkeypatch.setattr(_registry, "_current", set())
-    monkeypatch.setattr(_registry, "_Loaded", type("_Loaded", (), {}))
-    monkeypatch.setattr(_registry, "_entries", dict(INDEX))
-    monkeypatch.setattr(_registry, "_plugins", None)
+    monkeypatch.setattr(registry, "by_type", {})
+    monkeypatch.setattr(registry, "_by_subtype", {})
+    monkeypatch.setattr(registry, "_failed", set())
+    monkeypatch.setattr(registry, "_current", set())
+    monkeypatch.setattr(registry, "_Loaded", type("_Loaded", (), {}))
+    monkeypatch.setattr(registry, "_entries", dict(INDEX))
+    monkeypatch.setattr(registry, "_plugins", None)
     yield
     monkeypatch.undo()
-    _registry._renew()
+    registry._renew()
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ from xbridge._inspect import (
     native_device,
     shares_memory,
 )
-from xbridge.backends._registry import is_available, known_backends, register_backend
+from xbridge._registry.registry import is_available, known_backends, register_backend
 from xbridge.errors import *  # noqa: F403 -- its `__all__` lists the public ones
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xbridge import tree as tree
     from xbridge._align_back import align_back
-    from xbridge._calls.aligned import aligned
+    from xbridge._functions.aligned import aligned
     from xbridge._observe.policy import policy
     from xbridge._observe.record import record
     from xbridge._plan.steps import Plan
@@ -55,7 +55,7 @@ _LATE = {
     "Plan": "xbridge._plan.steps",
     "Transfer": "xbridge._transfer.api",
     "align_back": "xbridge._align_back",
-    "aligned": "xbridge._calls.aligned",
+    "aligned": "xbridge._functions.aligned",
     "policy": "xbridge._observe.policy",
     "prefetch": "xbridge._transfer.api",
     "record": "xbridge._observe.record",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import leading_index, resolve_source
-from xbridge.backends._registry import generation, repeat_align
+from xbridge._registry.registry import generation, repeat_align
 from xbridge.errors import OptionError
 from xbridge.tree.restore import Restore
 

@@ -7,8 +7,7 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
-from xbridge.backends import HOST
-from xbridge.backends._registry import (
+from xbridge._registry.registry import (
     fast_converters,
     is_flag,
     never,
@@ -17,6 +16,7 @@ from xbridge.backends._registry import (
     repeat_learned,
     unchanged,
 )
+from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
 
 TYPE_CHECKING = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
-from xbridge.backends._registry import backend_for, get, is_number
+from xbridge._registry.registry import backend_for, get, is_number
 from xbridge.errors import OptionError, UnsupportedArrayError, shown, type_of
 
 TYPE_CHECKING = False
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, overload
 
-    from xbridge._calls.explain import CallPlan
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, Grad
+    from xbridge._functions.explain import CallPlan
     from xbridge._plan.steps import Plan
 
 

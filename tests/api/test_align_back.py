@@ -19,7 +19,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.devices import CPU, SHARDED
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.errors import type_of
 from xbridge.tree.restore import Restore
 
@@ -64,7 +64,7 @@ def test_the_backend_of_each_array_is_looked_up_once_and_describes_it_once(
     verb: Callable[..., object], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned, described = Counter[type](), Counter[int]()
-    original, info = _registry.backend_for, make_backend().array_info
+    original, info = registry.backend_for, make_backend().array_info
     verb(A)  # imports the modules of the engine
 
     def backend_for(cls: type) -> Backend | None:

@@ -22,7 +22,7 @@ from xbridge._engine import convert, execute
 from xbridge._engine.source import resolve_source
 from xbridge._plan.reasons import Kind
 from xbridge._plan.steps import Op, Options
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.conformance._probes import disjoint, memory_of, same_memory
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import Conversion, conversions

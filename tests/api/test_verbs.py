@@ -16,9 +16,9 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge._core.devices import SHARDED
+from xbridge._registry.registry import get
 from xbridge.backends import INDEX
 from xbridge.backends import numpy as backend
-from xbridge.backends._registry import get
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 

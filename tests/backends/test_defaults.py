@@ -15,9 +15,9 @@ from xbridge._core.protocol import CONSTANTS, OPTIONAL, REQUIRED, VERBS, Backend
 from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
 from xbridge._plan.steps import Options
+from xbridge._registry.defaults import Completed
+from xbridge._registry.registry import get
 from xbridge.backends import INDEX
-from xbridge.backends._defaults import Completed
-from xbridge.backends._registry import get
 from xbridge.protocol import Gap
 
 pytestmark = pytest.mark.usefixtures("own_registry")

@@ -15,9 +15,9 @@ from fresh import run
 from toylib import SubToy, Toy, gaps, make_backend
 
 import xbridge
-from xbridge.backends import _registry
+from xbridge._registry import registry
+from xbridge._registry.defaults import Completed
 from xbridge.backends import numpy as backend
-from xbridge.backends._defaults import Completed
 from xbridge.protocol import Gap
 
 if TYPE_CHECKING:
@@ -504,7 +504,7 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
     xbridge.register_backend("toylib", "first_toys")
     with pytest.raises(xbridge.OptionError, match="first_toys has no to_numpy"):
         xbridge.to_backend(np.ones(2), "toylib")
-    assert _registry.get("toylib").to_numpy is winner.to_numpy
+    assert registry.get("toylib").to_numpy is winner.to_numpy
 
     (tmp_path / "second_toys.py").write_text(
         "import sys, toylib, xbridge\n"
@@ -512,7 +512,7 @@ def test_a_backend_that_is_registered_during_the_import_of_another_wins(
         "sys.modules[__name__] = toylib.make_backend()\n"
     )
     xbridge.register_backend("toylib", "second_toys", replace=True)
-    assert _registry.get("toylib").to_numpy is winner.to_numpy
+    assert registry.get("toylib").to_numpy is winner.to_numpy
 
 
 def test_a_backend_that_is_registered_while_another_decides_is_seen_by_the_next_call() -> None:
@@ -549,7 +549,7 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
     slow = Slow(make_backend())
     monkeypatch.setattr(
-        "xbridge.backends._registry.complete",
+        "xbridge._registry.registry.complete",
         lambda module, *_: module if module is slow else Completed(module),
     )
     xbridge.register_backend("toylib", slow)
@@ -560,9 +560,9 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
         assert loading.is_alive(), "who begins to watch has waited for a backend"
         slow.may_go_on.set()
         loading.join()
-        assert not any(_registry.fast_converters.values())
-        assert not _registry.identity_types
-    assert _registry.fast_converters["toylib"].keys() >= {Toy}
+        assert not any(registry.fast_converters.values())
+        assert not registry.identity_types
+    assert registry.fast_converters["toylib"].keys() >= {Toy}
 
 
 def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
@@ -597,13 +597,13 @@ def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
     found = []
     for _ in range(200):
         with xbridge.record():
-            found += [name for _ in range(20) for name, table in _registry.fast_converters.items() if table]
+            found += [name for _ in range(20) for name, table in registry.fast_converters.items() if table]
     over.set()
     for thread in threads:
         thread.join()
     assert (failures, found) == ([], [])
-    assert _registry.get("toylib") is _registry.by_type.get(Toy, _registry.get("toylib"))
-    assert _registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}
+    assert registry.get("toylib") is registry.by_type.get(Toy, registry.get("toylib"))
+    assert registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}
 
 
 @pytest.mark.parametrize(

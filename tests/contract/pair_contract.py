@@ -15,8 +15,8 @@ import numpy as np
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, exact_integers, is_inexact
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DeviceError, DTypeError, GradientError, OptionError, ValueLossError
 from xbridge.testing.conformance._cases import plain_array
 from xbridge.testing.conformance._probes import byte_addresses, is_aligned, memory_of, read

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 import xbridge
 from xbridge._core.dtypes import DTYPES
 from xbridge._host.memory import native_dtype
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, run_examples, variants
 from xbridge.testing.conformance._probes import (
     disjoint,

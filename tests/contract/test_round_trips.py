@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.conformance._cases import FULL_SHAPE, common_dtypes, edge_values, plain_array
 from xbridge.testing.conformance._probes import read, same_bits
 from xbridge.testing.samples.model import Sample

@@ -188,16 +188,16 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     code = """
     import os, signal, threading, warnings
     import numpy as np, xbridge
-    from xbridge.backends import _registry
+    from xbridge._registry import registry
     warnings.simplefilter("ignore")
     xbridge.asarray(np.ones(3))
-    full = {name: set(table) for name, table in _registry.fast_converters.items()}
+    full = {name: set(table) for name, table in registry.fast_converters.items()}
     changing, release = threading.Event(), threading.Event()
     def change():
-        with _registry._lock:
-            for table in (_registry.identity_types, *_registry.fast_converters.values()):
+        with registry._lock:
+            for table in (registry.identity_types, *registry.fast_converters.values()):
                 table.clear()
-            _registry.by_type[np.ndarray] = None
+            registry.by_type[np.ndarray] = None
             changing.set()
             release.wait()
     thread = threading.Thread(target=change)
@@ -206,7 +206,7 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        same = full == {name: set(table) for name, table in _registry.fast_converters.items()}
+        same = full == {name: set(table) for name, table in registry.fast_converters.items()}
         os._exit(0 if same and any(full.values()) and xbridge.backend_of(np.ones(3)) == "numpy" else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     release.set()

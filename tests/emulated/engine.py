@@ -9,7 +9,7 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.backends.torch import _pinned, _threads, _transfer
 
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from xbridge.testing import _targets
-from xbridge.testing._check import check
+from xbridge.testing.check import targets
+from xbridge.testing.check.search import check
 
 
 def test_a_missing_device_is_found_on_the_emulated_accelerator() -> None:
-    (only,) = check(_targets.find_targets("planted:missing_device"), ["torch"], {}, 60.0)
+    (only,) = check(targets.find_targets("planted:missing_device"), ["torch"], {}, 60.0)
     found = only.findings[0]
     assert (found.backend, found.needed) == ("torch", ("another device",))
     assert "device='cuda'" in found.program

@@ -16,8 +16,8 @@ from torch.autograd import forward_ad
 from torch_modes import Passes
 
 import xbridge
+from xbridge._registry.registry import get
 from xbridge.backends import torch as backend
-from xbridge.backends._registry import get
 from xbridge.backends.torch import _pinned, _transfer
 
 if TYPE_CHECKING:

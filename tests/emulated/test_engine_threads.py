@@ -14,7 +14,7 @@ from emulated.engine import use_small_buffers
 from emulated.there import DEVICE, KIND, PACES, api, paced
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.backends.torch import _pinned, _threads
 
 if TYPE_CHECKING:

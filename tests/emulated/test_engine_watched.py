@@ -11,7 +11,7 @@ from emulated.there import DEVICE, KIND
 
 import xbridge
 from xbridge import explain, policy, record
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -9,7 +9,7 @@ import torch
 from emulated import test_transfers as transfers
 from emulated.there import RUSHED, api, paced
 
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -132,7 +132,7 @@ def test_arrays_that_move_alone_after_a_failure_together_are_the_result(
     def fails(xs: list[Placed], device: Device) -> list[Placed]:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(xbridge.backends._registry.get("toylib"), "to_device_many", fails)
+    monkeypatch.setattr(xbridge._registry.registry.get("toylib"), "to_device_many", fails)
     assert there([np.ones(2), np.zeros(3)]) == [[1, 1], [0, 0, 0]]
     assert moves == Moves([16, 24], [], [])
 

@@ -14,7 +14,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge.backends import _registry
+from xbridge._registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,9 +110,9 @@ def test_entry_points__compiled_program_is_not_compiled_again(call: Call, own_re
     compiled = torch.compile(call, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert torch.equal(compiled(x), expected)
-        known = len(_registry._by_subtype)
+        known = len(registry._by_subtype)
         call_elsewhere()
-        assert len(_registry._by_subtype) > known
+        assert len(registry._by_subtype) > known
         assert torch.equal(compiled(x), expected)
     with xbridge.record(), xbridge.policy(copies="warn"):
         assert torch.equal(compiled(x), expected)

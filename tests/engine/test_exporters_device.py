@@ -16,7 +16,7 @@ from exporters import Exporter, capsule
 from toylib import Toy, make_backend
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,8 +20,8 @@ import xbridge
 from xbridge import _host, tree
 from xbridge._engine import convert
 from xbridge._host import memory
-from xbridge.backends import _registry
-from xbridge.backends._registry import calls, fast_converters, learned
+from xbridge._registry import registry
+from xbridge._registry.registry import calls, fast_converters, learned
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -266,10 +266,10 @@ def restore(taught: list[dict[Any, Any]]) -> None:
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
-        _registry.get(name)  # a backend that is loaded during a call empties the tables
-    _registry._renew()
+        registry.get(name)  # a backend that is loaded during a call empties the tables
+    registry._renew()
     yield
-    _registry._renew()
+    registry._renew()
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def test_any_array_may_teach_and_any_other_is_converted_as_planned(
     with planned():
         expected = {name: outcome(call, x) for name, x in make().items()}
     for teacher in teachers(expected):
-        _registry._renew()
+        registry._renew()
         outcome(call, make()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in make().items():
@@ -435,7 +435,7 @@ def test_any_list_may_teach_and_any_other_is_converted_as_planned(
         expected = {name: outcome(call, x) for name, x in lists().items()}
     xs = lists()
     for teacher in teachers(xs):
-        _registry._renew()
+        registry._renew()
         outcome(call, lists()[teacher])
         taught = list(map(dict, tables()))
         for pupil, x in xs.items():
@@ -446,7 +446,7 @@ def test_any_list_may_teach_and_any_other_is_converted_as_planned(
 @pytest.mark.parametrize("make", [numpys, torchs])
 def test_a_fact_that_is_asked_alone_is_that_of_the_description(make: Callable[[], dict[str, Any]]) -> None:
     for name, x in make().items():
-        backend = _registry.get(xbridge.backend_of(x))
+        backend = registry.get(xbridge.backend_of(x))
         info = backend.array_info(x)
         assert (xbridge.dtype_of(x), xbridge.device_of(x)) == (info.dtype, info.device), name
 
@@ -500,7 +500,7 @@ def test_a_cast_for_jax_is_planned_once(
     kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
-    _registry.get("jax")
+    registry.get("jax")
 
     def call(x: Any) -> Any:
         return xbridge.to_backend(x, "jax", **options)
@@ -946,7 +946,7 @@ def test_recall__any_sequence_of_arrays_and_states_is_converted_as_planned(
     for state in states:
         with CHANGES[state](), planned():
             expected[state] = [outcome(call, x) for _, x in xs]
-    _registry._renew()
+    registry._renew()
     for state in (*states, *states):
         with CHANGES[state]():
             for (kind, x), planned_outcome in zip(xs, expected[state], strict=True):
@@ -1004,7 +1004,7 @@ WHOLE: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-@pytest.mark.parametrize("change", [enter_and_leave, _registry._renew])
+@pytest.mark.parametrize("change", [enter_and_leave, registry._renew])
 def test_a_plan_from_before_a_change_is_not_learned(
     change: Callable[[], None], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1057,7 +1057,7 @@ def test_a_flag_that_equals_a_learned_one_is_refused_as_before(flag: Any) -> Non
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_the_state_that_plans_depend_on_is_a_key_and_stays_while_its_library_does(name: str) -> None:
     pytest.importorskip(name)
-    state = _registry.get(name).plan_state
+    state = registry.get(name).plan_state
     assert state is not None
     assert {state(): "found"}.get(state()) == "found"
 
@@ -1310,7 +1310,7 @@ def test_a_name_that_is_another_string_is_learned_as_the_name() -> None:
 
 
 def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
             assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
@@ -1326,7 +1326,7 @@ def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no call fits any more, a new one is planned once."""
-    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
     lists: list[list[Any]] = [[1.5], [1], [True]]
     for dtype in ("float16", "float32", "float64"):
         for x in lists:
@@ -1375,11 +1375,11 @@ def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
 
 
 def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
     for _ in range(2):
         for kind in ("f8", "f4", "i2", "i4"):
             assert xbridge.to_backend(np.ones(2, kind), "torch", dtype="float16").tolist() == [1.0, 1.0]
-    assert [len(kinds) for kinds in _registry._kinds.values()] == [2]
+    assert [len(kinds) for kinds in registry._kinds.values()] == [2]
 
 
 def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import forward_ad
 
-from xbridge.backends._registry import fast_converters
+from xbridge._registry.registry import fast_converters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

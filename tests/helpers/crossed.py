@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from xbridge import _host, backend_of
 from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import instead
 from xbridge._core.protocol import ArrayInfo, Unsupported
+from xbridge._derive.functions import rules
+from xbridge._derive.numpy_functions import opaque
 from xbridge._host.memory import layout_of, native_dtype
-from xbridge.backends._numpy_rules import opaque
-from xbridge.backends._rules import rules
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge.backends._rules import Call, Rule
+    from xbridge._derive.functions import Call, Rule
 
 name = "tiles"
 array_types: tuple[type, ...] = (Tile,)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import kit_toy_backend as good
 from kit_toy import Tile
 
-from xbridge.backends._forms import ARRAY
-from xbridge.backends._numpy_rules import OpaqueRule
-from xbridge.backends._rules import Rule, latest
+from xbridge._derive.functions import Rule, latest
+from xbridge._derive.numpy_functions import OpaqueRule
+from xbridge._derive.treedef import ARRAY
 from xbridge.errors import GradientError
 
 if TYPE_CHECKING:

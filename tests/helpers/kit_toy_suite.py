@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import xbridge
-from xbridge.backends._defaults import written
+from xbridge._registry.defaults import written
 from xbridge.testing import conformance
 from xbridge.testing.conformance._cases import DTYPES_SETTING
 

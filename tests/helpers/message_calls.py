@@ -9,7 +9,7 @@ import numpy as np
 from exporters import Exporter, capsule
 
 import xbridge
-from xbridge.backends._registry import get  # noqa: F401 -- calls name it
+from xbridge._registry.registry import get  # noqa: F401 -- calls name it
 
 
 class Metres(np.ndarray[Any, np.dtype[Any]]):

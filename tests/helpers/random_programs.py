@@ -17,7 +17,7 @@ from crossed import by_hand, same, wide
 from hypothesis import strategies as st
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,6 +190,12 @@ def of_jax() -> dict[str, Transform]:
 
 FORWARD = frozenset(("jvp", "jacfwd", "hessian"))
 """Transforms in forward mode, of which torch has one level for all threads: its users take turns."""
+REFUSED = {
+    ("torch", "threads"): FORWARD,
+    # Saved tensors have hooks in a checkpoint, and torch.func differentiates backwards only without them.
+    ("torch", "checkpoint"): frozenset(("grad", "vjp", "jacrev", "hessian")),
+}
+"""For a library and one of its transforms, those that it does not allow inside."""
 
 
 def in_threads(f: Vector, t: Any) -> Vector:
@@ -228,7 +234,8 @@ def cases(caller: str) -> st.SearchStrategy[Case]:
         order = 0
         for name in names:
             order += table[name].order
-            if order > ORDER or (caller == "torch" and name == "threads" and FORWARD.intersection(chosen)):
+            refused = REFUSED.get((caller, name), frozenset())
+            if order > ORDER or refused.intersection(chosen):
                 break
             chosen.append(name)
             if table[name].last:

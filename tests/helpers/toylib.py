@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xbridge import Device
+from xbridge._registry.defaults import Completed
 from xbridge.backends import numpy as host
-from xbridge.backends._defaults import Completed
 from xbridge.protocol import Gap
 
 if TYPE_CHECKING:

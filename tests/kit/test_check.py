@@ -20,10 +20,11 @@ import pytest
 
 import xbridge
 from xbridge._cli import main
-from xbridge.testing import _check, _reproduction, _signatures, _stages, _targets, _workers
-from xbridge.testing._check import check
-from xbridge.testing._findings import Finding, as_json, as_markdown, as_text, grouped
-from xbridge.testing._workers import Job, check_in_workers, chosen
+from xbridge.testing import _reproduction
+from xbridge.testing.check import search, signatures, stages, targets, workers
+from xbridge.testing.check.findings import Finding, as_json, as_markdown, as_text, grouped
+from xbridge.testing.check.search import check
+from xbridge.testing.check.workers import Job, check_in_workers, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,13 +36,13 @@ ALL = ("numpy", "torch", "dask", "jax", "array_api_strict")
 def findings_of(spec: str, backends: Iterable[str] = ALL, words: str = "") -> list[tuple[Finding, list[str]]]:
     """What is found for a function, one for each cause."""
     used = [name for name in backends if xbridge.is_available(name)]
-    read = _signatures.read_words(words)
-    checked = check(_targets.find_targets(spec), used, read, 60.0)
+    read = signatures.read_words(words)
+    checked = check(targets.find_targets(spec), used, read, 60.0)
     return grouped(finding for one in checked for finding in one.findings)
 
 
-def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[_signatures.Base]:
-    return _signatures.bases(f, words, f)
+def bases(f: Callable[..., Any], words: dict[str, str]) -> Iterator[signatures.Base]:
+    return signatures.bases(f, words, f)
 
 
 PLANTED: dict[str, dict[str, tuple[str, str]]] = {
@@ -100,12 +101,12 @@ def test_nothing_is_found_in_a_function_without_a_fault() -> None:
 
 
 def test_what_may_do_harm_is_not_called_and_the_reason_is_given() -> None:
-    targets = [
+    harmless = [
         target
-        for target in _targets.find_targets("planted")
+        for target in targets.find_targets("planted")
         if target.name not in ("planted.dies", "planted.hangs")
     ]
-    checked = {one.function: one.skipped for one in check(targets, ["numpy"], {}, 60.0)}
+    checked = {one.function: one.skipped for one in check(harmless, ["numpy"], {}, 60.0)}
     assert checked["planted.save_to"] == "its name suggests an effect"
     assert checked["planted.jitter"] == "it draws random numbers"
     assert checked["planted.writes"] == "it may write, run or draw something"
@@ -179,7 +180,7 @@ def test_a_function_that_changes_files_itself_or_by_others_of_its_module_is_not_
     (tmp_path / "kept").mkdir()
     name = module_of(EFFECTS, tmp_path, monkeypatch)
     before = {*tmp_path.iterdir()}
-    checked = {one.function: one.skipped for one in check(_targets.find_targets(name), ["numpy"], {}, 60.0)}
+    checked = {one.function: one.skipped for one in check(targets.find_targets(name), ["numpy"], {}, 60.0)}
     assert checked.pop(f"{name}.shorter") == ""
     assert {*checked.values()} == {"it may write, run or draw something"}
     assert {path for path in tmp_path.iterdir() if path.name != "__pycache__"} == before
@@ -195,7 +196,7 @@ def test_a_module_that_ends_the_process_is_refused_and_what_it_prints_is_not_a_r
     fails = module_of("raise ImportError", tmp_path, monkeypatch)
     assert main(["check", fails]) == 2
     assert "ImportError; try" in capsys.readouterr().err
-    _targets.find_targets(module_of("print('begins')", tmp_path, monkeypatch))
+    targets.find_targets(module_of("print('begins')", tmp_path, monkeypatch))
     assert capsys.readouterr() == ("", "begins\n")
 
 
@@ -222,7 +223,7 @@ def test_a_device_that_would_be_left_out_is_refused() -> None:
 def test_a_report_that_cannot_be_written_is_refused_before_a_function_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_workers, "check_in_workers", None)
+    monkeypatch.setattr(workers, "check_in_workers", None)
     for place, reason in (
         (tmp_path, "it is a directory"),
         (tmp_path / "no" / "x.md", "there is no directory"),
@@ -232,12 +233,12 @@ def test_a_report_that_cannot_be_written_is_refused_before_a_function_is_called(
 
 
 def test_a_check_without_time_calls_nothing() -> None:
-    (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.0)
+    (only,) = check(targets.find_targets("planted:middle"), ["numpy"], {}, 0.0)
     assert (only.findings, only.skipped) == ([], "the time is over")
 
 
 def test_kinds_of_arguments_can_be_given() -> None:
-    words = _signatures.read_words("x: float, n: 3, axis: axis, s: number, y: array, t: (1, 2), d: int")
+    words = signatures.read_words("x: float, n: 3, axis: axis, s: number, y: array, t: (1, 2), d: int")
     assert words == {
         "x": "float",
         "n": "3",
@@ -255,7 +256,7 @@ def test_kinds_of_arguments_can_be_given() -> None:
 @pytest.mark.parametrize("words", ["x", "1: float", "x:", "x: float, y", "x: (((", "x: many"])
 def test_kinds_that_cannot_be_read_are_refused(words: str) -> None:
     with pytest.raises(xbridge.OptionError, match="; try "):
-        _signatures.read_words(words)
+        signatures.read_words(words)
 
 
 def test_a_kind_that_is_not_one_is_refused() -> None:
@@ -266,7 +267,7 @@ def test_a_kind_that_is_not_one_is_refused() -> None:
 @pytest.mark.parametrize("spec", ["no_such_module", "planted:no_such_function"])
 def test_a_module_or_function_that_is_missing_is_refused(spec: str) -> None:
     with pytest.raises(xbridge.OptionError, match="; try "):
-        _targets.find_targets(spec)
+        targets.find_targets(spec)
 
 
 def documented(
@@ -289,7 +290,7 @@ def documented(
 
 
 def test_a_docstring_shows_how_to_call_a_function() -> None:
-    slots = _signatures.slots_of(documented, {})
+    slots = signatures.slots_of(documented, {})
     assert slots is not None
     shown = {slot.name: (slot.kind, slot.values) for slot in slots}
     assert shown["x"] == shown["y"] == ("array", ())
@@ -302,10 +303,10 @@ def test_a_docstring_shows_how_to_call_a_function() -> None:
 
 
 def test_functions_of_numpy_without_a_signature_are_called_by_their_number_of_arguments() -> None:
-    slots = _signatures.slots_of(np.add, {})
+    slots = signatures.slots_of(np.add, {})
     assert slots is not None
     assert len(slots) == 2
-    assert _signatures.slots_of(iter, {}) is None
+    assert signatures.slots_of(iter, {}) is None
 
 
 def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
@@ -314,8 +315,8 @@ def test_shapes_in_a_docstring_and_shares_of_one_are_tried() -> None:
     assert base.args[0].sum() == pytest.approx(1)
     points, labels = next(bases(planted.clusters, {})).args
     assert (points.shape, labels.shape, {*labels.tolist()}) == ((4, 3), (4,), {0, 1})
-    assert _signatures._shape("array of shape (3, n)") == ("3", "n")
-    assert _signatures._shape("array (optional)") is None
+    assert signatures._shape("array of shape (3, n)") == ("3", "n")
+    assert signatures._shape("array (optional)") is None
 
 
 def test_a_list_of_arrays_has_two() -> None:
@@ -334,19 +335,19 @@ def test_literals_of_the_examples_in_a_docstring_are_tried() -> None:
 
 def test_an_array_namespace_is_compared_with_numpys() -> None:
     pytest.importorskip("torch")
-    (add,) = _targets.find_targets("array_api_compat.torch:add")
+    (add,) = targets.find_targets("array_api_compat.torch:add")
     assert (add.backend, add.reference) == ("torch", np.add)
-    (solve,) = _targets.find_targets("array_api_compat.torch.linalg:solve")
+    (solve,) = targets.find_targets("array_api_compat.torch.linalg:solve")
     assert (solve.backend, solve.reference) == ("torch", array_api_compat.numpy.linalg.solve)
-    assert _targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
-    found = [target.name.rpartition(".")[2] for target in _targets.find_targets("array_api_compat.torch")]
+    assert targets.find_targets("array_api_compat.numpy:add")[0].backend == ""
+    found = [target.name.rpartition(".")[2] for target in targets.find_targets("array_api_compat.torch")]
     assert {"add", "clip"} < {*found}
     assert not {"add_", "ops", "relu", "median"} & {*found}
-    declared = _signatures.slots_of(solve.declaration or solve.function, {}) or ()
+    declared = signatures.slots_of(solve.declaration or solve.function, {}) or ()
     assert [slot.name for slot in declared] == ["x1", "x2"]
     (checked,) = check([solve], ["numpy", "torch"], {}, 60.0)
     assert checked.findings == []
-    wrong = _targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
+    wrong = targets.Target("planted.promoted", planted.promoted, (), "torch", np.sum)
     (checked,) = check([wrong], ["numpy", "torch"], {}, 60.0)
     assert {one.backend for one in checked.findings} == {"torch"}
 
@@ -439,7 +440,7 @@ def test_check__calls_a_function_that_is_named(capsys: pytest.CaptureFixture[str
     assert main(["check", "planted:jitter", "--backends", "numpy", "--json"]) == 3
     skipped = json.loads(capsys.readouterr().out)["skipped"]
     assert skipped == {"planted.jitter": "its results differ from call to call"}
-    (target,) = _targets.find_targets("planted:jitter")
+    (target,) = targets.find_targets("planted:jitter")
     assert [one.skipped for one in check([target], ["numpy"], {}, 9.0)] == ["it draws random numbers"]
 
 
@@ -452,25 +453,25 @@ def test_a_check_by_nothing_is_refused(option: str, capsys: pytest.CaptureFixtur
 def test_what_scipy_declares_is_not_called() -> None:
     pytest.importorskip("scipy", minversion="1.17")
     code = (
-        "from xbridge.testing._targets import declared, find_targets\n"
-        "from xbridge.testing import _targets\n"
+        "from xbridge.testing.check.targets import declared, find_targets\n"
+        "from xbridge.testing.check import targets\n"
         "names = ('logsumexp', 'bdtr', 'lambertw')\n"
-        "targets = [target for name in names for target in find_targets(f'scipy.special:{name}')]\n"
-        "anywhere, on_host, nowhere = map(declared, targets)\n"
+        "found = [target for name in names for target in find_targets(f'scipy.special:{name}')]\n"
+        "anywhere, on_host, nowhere = map(declared, found)\n"
         "assert anywhere.backends == () and not anywhere.host_only\n"
         "assert on_host.backends == () and on_host.host_only\n"
-        "assert nowhere.backends == _targets._ALL\n"
+        "assert nowhere.backends == targets._ALL\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_scikit_learn_does_not_dispatch_is_called_with_numpy_alone() -> None:
     sklearn = pytest.importorskip("sklearn", minversion="1.6")
-    targets = [
-        _targets.Target(f"sklearn.metrics.{name}", getattr(sklearn.metrics, name))
+    found = [
+        targets.Target(f"sklearn.metrics.{name}", getattr(sklearn.metrics, name))
         for name in ("r2_score", "auc")
     ]
-    assert [_targets.declared(target).backends for target in targets] == [("dask", "jax"), _targets._ALL]
+    assert [targets.declared(target).backends for target in found] == [("dask", "jax"), targets._ALL]
 
 
 def test_every_library_is_checked_by_default_but_the_read_only_one() -> None:
@@ -542,11 +543,11 @@ def test_check__part_of_a_name_or_of_a_message_hides_nothing(
 def test_check__blames_no_device_for_what_fails_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that fails on the default device too is one of plain arrays."""
     pytest.importorskip("array_api_strict")
-    (target,) = _targets.find_targets("planted:centred")
-    call = _stages.plain(target, next(bases(target.function, {})), "array_api_strict")
-    (device, *_) = _stages.devices_of("array_api_strict")
+    (target,) = targets.find_targets("planted:centred")
+    call = stages.plain(target, next(bases(target.function, {})), "array_api_strict")
+    (device, *_) = stages.devices_of("array_api_strict")
     moved = call.map(lambda one: one._replace(device=device))._replace(f=planted.only_for_numpy)
-    found = _check._judge(_stages.Stage("device", "another device", moved), target, "array_api_strict", "")
+    found = search._judge(stages.Stage("device", "another device", moved), target, "array_api_strict", "")
     assert found is not None
     assert found.property == "plain arrays"
 
@@ -557,13 +558,13 @@ def test_check__output_is_no_input() -> None:
 
 
 def test_a_library_that_is_declared_unsupported_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_check, "declared", lambda target: _targets.Declared(("numpy",), host_only=True))
+    monkeypatch.setattr(search, "declared", lambda target: targets.Declared(("numpy",), host_only=True))
     assert findings_of("planted:middle", ["numpy"]) == []
 
 
 def test_a_check_ends_if_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_check, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
-    (only,) = check(_targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=count(0, 0.4).__next__))
+    (only,) = check(targets.find_targets("planted:middle"), ["numpy"], {}, 0.5)
     assert (only.findings, only.skipped, only.is_complete) == ([], "", False)
 
 
@@ -573,8 +574,8 @@ def test_functions_that_are_left_when_the_time_is_over_are_named(
 ) -> None:
     left = [one.skipped for one in check_in_workers(job("planted:middle", "planted:cut", seconds=0.0))]
     assert left == ["the time is over"] * 2
-    half = _check.Checked("planted.middle", [], "", is_complete=False)
-    monkeypatch.setattr(_workers, "check_in_workers", lambda *_: iter([half]))
+    half = search.Checked("planted.middle", [], "", is_complete=False)
+    monkeypatch.setattr(workers, "check_in_workers", lambda *_: iter([half]))
     assert main(["check", "planted:middle", "--backends", "numpy"]) == 0
     assert "in part, because the time was over: middle" in capsys.readouterr().out
 
@@ -593,21 +594,21 @@ def test_the_table_of_scipy_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {planted.middle: entry, planted.cut: {**entry, "np_only": True}}
     monkeypatch.setitem(sys.modules, "scipy._lib._array_api", SimpleNamespace(xp_capabilities_table=table))
 
-    def read(f: Any) -> _targets.Declared:
-        return _targets.declared(_targets.Target("scipy.stats.f", f))
+    def read(f: Any) -> targets.Declared:
+        return targets.declared(targets.Target("scipy.stats.f", f))
 
-    assert read(planted.middle) == _targets.Declared(("dask", "jax"), host_only=True, lazy=True, jit=False)
-    assert set(read(planted.cut).backends) == set(_targets._ALL) - {"cupy"}
-    assert read(planted.maximum).backends == _targets._ALL
+    assert read(planted.middle) == targets.Declared(("dask", "jax"), host_only=True, lazy=True, jit=False)
+    assert set(read(planted.cut).backends) == set(targets._ALL) - {"cupy"}
+    assert read(planted.maximum).backends == targets._ALL
 
 
 def test_only_functions_of_the_package_are_found_in_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {target.name for target in _targets.find_targets("planted")}
+    found = {target.name for target in targets.find_targets("planted")}
     assert "planted.middle" in found
     others = ("np", "array_api_compat", "Any", "deepcopy", "_COUNT")
     assert not {f"planted.{name}" for name in others} & found
     monkeypatch.setattr(planted, "__all__", ["cut", "np"], raising=False)
-    assert [target.name for target in _targets.find_targets("planted")] == ["planted.cut"]
+    assert [target.name for target in targets.find_targets("planted")] == ["planted.cut"]
 
 
 def unusual(x: Any, *rest: int, shape: Any, num_bins: int, xp: Any = None, **options: Any) -> Any:
@@ -639,7 +640,7 @@ def picky(x: Any, weights: Any = None) -> Any:
 
 
 def test_unusual_parameters_are_filled_or_left_out() -> None:
-    slots = _signatures.slots_of(unusual, {})
+    slots = signatures.slots_of(unusual, {})
     assert slots is not None
     assert [(slot.name, slot.kind, slot.values) for slot in slots] == [
         ("x", "array", ()),
@@ -650,19 +651,19 @@ def test_unusual_parameters_are_filled_or_left_out() -> None:
     (base,) = bases(unusual, {})
     assert base.kwargs == {"shape": (6,), "num_bins": 2}
     assert len(next(bases(several, {})).args) == 2
-    assert _signatures.slots_of(of_a_mapping, {}) is None
-    assert _signatures.slots_of(lambda x, dtype: x, {}) is None
+    assert signatures.slots_of(of_a_mapping, {}) is None
+    assert signatures.slots_of(lambda x, dtype: x, {}) is None
     assert list(bases(of_a_mapping, {})) == []
     assert [base.label for base in bases(picky, {})] == [""]
-    kinds = _signatures.read_words("x: array, table: axis")
+    kinds = signatures.read_words("x: array, table: axis")
     assert next(bases(of_a_mapping, kinds)).args[1] == 0
-    assert next(bases(of_a_mapping, _signatures.read_words("table: number"))).args[1] == 0.5
+    assert next(bases(of_a_mapping, signatures.read_words("table: number"))).args[1] == 0.5
     assert list(bases(lambda x: None, {})) == []
 
 
 @pytest.mark.usefixtures("_here")
 def test_a_function_that_does_not_return_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_workers, "_PATIENCE", 0.5)
+    monkeypatch.setattr(workers, "_PATIENCE", 0.5)
     checked = {
         one.function: one
         for one in check_in_workers(job("planted:middle", "planted:hangs", seconds=5.0), workers=1)
@@ -685,7 +686,7 @@ def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPa
     checked.close()  # type: ignore[attr-defined] # it is a generator, which an interrupt ends likewise
     assert begun
     assert all(process.poll() is not None for process in begun)
-    late = _workers.Children()
+    late = workers.Children()
     late.end()
     assert late.start("while True: pass").wait(30) < 0
 
@@ -705,10 +706,10 @@ def test_an_interrupt_ends_the_processes_of_a_check(monkeypatch: pytest.MonkeyPa
 def test_a_crash_is_a_finding_only_if_its_program_crashes_by_itself(
     code: str, reason: str, is_confirmed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_workers, "_PATIENCE", 1.5)
+    monkeypatch.setattr(workers, "_PATIENCE", 1.5)
     stored = tmp_path / "program.py"
     stored.write_text(f"numpy\n{code}", encoding="utf-8")
-    ended = _workers._ended("planted.cut", reason, stored, _workers.Children())
+    ended = workers._ended("planted.cut", reason, stored, workers.Children())
     assert bool(ended.findings) is is_confirmed
     assert ended.skipped == ("" if is_confirmed else f"it {reason} when it is checked, and not by itself")
 
@@ -730,7 +731,7 @@ def test_a_worker_prints_a_line_when_it_begins_and_for_each_function(
         from xbridge.testing import emulated
 
         monkeypatch.setattr(emulated, "install", lambda: None)
-    _workers.main(str(output), json.dumps(asked), str(stored))
+    workers.main(str(output), json.dumps(asked), str(stored))
     begun, line = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert begun == "begun"
     assert line["function"] == "planted.centred"
@@ -776,7 +777,7 @@ def test_check__continues_in_a_fresh_process_after_a_change_of_state(
     job = [[f"{module}:changes_{name}", "planted:centred"], backends, {}, 60.0, False, []]
     with np.errstate():
         try:
-            _workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
+            workers.main(str(output), json.dumps(job), str(tmp_path / "program.py"))
         finally:
             if torch and before:
                 torch.set_default_dtype(before[0])
@@ -909,9 +910,9 @@ def test_check__survives_the_import_of_a_module(
 ) -> None:
     """A module is imported by another process, within limits of time and memory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_workers, "_START", 3.0 if "while" in text else 60.0)
+    monkeypatch.setattr(workers, "_START", 3.0 if "while" in text else 60.0)
     monkeypatch.setattr(
-        _workers, "_MEMORY", 2**32 / (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        workers, "_MEMORY", 2**32 / (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     )
     module = module_at(text, "harm", tmp_path)
     assert main(["check", f"{module}:f", "--backends", "numpy"]) == 2
@@ -921,9 +922,9 @@ def test_check__survives_the_import_of_a_module(
 def test_check__names_the_functions_of_a_module(tmp_path: Path) -> None:
     """The process that imports a module writes the names of its functions, or the parts of the error."""
     output = tmp_path / "results.txt"
-    _workers.write_names(str(output), "planted:middle")
+    workers.write_names(str(output), "planted:middle")
     assert json.loads(output.read_text(encoding="utf-8")) == ["planted:middle"]
-    _workers.write_names(str(output), "planted:nothing")
+    workers.write_names(str(output), "planted:nothing")
     assert json.loads(output.read_text(encoding="utf-8"))["reason"] == "planted has no such function"
 
 
@@ -944,8 +945,8 @@ def test_check__keeps_the_findings_of_a_function_whose_check_raises(monkeypatch:
             raise ArithmeticError("of the kit")
         return usual(*args)
 
-    monkeypatch.setattr(_check, "reproduction", fails)
-    (one,) = check(_targets.find_targets("planted:in_place"), ["numpy", "array_api_strict"], {}, 60.0)
+    monkeypatch.setattr(search, "reproduction", fails)
+    (one,) = check(targets.find_targets("planted:in_place"), ["numpy", "array_api_strict"], {}, 60.0)
     assert [finding.backend for finding in one.findings] == ["numpy"]
     assert one.skipped == "its check raises ArithmeticError: of the kit"
 
@@ -968,12 +969,12 @@ def test_find_targets__module_that_ends_the_process_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     module = module_at("import sys; sys.exit(0)", "leaving", tmp_path)
     with pytest.raises(xbridge.OptionError, match="it ends the process when it is imported"):
-        _targets.find_targets(module)
+        targets.find_targets(module)
 
 
 def test_children__end_stops_each_process_once() -> None:
     """The processes that run are ended, and one that was stopped is not stopped again."""
-    children = _workers.Children()
+    children = workers.Children()
     process = children.start("import sys; sys.stdin.read(); import threading; threading.Event().wait()")
     children.end()
     assert process.poll() is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.strategies import (
     array_likes,
     conversions,

@@ -263,10 +263,10 @@ def _sham(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(
         pretend="""
         from xbridge import Device
-        from xbridge.backends import _registry
+        from xbridge._registry import registry
 
         def install():
-            _registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
+            registry.get("toylib").devices = lambda: (Device("cpu"), Device("sham:0"))
         """
     )
     monkeypatch.setattr(_parametrize, "_EMULATED", {"toylib:sham": "pretend"})

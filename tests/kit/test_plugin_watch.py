@@ -12,7 +12,7 @@ import _xbridge_pytest
 import xbridge
 from xbridge import record
 from xbridge._observe import policy as _policy
-from xbridge.backends import _registry
+from xbridge._registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def test_in_a_thread():
 def nobody_watches_afterwards() -> Iterator[None]:
     """What a run has begun, it ends."""
     yield
-    assert not _registry.observers
+    assert not registry.observers
     assert _policy.policy.now() == _policy.Rules()
 
 

@@ -11,7 +11,7 @@ from strategies import HOST_DTYPES, host_dtype
 from toylib import Toy, complete, make_backend
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.samples.derived import DerivedSamples
 from xbridge.testing.samples.lookup import make_on, samples_of

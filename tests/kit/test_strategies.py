@@ -18,7 +18,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import Device
 from xbridge._core.dtypes import category
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.samples import numpy as known
 from xbridge.testing.strategies import (
     array_likes,

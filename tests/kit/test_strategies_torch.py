@@ -16,7 +16,7 @@ from rawmemory import bits, in_place, same_bits, touched
 
 import xbridge
 from xbridge._core.dtypes import DTYPES, is_inexact
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing._without import LAYOUTS, without
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies import arrays, devices, dtypes, refusals, samples

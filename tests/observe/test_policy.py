@@ -20,8 +20,8 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
-from xbridge.backends import _registry
-from xbridge.backends._registry import get
+from xbridge._registry import registry
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -151,7 +151,7 @@ def test_a_policy_can_be_used_again_within_itself_and_by_threads() -> None:
     assert policy.now().copies == "allow"
     ended.set()
     thread.join()
-    assert not _registry.observers
+    assert not registry.observers
 
 
 def test_a_policy_is_its_threads_own() -> None:
@@ -211,7 +211,7 @@ def test_a_block_that_is_left_in_another_context_ends_there() -> None:
     with policy(casts="raise"):
         next(begun, None)
         assert policy.now() == ("allow", "allow", "allow", "raise")
-    assert not _registry.observers
+    assert not registry.observers
 
 
 def test_a_function_can_be_held_to_a_policy() -> None:
@@ -339,19 +339,19 @@ def test_a_line_is_warned_of_once_as_python_does() -> None:
 def test_the_hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
     xbridge.to_numpy(np.ones(2))
     full = (
-        {name: set(table) for name, table in _registry.fast_converters.items()},
-        set(_registry.identity_types),
+        {name: set(table) for name, table in registry.fast_converters.items()},
+        set(registry.identity_types),
     )
     assert full[0]["numpy"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:
-            assert not any(_registry.fast_converters.values())
-        assert not any(_registry.fast_converters.values())
-        assert not _registry.identity_types
+            assert not any(registry.fast_converters.values())
+        assert not any(registry.fast_converters.values())
+        assert not registry.identity_types
     assert (
-        {name: set(table) for name, table in _registry.fast_converters.items()},
-        set(_registry.identity_types),
+        {name: set(table) for name, table in registry.fast_converters.items()},
+        set(registry.identity_types),
     ) == full
 
 
@@ -360,7 +360,7 @@ def test_a_backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
     xbridge.register_backend("toylib", make_backend())
     with policy(copies="raise"):
         assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
-        assert not any(_registry.fast_converters.values())
+        assert not any(registry.fast_converters.values())
 
 
 def test_a_compiled_function_is_traced_whole_under_a_policy() -> None:
@@ -397,10 +397,10 @@ def test_a_policy_of_the_process_holds_in_every_thread_and_gives_way_to_a_block(
             copy_one()
         _policy.everywhere(_policy.rules_in("casts=allow"))
         assert policy.now() == ("raise", "allow", "allow", "allow")
-        assert _registry.observers
+        assert registry.observers
     finally:
         _policy.everywhere(before)
-    assert not _registry.observers
+    assert not registry.observers
     copy_one()
 
 
@@ -417,7 +417,7 @@ def test_the_environment_is_read_when_xbridge_is_imported(monkeypatch: pytest.Mo
         assert policy.now().copies == "raise"
     finally:
         _policy.everywhere(_policy.Rules())
-    assert not _registry.observers
+    assert not registry.observers
 
 
 @pytest.mark.parametrize(("words", "said"), [("copies=raise", "PolicyError"), ("", "fine"), ("x", "Option")])

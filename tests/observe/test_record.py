@@ -20,7 +20,7 @@ from xbridge import explain, record
 from xbridge._core import text
 from xbridge._observe import record as _record
 from xbridge._observe import record as record_module
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.testing.strategies import conversions
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_nothing_is_recorded_before_after_or_without() -> None:
     copy_one()
     assert seen.rows == ()
     assert seen.summary() == "nothing was converted"
-    assert not _registry.observers
+    assert not registry.observers
 
 
 def test_what_raises_is_not_counted() -> None:
@@ -434,7 +434,7 @@ def test_a_file_that_is_named_like_a_formula_is_drawn(tmp_path: Path) -> None:
 def test_a_record_that_never_began_cannot_end() -> None:
     with pytest.raises(ValueError, match="not in"):
         record().__exit__()
-    assert not _registry.observers
+    assert not registry.observers
 
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from xbridge import tree
 from xbridge._core.dtypes import DTYPES, category, nearest
 from xbridge._core.protocol import Unsupported
 from xbridge._host.memory import native_dtype
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,7 +266,7 @@ def test_it_is_a_matter_of_the_device() -> None:
 def test_metal_gets_single_precision() -> None:
     pytest.importorskip("torch")
     from xbridge._plan.rules import chosen
-    from xbridge.backends._registry import get
+    from xbridge._registry.registry import get
 
     backend, place = get("torch"), xbridge.Device("mps:0")
     for dtype in DTYPES:

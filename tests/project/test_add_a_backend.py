@@ -12,7 +12,7 @@ from kit_toy_suite import few_examples, run
 
 import xbridge
 from xbridge._core.protocol import FEATURES, REQUIRED
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

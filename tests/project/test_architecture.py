@@ -15,8 +15,8 @@ import pytest
 
 import xbridge
 from xbridge._core import protocol
+from xbridge._registry.registry import get
 from xbridge.backends import INDEX
-from xbridge.backends._registry import get
 
 ROOT = Path(xbridge.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -35,25 +35,27 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"errors": "_deprecation"},
     {"_core": "errors"},
     {"_host": "_core errors", "protocol": "_core"},
-    {"backends": "_host _core errors"},
-    {"_plan": "backends _host _core errors", "_pyinstaller": "backends"},
-    {"_engine": "_plan backends _host _core errors"},
+    {"_derive": "_host _core errors"},
+    {"backends": "_derive _host _core errors"},
+    {"_pyinstaller": "backends", "_registry": "backends _host _core errors"},
+    {"_plan": "_registry backends _host _core errors"},
+    {"_engine": "_plan _registry backends _host _core errors"},
     {
-        "_api": "_engine backends _core errors",
-        "_inspect": "_engine backends _core errors",
+        "_api": "_engine _registry backends _core errors",
+        "_inspect": "_engine _registry _core errors",
         "_observe": "_engine _plan _core errors",
-        "tree": "_engine _plan backends _host _core errors",
+        "tree": "_engine _plan _registry backends _host _core errors",
     },
     {
-        "_align_back": "tree _engine backends _core errors",
-        "_calls": "tree _engine _plan backends _core errors",
-        "_transfer": "_observe tree _engine _plan backends _core errors",
-        "testing": "_api _inspect _engine _plan backends _host _core errors",
+        "_align_back": "tree _engine _registry _core errors",
+        "_functions": "tree _engine _plan _registry backends _derive _core errors",
+        "_transfer": "_observe tree _engine _plan _registry backends _core errors",
+        "testing": "_api _inspect _engine _plan _registry backends _derive _host _core errors",
     },
     {
-        "_cli": "testing _api _inspect backends _host _core errors",  # and `__main__`
-        "__init__": "_calls _align_back _transfer _api _inspect _observe tree _plan backends _core errors "
-        "_deprecation",
+        "__init__": "_functions _align_back _transfer _api _inspect _observe tree _plan _registry _core "
+        "errors _deprecation",
+        "_cli": "testing _api _inspect _registry backends _host _core errors",
     },
 )
 """What each package may import from at run time, by floor, the lowest first."""
@@ -104,7 +106,7 @@ def test_the_picture_has_a_floor_for_every_package() -> None:
 
 
 def test_of_the_plan_only_the_options_ask_the_registry() -> None:
-    asking = [module for module, others in floors.imports().items() if "xbridge.backends._registry" in others]
+    asking = [module for module, others in floors.imports().items() if "xbridge._registry.registry" in others]
     assert [one for one in asking if floors.package_of(one) == "_plan"] == ["xbridge._plan.options"]
 
 
@@ -140,10 +142,13 @@ def names_a_library(tree: ast.AST) -> list[str]:
 
 NAMED: dict[str, set[str]] = {
     "_api.py": {"jax", "torch"},  # `to_jax` and `to_torch`
+    "_derive": {"numpy", "torch"},  # the functions of NumPy, and programs of torch's compiler
     "_host": {"numpy", "ml_dtypes"},
     "_cli/formats": {"numpy", "torch"},  # the readers and writers of their files
     "_cli/info.py": {"jax", "torch"},  # asks them for their accelerators
     "_cli/matrix.py": {"numpy"},
+    "_registry/defaults.py": {"numpy"},  # the backend that does what another one leaves out
+    "_registry/loading.py": {"cupy", "dask", "jax", "numpy"},  # what `np` and `jnp` stand for
     "tree/containers.py": {"jax", "torch"},  # finds their classes in `sys.modules`
 }
 """The libraries that code may name, by file or folder. Backends and the test kit may name any library."""
@@ -234,6 +239,7 @@ def test_every_backend_of_the_index_has_its_module() -> None:
 
 
 CORE_BUT_COMMANDS = [path for path in CORE if floors.package_of(MODULES[path]) != "_cli"]
+CORE_BUT_COMMANDS.remove(ROOT / "_registry" / "defaults.py")  # which asks NumPy's backend
 
 
 @pytest.mark.parametrize("path", CORE_BUT_COMMANDS, ids=short)

@@ -13,7 +13,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.tree.flatten import TreeSpec
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch
         return convert(xs, name, **options)
 
     monkeypatch.setattr(verbs, "to_backend_all", failing)
-    _registry._renew()  # what was learned needs no plan
+    registry._renew()  # what was learned needs no plan
     with pytest.raises(xbridge.DeviceError, match=r"^no memory for both$"):
         transferred([A, A + 1])
 

@@ -13,7 +13,7 @@ from gate import PATIENCE, Gate
 import xbridge
 from xbridge import policy, record
 from xbridge._observe import record as _record
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,14 +128,14 @@ def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
 
 
 def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
-    from xbridge.backends import _registry
+    from xbridge._registry import registry
 
     with policy(casts="warn"), warnings.catch_warnings():
         warnings.simplefilter("ignore", xbridge.CastWarning)
         begin().result()
         list(ahead())
-    assert _registry.observers == 0
-    assert _registry.fast_converters["numpy"]
+    assert registry.observers == 0
+    assert registry.fast_converters["numpy"]
 
 
 def test_a_warning_names_the_line_that_began_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import xbridge
 from xbridge import tree
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class Level(IntEnum):
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     for name in ("numpy", "torch"):
-        _registry.get(name)  # a backend that is loaded during a call empties the tables
-    _registry._renew()
+        registry.get(name)  # a backend that is loaded during a call empties the tables
+    registry._renew()
     yield
-    _registry._renew()
+    registry._renew()
 
 
 def trees() -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_to_backend__any_tree_teaches_and_any_other_is_converted_as_planned(call
     with planned():
         expected = {name: outcome(call, x) for name, x in trees().items()}
     for teacher in expected:
-        _registry._renew()
+        registry._renew()
         outcome(call, trees()[teacher])
         for pupil, x in trees().items():
             assert outcome(call, x) == expected[pupil], (teacher, pupil)
@@ -200,4 +200,4 @@ def test_to_backend__walks_with_an_option_that_may_change() -> None:
 
     for _ in range(2):
         assert tree.to_backend([np.ones(2)], "torch", dtype=Word.SINGLE)[0].dtype == torch.float32
-    assert not _registry.calls
+    assert not registry.calls

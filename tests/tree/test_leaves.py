@@ -12,7 +12,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge.backends._registry import fast_converters
+from xbridge._registry.registry import fast_converters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def test_a_batch_that_fails_is_not_tried_again(
     xbridge.register_backend("toylib", make_backend(to_numpy=to_host))
     batch = {"own": [A, A[1:]], "x": [Toy(np.array([float(i)])) for i in range(4)], "more": A[2:]}
     if watched:
-        monkeypatch.setattr("xbridge.backends._registry.observers", 1)
+        monkeypatch.setattr("xbridge._registry.registry.observers", 1)
     with pytest.raises(xbridge.UnsupportedArrayError, match=r"^at tree\['x'\]\[2\]: .*no such toy") as told:
         convert(batch)
     assert seen == [0, 1, 2]

@@ -23,7 +23,7 @@ from torch.utils import _pytree
 from trees import form, leaves, trees
 
 from xbridge import tree
-from xbridge.backends._registry import fast_converters, get
+from xbridge._registry.registry import fast_converters, get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

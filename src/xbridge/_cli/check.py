@@ -16,8 +16,8 @@ from xbridge._cli.output import print_json
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from xbridge.testing._check import Checked
-    from xbridge.testing._findings import Finding
+    from xbridge.testing.check.findings import Finding
+    from xbridge.testing.check.search import Checked
 
 _LONGEST = 1e9
 """More seconds than a timer of any system needs."""
@@ -62,9 +62,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(asked: Namespace) -> int:
     """Check the functions, and print the findings."""
-    from xbridge.testing._findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
-    from xbridge.testing._signatures import read_words  # noqa: PLC0415 -- likewise
-    from xbridge.testing._workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.findings import as_text, grouped, write  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.signatures import read_words  # noqa: PLC0415 -- likewise
+    from xbridge.testing.check.workers import Job, check_in_workers, chosen, find_names  # noqa: PLC0415 -- likewise
 
     if not 0 < asked.seconds < _LONGEST or asked.workers < 1:
         reason = f"the seconds are above 0 and below {_LONGEST:.0e}, and the workers at least 1"
@@ -107,7 +107,7 @@ def _progress(found: Checked, number: int, total: int) -> None:
 
 
 def _print(checked: list[Checked], findings: list[Finding], table: str) -> None:
-    from xbridge.testing._findings import grouped  # noqa: PLC0415 -- `--help` does not need it
+    from xbridge.testing.check.findings import grouped  # noqa: PLC0415 -- `--help` does not need it
 
     print(table)
     for one, libraries in grouped(findings):

@@ -14,8 +14,8 @@ from xbridge._cli.errors import one_line
 from xbridge._cli.output import print_json, print_table
 from xbridge._core.devices import CPU, Device
 from xbridge._core.text import format_bytes
+from xbridge._registry.registry import get, known_backends
 from xbridge.backends import INDEX
-from xbridge.backends._registry import get, known_backends
 from xbridge.errors import UnknownBackendError, XBridgeError
 
 HELP = "what is installed, on which devices, and what to type for the rest"

@@ -11,7 +11,7 @@ from xbridge._cli.errors import RefusedError, one_line
 from xbridge._cli.output import print_json, print_table
 from xbridge._core.dtypes import DTYPES
 from xbridge._inspect import shares_memory
-from xbridge.backends._registry import get, is_available, known_backends
+from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import XBridgeError
 
 if TYPE_CHECKING:

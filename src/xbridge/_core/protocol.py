@@ -1,7 +1,7 @@
 """Protocol of a backend: four required names, and everything else optional.
 
 A backend is a module, not a class: its library is imported at its top, and its verbs are functions in the
-order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. `backends/_defaults.py` derives a
+order below. It writes `name`, `array_types`, `to_numpy` and `from_numpy`. `_registry/defaults.py` derives a
 default for every other name from these. The core works with the completed backend, so no verb is missing.
 
 - *Flags and constants* are constants. The sharing rules and the tables in the docs follow from them.
@@ -489,7 +489,7 @@ class Backend(Protocol):
     def trace(self) -> Callable[[str, list[Array], list[Any]], Sequence[Array]] | None:
         """`trace(key, xs, numbers)`: add a call to the program that a compiler of the library traces.
 
-        The key stands for the call in `backends/_rules.py`. A compiler follows this function.
+        The key stands for the call in `_derive/functions.py`. A compiler follows this function.
         """
 
 

@@ -17,8 +17,8 @@ from xbridge._core.protocol import Array, ArrayInfo, Backend, MemoryLayout
 from xbridge._host.array_interface import cuda_layout, exporting, unreadable
 from xbridge._host.dlpack import IS_COPIED, READ_ONLY, NotOnHostError, ask, outline, read
 from xbridge._host.importers import check_export, not_shared
+from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.backends import INDEX
-from xbridge.backends._registry import get, is_available, known_backends
 from xbridge.errors import DeviceError, XBridgeError
 
 INDEXED = sorted(

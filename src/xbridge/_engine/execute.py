@@ -16,7 +16,7 @@ from xbridge._core.locks import lock
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.caller import Caller, caller
 from xbridge._plan.steps import Options, Plan, Step
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.errors import (
     Chained,
     DeviceError,
@@ -63,7 +63,7 @@ def add_observer(observer: Observer) -> None:
     global _observers  # noqa: PLW0603 -- one for the process, changed under the lock
     with _changing:
         _observers = (*_observers, observer)
-    _registry.count_observers(1)
+    registry.count_observers(1)
 
 
 def remove_observer(observer: Observer) -> None:
@@ -72,7 +72,7 @@ def remove_observer(observer: Observer) -> None:
     with _changing:
         last = len(_observers) - 1 - _observers[::-1].index(observer)
         _observers = _observers[:last] + _observers[last + 1 :]
-    _registry.count_observers(-1)
+    registry.count_observers(-1)
 
 
 def observers() -> tuple[Observer, ...]:
@@ -115,7 +115,7 @@ def run(x: Array, plan: Plan) -> Array:
 @traced_as(lambda _: False)
 def is_observed(target: Backend) -> bool:
     """Return True if there is an observer, and conversions to the target can be observed."""
-    return bool(_registry.observers) and not target.is_tracing()
+    return bool(registry.observers) and not target.is_tracing()
 
 
 def perform(x: Array, plan: Plan, steps: Sequence[Step] | None = None, each: Sequence[Plan] = ()) -> Array:

@@ -22,8 +22,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options, Step
-from xbridge.backends import HOST
-from xbridge.backends._registry import (
+from xbridge._registry.registry import (
     backends_for_object,
     fast_converters,
     get,
@@ -32,6 +31,7 @@ from xbridge.backends._registry import (
     never,
     store,
 )
+from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:

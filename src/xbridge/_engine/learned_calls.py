@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import CPU
 from xbridge._engine.learned import are_constant, converter, itself
 from xbridge._host.importers import import_array
+from xbridge._registry.registry import calls, get, learned, never, store_call
 from xbridge.backends import HOST
-from xbridge.backends._registry import calls, get, learned, never, store_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

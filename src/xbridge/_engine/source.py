@@ -11,8 +11,9 @@ from xbridge._host.dlpack import NotOnHostError
 from xbridge._host.importers import import_array
 from xbridge._host.sequences import is_literal
 from xbridge._plan.steps import Options
-from xbridge.backends import HOST, _registry
-from xbridge.backends._registry import backend_for, get
+from xbridge._registry import registry
+from xbridge._registry.registry import backend_for, get
+from xbridge.backends import HOST
 from xbridge.errors import OptionError, UnsupportedArrayError, type_of
 
 
@@ -85,7 +86,7 @@ def resolve_like(like: object) -> Source:
     try:
         return import_source(resolve_source(like))
     except UnsupportedArrayError as error:
-        named: Any = like if _registry.is_available(like) else None  # type: ignore[arg-type] # any object
+        named: Any = like if registry.is_available(like) else None  # type: ignore[arg-type] # any object
         hint = "like=None" if named is None else f"like=None, backend={get(named).name!r}"
         raise OptionError.build(f"take {type_of(like)} as like", "it is not an array", hint) from error
 

@@ -26,8 +26,8 @@ from xbridge._host.memory import NATIVE
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
+from xbridge._registry.registry import backend_for, fast_converters, get, learned, never
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, fast_converters, get, learned, never
 from xbridge.errors import (
     CopyError,
     DeviceError,

@@ -22,8 +22,7 @@ from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
-from xbridge.backends import HOST
-from xbridge.backends._registry import (
+from xbridge._registry.registry import (
     by_type,
     fast_converters,
     generation,
@@ -34,6 +33,7 @@ from xbridge.backends._registry import (
     repeat_asarray,
     store_call,
 )
+from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from xbridge._core.dynamo import constant
 from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
+from xbridge._registry.registry import backends_for_object, get, is_root
 from xbridge.backends import HOST
-from xbridge.backends._registry import backends_for_object, get, is_root
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 T = TypeVar("T")

@@ -25,8 +25,9 @@ from xbridge._engine import caller as _caller
 from xbridge._engine.caller import Caller
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import destination
-from xbridge.backends import INDEX, _registry
-from xbridge.backends._registry import backend_for, get, is_available, known_backends
+from xbridge._registry import registry
+from xbridge._registry.registry import backend_for, get, is_available, known_backends
+from xbridge.backends import INDEX
 from xbridge.errors import DeviceError, XBridgeError
 
 P = ParamSpec("P")
@@ -80,7 +81,7 @@ def can_leave(x: object) -> bool:
 def capture_context() -> Callable[[], None]:
     """Return a function that sets the context of this thread in another one, for all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
-    names = [name for name in known_backends() if name in imported or name in _registry.fast_converters]
+    names = [name for name in known_backends() if name in imported or name in registry.fast_converters]
     contexts = (get(name).thread_context for name in names if is_available(name))
     known = [capture() for capture in contexts if capture is not None]
 
@@ -204,7 +205,7 @@ def begun_by(by: Caller, fn: Callable[P, T]) -> Callable[P, T]:
     """
     context, rules = copy_context(), None
     context.run(_caller.begun_by.set, by)
-    if _registry.observers:
+    if registry.observers:
         from xbridge._observe.policy import policy  # noqa: PLC0415 -- only if a policy may be in force
 
         rules = policy(**policy.now()._asdict())

@@ -29,8 +29,8 @@ from xbridge._core.protocol import (
     Unsupported,
     is_aligned,
 )
+from xbridge._host.device_exporter import Shown
 from xbridge._host.memory import extremes, native_dtype
-from xbridge.backends._exporter import Shown
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
 try:

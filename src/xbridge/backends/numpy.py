@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge.backends._rules import Call, Rule
+    from xbridge._derive.functions import Call, Rule
 
 _MOST_AXES = 64
 
@@ -179,7 +179,7 @@ def plan_kind(x: HostArray, /) -> object:
 
 
 def rule(call: Call, /) -> Rule:
-    from xbridge.backends._numpy_rules import rule_of  # noqa: PLC0415 -- only calls that are followed need it
+    from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)
 

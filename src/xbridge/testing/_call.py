@@ -14,8 +14,8 @@ import numpy as np
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import category, is_inexact
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError
 from xbridge.testing._compare_values import same_numbers
 from xbridge.testing._diff import resolve

@@ -9,7 +9,7 @@ import numpy as np
 
 from xbridge._api import to_backend, to_numpy
 from xbridge._core.dtypes import is_inexact
-from xbridge.backends._registry import backend_for, is_available
+from xbridge._registry.registry import backend_for, is_available
 from xbridge.errors import GradientError, OptionError
 
 if TYPE_CHECKING:

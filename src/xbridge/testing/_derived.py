@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.errors import GradientError, OptionError
 from xbridge.testing._call import Call
 from xbridge.testing._matches import MismatchError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, instead
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get
 from xbridge.errors import DTypeError, UnsupportedArrayError, type_of, with_article
 from xbridge.testing._compare_values import same_bits, same_numbers, words
 from xbridge.testing.samples.lookup import samples_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbridge.errors import OptionError
 from xbridge.testing._call import Call, minimal
-from xbridge.testing._findings import Finding, name_of
 from xbridge.testing._reproduction import reproduction
+from xbridge.testing.check.findings import Finding, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from xbridge._core.dtypes import DTYPES, category, is_inexact, nearest
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get
 from xbridge.errors import XBridgeError, type_of
 from xbridge.testing._compare_values import Near
 from xbridge.testing._diff import differences, look_in, resolve

@@ -17,8 +17,8 @@ from xbridge._api import asarray
 from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import FEATURES
-from xbridge.backends._loading import unknown
-from xbridge.backends._registry import claims, get, is_available, known_backends
+from xbridge._registry.loading import unknown
+from xbridge._registry.registry import claims, get, is_available, known_backends
 from xbridge.errors import DeviceError, OptionError, XBridgeError
 from xbridge.testing import _without
 from xbridge.testing._gaps import MARK, expected_failure

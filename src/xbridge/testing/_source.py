@@ -16,8 +16,8 @@ import numpy as np
 
 from xbridge._core.devices import CPU
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.testing.samples.lookup import samples_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing._addresses import overlap, places
 from xbridge.testing._compare_values import Near, same_bits, same_numbers
 from xbridge.testing._diff import differences, fail_if, look

@@ -22,7 +22,7 @@ from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorTyp
 from typing import Any, NamedTuple, cast
 
 from xbridge._core.literals import NUMBERS
-from xbridge.backends._registry import backend_for
+from xbridge._registry.registry import backend_for
 from xbridge.errors import UnsupportedArrayError, type_of, with_article
 from xbridge.tree.leaf import Fixture
 

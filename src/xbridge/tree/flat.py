@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._engine.learned import are_constant, converter, itself
-from xbridge.backends._registry import calls, generation, get, is_flag, never, store_call
+from xbridge._registry.registry import calls, generation, get, is_flag, never, store_call
 from xbridge.errors import FOREIGN_ERRORS
 from xbridge.tree.leaf import PLAIN_TYPES, is_converted
 

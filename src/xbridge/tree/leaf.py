@@ -11,7 +11,7 @@ from xbridge._engine import verbs
 from xbridge._engine.learned import converter
 from xbridge._engine.source import resolve_source
 from xbridge._plan.options import read_options
-from xbridge.backends._registry import are_arrays, backend_for
+from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
 if TYPE_CHECKING:

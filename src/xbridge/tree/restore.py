@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
 from xbridge._engine.learned import recall
-from xbridge.backends._registry import are_arrays, get
+from xbridge._registry.registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import learn_tree, repeat_tree

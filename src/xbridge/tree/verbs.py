@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
+from xbridge._registry.registry import get, is_flag
 from xbridge.backends import HOST
-from xbridge.backends._registry import get, is_flag
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
 from xbridge.tree.flat import learn_tree, repeat_tree

@@ -13,8 +13,8 @@ from xbridge._core.dtypes import DTYPES
 
 strict = pytest.importorskip("array_api_strict")
 
+from xbridge._registry.registry import get  # noqa: E402
 from xbridge.backends import array_api_strict as backend  # noqa: E402 -- only where the library is
-from xbridge.backends._registry import get  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import stub_cupy
 
 import xbridge
 from xbridge._host.memory import native_dtype
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from types import ModuleType

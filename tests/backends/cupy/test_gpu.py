@@ -16,7 +16,7 @@ from xbridge._engine import convert
 from xbridge._engine.source import resolve_source
 from xbridge._host.memory import native_dtype
 from xbridge._plan.steps import Options
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Callable

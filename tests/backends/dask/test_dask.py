@@ -16,8 +16,8 @@ da = pytest.importorskip("dask.array")
 
 import dask  # noqa: E402 -- only where the library is
 
+from xbridge._registry.registry import get  # noqa: E402
 from xbridge.backends import dask as backend  # noqa: E402
-from xbridge.backends._registry import get  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ import jax.numpy as jnp  # noqa: E402 -- once JAX is there
 from jax.experimental.layout import Format, Layout  # noqa: E402 -- likewise
 from jax.sharding import SingleDeviceSharding  # noqa: E402 -- likewise
 
+from xbridge._registry.registry import get  # noqa: E402
 from xbridge.backends import jax as backend  # noqa: E402
-from xbridge.backends._registry import get  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

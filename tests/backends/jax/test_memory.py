@@ -13,7 +13,7 @@ import pytest
 import xbridge
 from xbridge import _host
 from xbridge._host.memory import ALIGNMENT
-from xbridge.backends import _registry
+from xbridge._registry import registry
 
 jax = pytest.importorskip("jax")
 
@@ -57,7 +57,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[HostArray]:
 
     for verb in ("copy", "astype"):
         monkeypatch.setattr(_host, verb, told(getattr(_host, verb)))
-    _registry._renew()  # what was learned calls the functions themselves
+    registry._renew()  # what was learned calls the functions themselves
     return made
 
 
@@ -160,9 +160,9 @@ def test_the_host_copies_to_where_others_take_over() -> None:
 
 def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
     a = _host.copy(row_by_row((256, 256)), "C")
-    info = xbridge.backends._registry.get("numpy").array_info(a)
+    info = xbridge._registry.registry.get("numpy").array_info(a)
     for host, holds in ((a, True), (a.T, False), (a[::2], False), (a.reshape(-1)[1:], False)):
-        layout = xbridge.backends._registry.get("numpy").memory_layout(host)
+        layout = xbridge._registry.registry.get("numpy").memory_layout(host)
         assert backend.accepts_layout(info, layout) is holds
         np.testing.assert_array_equal(np.asarray(backend.from_numpy(host)), host)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing._readonly import ReadOnlyArray
 
 if TYPE_CHECKING:

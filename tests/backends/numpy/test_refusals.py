@@ -13,7 +13,7 @@ from toylib import Toy, make_backend
 import xbridge
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._host.memory import native_dtype
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.samples.numpy import refused
 
 if TYPE_CHECKING:

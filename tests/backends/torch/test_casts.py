@@ -18,7 +18,7 @@ from strategies_casts import castable, pairs_of, seeds
 from strategies_torch import TORCH_DTYPES, torch_dtype
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.strategies import host_arrays
 
 torch = pytest.importorskip("torch")

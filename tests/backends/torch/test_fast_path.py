@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 

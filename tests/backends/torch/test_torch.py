@@ -9,7 +9,7 @@ import pytest
 from rawmemory import overlaps
 
 import xbridge
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 

@@ -39,7 +39,7 @@ from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import HostArray
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import dtype_of, shares_memory
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.errors import Chained, XBridgeError, with_article
 
 names = True

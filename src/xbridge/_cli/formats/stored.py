@@ -23,8 +23,8 @@ from xbridge._core.protocol import Array, HostArray
 from xbridge._host import as_writable
 from xbridge._host.memory import ALIGNMENT
 from xbridge._host.value_casts import cast_exactly, cast_to_nearest
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 
 Block: TypeAlias = bytes | memoryview
 DType: TypeAlias = np.dtype[Any]

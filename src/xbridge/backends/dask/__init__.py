@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
-    from xbridge.backends._rules import Rule
+    from xbridge._derive.functions import Rule
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")

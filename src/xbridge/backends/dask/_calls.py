@@ -11,16 +11,16 @@ import dask
 import dask.array as da
 import numpy as np
 
+from xbridge._derive.functions import Spec, latest
 from xbridge._host.memory import native_dtype
-from xbridge.backends._rules import Spec, latest
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xbridge._core.protocol import HostArray
-    from xbridge.backends._rules import Call, Rule
-    from xbridge.backends._signature import Signature
+    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.signature import Signature
 
 
 def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:

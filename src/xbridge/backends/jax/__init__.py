@@ -39,7 +39,7 @@ from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge.backends._rules import Call, Rule
+    from xbridge._derive.functions import Call, Rule
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}

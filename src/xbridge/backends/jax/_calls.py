@@ -18,14 +18,14 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
-from xbridge.backends._rules import Spec, inexact, latest, select
+from xbridge._derive.functions import Spec, inexact, latest, select
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge.backends._rules import Form, Rule
+    from xbridge._derive.functions import Form, Rule
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge.backends._rules import Spec, TracedRule, latest, refuse_given, restricted, select
+from xbridge._derive.functions import Spec, TracedRule, latest, refuse_given, restricted, select
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge.backends._rules import Call, Form, Rule
+    from xbridge._derive.functions import Call, Form, Rule
 
 
 class _Result:

@@ -22,8 +22,8 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
+from xbridge._host.device_exporter import Shown
 from xbridge._host.memory import native_dtype
-from xbridge.backends._exporter import Shown
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
 from xbridge.backends.torch._devices import accelerators, count, current, named
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
-    from xbridge.backends._rules import Call, Rule
+    from xbridge._derive.functions import Call, Rule
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,8 +16,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-from xbridge.backends._programs import Program
-from xbridge.backends._rules import Rule, Spec, latest, replaced, rules, select
+from xbridge._derive.functions import Rule, Spec, latest, replaced, rules, select
+from xbridge._derive.programs import Program
 from xbridge.backends.torch._devices import named
 from xbridge.backends.torch._purity import Watch
 from xbridge.errors import OptionError
@@ -25,7 +25,7 @@ from xbridge.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from xbridge.backends._rules import Form
+    from xbridge._derive.functions import Form
 
     Tensors = Sequence[torch.Tensor]
 

@@ -17,16 +17,24 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from xbridge._core.locks import lock
-from xbridge.backends._forms import ARRAY
-from xbridge.backends._numpy_rules import declared
-from xbridge.backends._rules import Spec, TracedRule, latest, no_derivative, refuse_given, restricted, select
+from xbridge._derive.functions import (
+    Spec,
+    TracedRule,
+    latest,
+    no_derivative,
+    refuse_given,
+    restricted,
+    select,
+)
+from xbridge._derive.numpy_functions import declared
+from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge.backends._rules import Call, Form, Rule
+    from xbridge._derive.functions import Call, Form, Rule
 
     Tensors = Sequence[torch.Tensor]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
+from xbridge._derive.functions import Given, latest
+from xbridge._derive.treedef import ARRAY, unflatten
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._forms import ARRAY, unflatten
-from xbridge.backends._registry import get
-from xbridge.backends._rules import Given, latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self
 
     from xbridge._core.protocol import Array
-    from xbridge.backends._rules import Form, Rule
-    from xbridge.backends._signature import Signature
+    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.signature import Signature
 
 
 class PlainCall:

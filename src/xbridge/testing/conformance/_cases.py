@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, is_inexact
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.testing.samples.lookup import make_on, samples_of
 from xbridge.testing.samples.model import Sample
 from xbridge.testing.strategies._arrays import samples

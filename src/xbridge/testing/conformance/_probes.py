@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from xbridge._core.protocol import MemoryLayout
-from xbridge.backends._registry import count_observers, get
+from xbridge._registry.registry import count_observers, get
 from xbridge.errors import XBridgeError
 from xbridge.testing._raw_memory import in_place
 from xbridge.testing.samples.lookup import samples_of

@@ -13,7 +13,7 @@ from xbridge._core.dtypes import DTYPES, category, is_inexact
 from xbridge._core.protocol import ArrayInfo, MemoryLayout, Unsupported
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import device_of, dtype_of
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.errors import DTypeError, XBridgeError
 from xbridge.testing._raw_memory import in_place
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, for_own_arrays, plain_array

@@ -10,8 +10,8 @@ import pytest
 
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge._core.dtypes import is_inexact
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import CopyError, GradientError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (

@@ -16,8 +16,8 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category, exact_integers, holds_every, is_inexact, no_wider
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import dtype_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DTypeError, ValueLossError
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,

@@ -11,8 +11,8 @@ from xbridge._api import align, asarray, to_backend, to_numpy
 from xbridge._core.devices import CPU, Device
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import device_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import CopyError, DeviceError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (

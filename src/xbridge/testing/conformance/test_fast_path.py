@@ -9,8 +9,8 @@ import numpy as np
 
 from xbridge._api import asarray, to_backend, to_numpy
 from xbridge._host.memory import copy, native_dtype
+from xbridge._registry.registry import fast_converters, get
 from xbridge.backends import HOST
-from xbridge.backends._registry import fast_converters, get
 from xbridge.errors import FOREIGN_ERRORS
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,

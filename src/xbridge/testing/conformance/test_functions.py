@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from xbridge._api import to_backend, to_numpy
+from xbridge._derive.functions import Rule, Spec, latest
+from xbridge._derive.signature import parse
+from xbridge._derive.treedef import ARRAY
 from xbridge._inspect import backend_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._forms import ARRAY
-from xbridge.backends._registry import get
-from xbridge.backends._rules import Rule, Spec, latest
-from xbridge.backends._signature import parse
 from xbridge.errors import GradientError, OptionError
 from xbridge.testing.conformance._calls import PlainCall
 from xbridge.testing.conformance._cases import for_own_arrays

@@ -17,8 +17,8 @@ from xbridge._api import to_backend, to_numpy
 from xbridge._core.devices import CPU
 from xbridge._core.protocol import ArrayInfo
 from xbridge._inspect import shares_memory
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import CopyError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (

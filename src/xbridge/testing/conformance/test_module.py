@@ -15,8 +15,8 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import VERBS, Backend
 from xbridge._inspect import array_namespace, backend_of, dtype_of
+from xbridge._registry.registry import backend_for, get, known_backends
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for, get, known_backends
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (
     FULL_SHAPE,

@@ -11,8 +11,8 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED
 from xbridge._engine.verbs import to_list
 from xbridge._inspect import backend_of, dtype_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import (
     CopyError,
     DTypeError,

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from xbridge._api import asarray, to_backend, to_numpy
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import type_of
 from xbridge.testing.conformance._cases import (
     common_dtypes,

@@ -13,8 +13,8 @@ import pytest
 
 from xbridge._api import to_backend, to_numpy
 from xbridge._core.devices import CPU
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import common_dtypes, edge_values, make_sample, plain_array
 from xbridge.testing.conformance._probes import (

@@ -13,8 +13,8 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.verbs import to_list
 from xbridge._host.memory import native_dtype
 from xbridge._inspect import backend_of, dtype_of
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import DTypeError
 from xbridge.testing._gaps import promise
 from xbridge.testing.conformance._cases import (

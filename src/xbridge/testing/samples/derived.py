@@ -16,8 +16,8 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES
 from xbridge._core.protocol import ArrayInfo
 from xbridge._host.memory import layout_of, native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import type_of
 from xbridge.testing import _raw_memory
 from xbridge.testing.samples import numpy as host

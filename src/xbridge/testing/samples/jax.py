@@ -14,7 +14,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from xbridge._core.devices import CPU
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.testing.samples import numpy as host
 from xbridge.testing.samples.model import LayoutCase
 

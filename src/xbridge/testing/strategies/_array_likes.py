@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import UNNAMED
-from xbridge.backends._registry import get, is_available, known_backends
+from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import OptionError
 from xbridge.testing.samples.lookup import samples_of
 from xbridge.testing.strategies._arrays import arrays, host_arrays

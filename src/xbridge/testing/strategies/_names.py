@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category
 from xbridge._plan.options import read_options
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
 from xbridge.testing.samples.lookup import samples_of
 

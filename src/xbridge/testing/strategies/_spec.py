@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import is_inexact
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 from xbridge.errors import DTypeError, GradientError, OptionError
 from xbridge.testing._without import REQUIRES_GRAD, excluded
 from xbridge.testing.samples.lookup import samples_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbridge._api import asarray
 from xbridge._core.dtypes import category
-from xbridge.backends._registry import backend_for, get
+from xbridge._registry.registry import backend_for, get
 from xbridge.errors import OptionError
 from xbridge.testing.strategies._arrays import arrays
 from xbridge.testing.strategies._names import dtypes, read_device

@@ -1,6 +1,6 @@
 """Trees of a form: build them, replace their arrays by None, and read trees of the same form.
 
-`_calls/flatten.py` makes forms. A compiler follows `unflatten` line by line.
+`_functions/flatten.py` makes forms. A compiler follows `unflatten` line by line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xbridge.backends._rules import Form
+    from xbridge._derive.functions import Form
     from xbridge.errors import OptionError
 
 ARRAY = "*"

@@ -7,13 +7,13 @@ from gc import get_referents
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
-from xbridge._calls.flatten import LEAVES, hidden
-from xbridge.backends._forms import CHILDREN
-from xbridge.backends._registry import are_arrays, backend_for
+from xbridge._derive.treedef import CHILDREN
+from xbridge._functions.flatten import LEAVES, hidden
+from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import OptionError, with_article
 
 if TYPE_CHECKING:
-    from xbridge.backends._rules import Form
+    from xbridge._derive.functions import Form
 
 
 def refuse_late(result: object, name: str) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import xbridge
 from xbridge import OptionError
-from xbridge._calls.flatten import flatten
 from xbridge._core import dynamo
-from xbridge.backends._forms import arrange
+from xbridge._derive.treedef import arrange
+from xbridge._functions.flatten import flatten
 
 X = np.array([0.25, 0.5, 1.0])
 

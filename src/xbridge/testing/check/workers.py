@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbridge._core.locks import lock
-from xbridge.backends._registry import get, is_available, known_backends
+from xbridge._registry.registry import get, is_available, known_backends
 from xbridge.errors import OptionError
-from xbridge.testing._check import TIME_IS_OVER, Checked, check
-from xbridge.testing._findings import Finding, read
 from xbridge.testing._source import READONLY
-from xbridge.testing._targets import find_targets
+from xbridge.testing.check.findings import Finding, read
+from xbridge.testing.check.search import TIME_IS_OVER, Checked, check
+from xbridge.testing.check.targets import find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

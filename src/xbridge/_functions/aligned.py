@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._calls.function import Definition, Function
-from xbridge._calls.named import read_names
-from xbridge._calls.run import name_of, wrapper
-from xbridge.backends._rules import Given
-from xbridge.backends._signature import parse
+from xbridge._derive.functions import Given
+from xbridge._derive.signature import parse
+from xbridge._functions.function import Definition, Function
+from xbridge._functions.named import read_names
+from xbridge._functions.run import name_of, wrapper
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
 
 def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
     """Return the backend of a module: check the names that it writes, and add defaults for the others."""
-    from xbridge.backends._defaults import Completed  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
     fault = next(_faults(name, module), None)
     if fault and _is_initializing(module):
@@ -91,7 +91,7 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
 def _faults(name: str, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield each reason why a module is not a backend, with a hint."""
     from xbridge._core.protocol import CONSTANTS, REQUIRED, TOGETHER  # noqa: PLC0415 -- read on a miss only
-    from xbridge.backends._defaults import written  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._registry.defaults import written  # noqa: PLC0415 -- it imports NumPy
 
     yield from ((f"defines {wrong}", f"{right}, or _{wrong}") for wrong, right in _misspelt(module))
     words = written(module)

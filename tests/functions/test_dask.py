@@ -11,7 +11,7 @@ from crossed import same
 
 import xbridge
 from xbridge import OptionError
-from xbridge.backends._forms import ARRAY
+from xbridge._derive.treedef import ARRAY
 
 aligned: Any = xbridge.aligned
 

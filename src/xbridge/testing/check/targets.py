@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from xbridge._registry.registry import backend_for
 from xbridge.backends import HOST
-from xbridge.backends._registry import backend_for
 from xbridge.errors import OptionError
 from xbridge.testing._outcome import first_line, outcome
 

@@ -12,9 +12,9 @@ from crossed import X, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import GradientError, OptionError
-from xbridge.backends._forms import ARRAY, paths
-from xbridge.backends._programs import find_plan
-from xbridge.backends._rules import Spec
+from xbridge._derive.functions import Spec
+from xbridge._derive.programs import find_plan
+from xbridge._derive.treedef import ARRAY, paths
 
 torch = pytest.importorskip("torch")
 jnp = pytest.importorskip("jax.numpy")

@@ -190,7 +190,7 @@ class Completed(ModuleType):
 
 
 def _registered(name: str) -> object:
-    return import_module("xbridge.backends._registry").get(name)  # which imports this module
+    return import_module("xbridge._registry.registry").get(name)  # which imports this module
 
 
 def written(module: ModuleType) -> list[str]:

@@ -1,7 +1,7 @@
 """Run random programs of both libraries until one is wrong, or the time is over.
 
-python tests/calls/fuzz.py --minutes 10
-python tests/calls/fuzz.py --seed 1234       repeats a round
+python tests/functions/fuzz.py --minutes 10
+python tests/functions/fuzz.py --seed 1234       repeats a round
 """
 
 from __future__ import annotations

@@ -12,26 +12,26 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.testing import _derived
 from xbridge.testing._call import minimal, program
-from xbridge.testing._findings import Finding, name_of
-from xbridge.testing._names import begins_with, ends_with, has_word
 from xbridge.testing._outcome import Difference, first_line, outcome, parts
 from xbridge.testing._reproduction import reproduction
-from xbridge.testing._rules import namesake, rules
-from xbridge.testing._signatures import bases
 from xbridge.testing._source import is_described
-from xbridge.testing._stages import Stage, devices_of, exists, plain, stages
-from xbridge.testing._targets import declared, unsafe
+from xbridge.testing.check.findings import Finding, name_of
+from xbridge.testing.check.names import begins_with, ends_with, has_word
+from xbridge.testing.check.relations import namesake, rules
+from xbridge.testing.check.signatures import bases
+from xbridge.testing.check.stages import Stage, devices_of, exists, plain, stages
+from xbridge.testing.check.targets import declared, unsafe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from xbridge.testing._call import Call
-    from xbridge.testing._targets import Declared, Target
+    from xbridge.testing.check.targets import Declared, Target
 
 _OF_DTYPES = re.compile(
     r"not implemented for|dtypes? (is|are) allowed|cannot be promoted|only .* dtype|No loop matching"

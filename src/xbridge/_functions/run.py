@@ -11,23 +11,23 @@ import inspect
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xbridge._calls.explain import CallPlan
-from xbridge._calls.flatten import LEAVES, flatten
-from xbridge._calls.function import could_write, latest_form, narrowing, program_key
-from xbridge._calls.named import as_made, imported, protected
-from xbridge._calls.results import late, refuse_late
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
+from xbridge._derive.functions import MOST, inexact, latest
+from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
+from xbridge._functions.explain import CallPlan
+from xbridge._functions.flatten import LEAVES, flatten
+from xbridge._functions.function import could_write, latest_form, narrowing, program_key
+from xbridge._functions.named import as_made, imported, protected
+from xbridge._functions.results import late, refuse_late
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
-from xbridge.backends import HOST
-from xbridge.backends._forms import ARRAY, arguments, has_arrays, paths, unflatten
-from xbridge.backends._registry import (
+from xbridge._registry.registry import (
     are_arrays,
     backend_for,
     fast_converters,
@@ -36,18 +36,18 @@ from xbridge.backends._registry import (
     never,
     repeat_align,
 )
-from xbridge.backends._rules import MOST, inexact, latest
+from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
 from xbridge.tree.restore import Restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from xbridge._calls.function import Function
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
+    from xbridge._derive.functions import Form, Rule
+    from xbridge._functions.function import Function
     from xbridge._plan.steps import Options
-    from xbridge.backends._rules import Form, Rule
 
 
 class _Unknown:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from xbridge._core import dynamo
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
-from xbridge.backends._forms import ARRAY
-from xbridge.backends._registry import are_arrays
+from xbridge._derive.treedef import ARRAY
+from xbridge._registry.registry import are_arrays
 from xbridge.errors import FOREIGN_ERRORS, UnsupportedArrayError, with_article
 from xbridge.tree.containers import find
 
 if TYPE_CHECKING:
-    from xbridge.backends._rules import Form
+    from xbridge._derive.functions import Form
 
 _STANDARD = ("builtins", "itertools")
 """Modules of iterators. Their items can be read once, so arrays in them cannot be found before the call."""

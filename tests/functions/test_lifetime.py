@@ -13,8 +13,8 @@ from crossed import X, in_library, same, slope, value, wide
 from fresh import forked, run
 
 import xbridge
-from xbridge._calls.function import functions
-from xbridge.backends import _rules
+import xbridge._derive.functions
+from xbridge._functions.function import functions
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -102,11 +102,11 @@ def test_what_jax_compiled_is_dropped_with_what_jax_holds() -> None:
 def test_a_thousand_functions_leave_nothing_behind() -> None:
     x = torch.from_numpy(X.copy()).requires_grad_()
     gc.collect()
-    before = len(functions), len(_rules.rules)
+    before = len(functions), len(xbridge._derive.functions.rules)
     for _ in range(1000):
         aligned(backend="numpy", vjp=lambda g, y, x: g)(lambda x: x)(x).sum().backward()
     gc.collect()
-    assert (len(functions), len(_rules.rules)) == before
+    assert (len(functions), len(xbridge._derive.functions.rules)) == before
 
 
 def test_the_rules_of_one_function_are_bounded() -> None:
@@ -114,9 +114,9 @@ def test_the_rules_of_one_function_are_bounded() -> None:
     function = vars(f)["__xbridge__"]
     x = torch.from_numpy(X.copy()).requires_grad_()
     y = f(x, 7)
-    for k in range(2 * _rules.MOST):
+    for k in range(2 * xbridge._derive.functions.MOST):
         f(x, k)
-    assert len(function.rules) == _rules.MOST
+    assert len(function.rules) == xbridge._derive.functions.MOST
     same(
         torch.autograd.grad(y.sum(), x)[0], 7 + 0 * X
     )  # its rule was dropped from the table, and not from its graph
@@ -143,9 +143,9 @@ def test_a_call_of_a_backend_that_was_replaced_is_examined_again() -> None:
 def test_shortcuts_are_bounded() -> None:
     f = aligned(backend="numpy")(lambda *xs: xs[0])
     x = torch.from_numpy(X)
-    for n in range(1, 2 * _rules.MOST):
+    for n in range(1, 2 * xbridge._derive.functions.MOST):
         f(*[x] * n)
-    assert len(vars(f)["__xbridge__"].shortcuts) == _rules.MOST
+    assert len(vars(f)["__xbridge__"].shortcuts) == xbridge._derive.functions.MOST
 
 
 def test_threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:

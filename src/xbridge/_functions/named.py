@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
+from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
-from xbridge.backends._registry import are_arrays, backend_for, get
 from xbridge.errors import OptionError, XBridgeError, shown
 
 if TYPE_CHECKING:

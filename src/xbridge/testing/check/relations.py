@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from xbridge.testing._compare_values import Near, same_numbers
-from xbridge.testing._names import begins_with, has_word
 from xbridge.testing._outcome import Difference, Promise, compare, outcome, parts
-from xbridge.testing._stages import Stage, with_values
+from xbridge.testing.check.names import begins_with, has_word
+from xbridge.testing.check.stages import Stage, with_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from crossed import X, by_hand, curve, in_library, same, slope, value, wide
 
 import xbridge
 from xbridge import DeviceError, GradientError, OptionError, PolicyError
-from xbridge.backends._registry import get
+from xbridge._registry.registry import get
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -156,7 +156,7 @@ def test_an_option_that_is_given_is_kept_on_every_way() -> None:
 
 
 def test_the_function_that_a_compiler_follows_works_without_one() -> None:
-    from xbridge._calls.function import latest_form, program_key
+    from xbridge._functions.function import latest_form, program_key
 
     f = aligned(
         backend="numpy",
@@ -278,7 +278,7 @@ def test_a_followed_call_that_was_seen_before_is_examined_again_while_a_compiler
     (shortcut,) = call.__xbridge__.shortcuts.values()
     unknown = object()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xbridge._calls.run._UNKNOWN", unknown)
+        patch.setattr("xbridge._functions.run._UNKNOWN", unknown)
         patch.setattr(
             shortcut, "_caller", SimpleNamespace(**{**vars(get("torch")), "is_tracing": lambda: True})
         )

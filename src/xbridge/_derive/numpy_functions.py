@@ -4,7 +4,7 @@ The vjp of a function is another function of NumPy, of the cotangent, the result
 derivative of a rule is a rule of the same class, and a vjp with a vjp has a second derivative.
 """
 
-# ruff: noqa: ARG002 -- as in `_rules.py`
+# ruff: noqa: ARG002 -- as in `functions.py`
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xbridge._derive.functions import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
+from xbridge._derive.treedef import ARRAY, leaves, masked
 from xbridge._host.memory import native_dtype
-from xbridge.backends._forms import ARRAY, leaves, masked
-from xbridge.backends._rules import Rule, Spec, latest, no_derivative, refuse_given, replaced, select
 from xbridge.errors import DTypeError, OptionError, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from xbridge._core.protocol import Array, HostArray
-    from xbridge.backends._rules import Call, Form, Given
-    from xbridge.backends._signature import Signature
+    from xbridge._derive.functions import Call, Form, Given
+    from xbridge._derive.signature import Signature
     from xbridge.errors import GradientError
 
 NUMERIC = ("complex-step", "central")

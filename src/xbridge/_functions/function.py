@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from xbridge._calls.flatten import flatten
-from xbridge._calls.named import as_made, protected
-from xbridge._calls.results import refuse_late, refuse_unknown
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
+from xbridge._derive.functions import kept, latest
+from xbridge._derive.numpy_functions import opaque
+from xbridge._derive.programs import Program
+from xbridge._derive.treedef import holes, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
+from xbridge._functions.flatten import flatten
+from xbridge._functions.named import as_made, protected
+from xbridge._functions.results import refuse_late, refuse_unknown
 from xbridge._plan.rules import chosen
+from xbridge._registry.registry import backend_for, fast_converters, get
 from xbridge.backends import HOST
-from xbridge.backends._forms import holes, unflatten
-from xbridge.backends._numpy_rules import opaque
-from xbridge.backends._programs import Program
-from xbridge.backends._registry import backend_for, fast_converters, get
-from xbridge.backends._rules import kept, latest
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
-    from xbridge._calls.named import Named
-    from xbridge._calls.run import Shortcut
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge.backends._rules import Form, Given, Rule
-    from xbridge.backends._signature import Signature
+    from xbridge._derive.functions import Form, Given, Rule
+    from xbridge._derive.signature import Signature
+    from xbridge._functions.named import Named
+    from xbridge._functions.run import Shortcut
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 """The functions in use, by key, for a compiler."""

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from xbridge._core.dtypes import is_inexact
 from xbridge._core.locks import lock
-from xbridge.backends._forms import ARRAY, arrange
+from xbridge._derive.treedef import ARRAY, arrange
 from xbridge.errors import GradientError, OptionError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array
-    from xbridge.backends._signature import Signature
+    from xbridge._derive.signature import Signature
 
     K = TypeVar("K")
     V = TypeVar("V")

@@ -12,14 +12,14 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from xbridge.backends._rules import Spec, kept, latest, rules
+from xbridge._derive.functions import Spec, kept, latest, rules
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from xbridge.backends._rules import Form, Rule
+    from xbridge._derive.functions import Form, Rule
 
     Find: TypeAlias = Callable[[Sequence[int], Sequence[float]], Rule]
     Shapes: TypeAlias = tuple[tuple[Any, ...], ...]

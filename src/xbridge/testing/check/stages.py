@@ -13,8 +13,8 @@ import numpy as np
 
 from xbridge._core.dtypes import nearest
 from xbridge._host.memory import native_dtype
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
-from xbridge.backends._registry import get
 from xbridge.testing._call import Call, describe
 from xbridge.testing._source import ON_REQUEST, properties_of
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray
-    from xbridge.testing._signatures import Base
     from xbridge.testing._source import Recipe
-    from xbridge.testing._targets import Target
+    from xbridge.testing.check.signatures import Base
+    from xbridge.testing.check.targets import Target
 
     Change = Callable[[int, HostArray], HostArray]
     """New values of an array, by its number among the arguments."""

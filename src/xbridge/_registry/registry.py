@@ -23,8 +23,8 @@ from _weakref import ref  # an import of `weakref` would take longer
 from xbridge._core.dynamo import constant, no_result, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
+from xbridge._registry.loading import complete, load, plugins, under_way, unknown
 from xbridge.backends import HOST, INDEX, Entry
-from xbridge.backends._loading import complete, load, plugins, under_way, unknown
 from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import xbridge
 from xbridge import aligned
-from xbridge.backends import _registry
+from xbridge._registry import registry
 from xbridge.errors import FOREIGN_ERRORS
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ def test_an_argument_that_is_an_array_by_name_is_one_in_each_call() -> None:
 
 def test_a_backend_may_be_registered_while_a_call_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     def register() -> bool:
-        _registry.by_type.clear()
+        registry.by_type.clear()
         return False
 
-    monkeypatch.setattr(_registry.get("torch"), "is_tracing", register)
+    monkeypatch.setattr(registry.get("torch"), "is_tracing", register)
     f = aligned(backend="numpy")(first)
     for _ in range(2):
         assert f(torch.ones(2)).tolist() == [1, 1]

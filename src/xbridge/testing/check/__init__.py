@@ -1,0 +1,1 @@
+"""The search for failures of the functions of a module, which `xbridge-array check` runs."""
