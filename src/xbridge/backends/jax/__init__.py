@@ -290,7 +290,7 @@ def plan_state() -> object:
 
 
 def plan_kind(x: Array, /) -> object:
-    return x.dtype, x.sharding
+    return None if x.is_deleted() else (x.dtype, x.sharding)
 
 
 def rule(call: Call, /) -> Rule:

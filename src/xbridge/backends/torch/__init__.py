@@ -406,8 +406,11 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return None
 
 
-def fast_from_fresh(host: HostArray, /) -> torch.Tensor:
-    return torch.from_numpy(host)
+def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
+    try:
+        return torch.from_numpy(host)
+    except TypeError:  # a dtype of another package, or another name of an integer in C
+        return None
 
 
 def plan_state() -> object:
@@ -418,7 +421,7 @@ def plan_state() -> object:
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
-    return None if _is_traced() else (x.dtype, x.device)
+    return (x.dtype, x.layout) if x.is_cpu and not _is_traced() else None
 
 
 def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
