@@ -9,6 +9,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import entry_point
 from xbridge._registry.call_cache import decline, direct, lookup
 from xbridge.backends import HOST
+from xbridge.errors import FOREIGN_ERRORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def to_backend(
     if device is None and dtype is None and copy is None and grad is None:
         try:
             convert = direct[backend][type(x)]
-        except (KeyError, TypeError):  # a module, or no name
+        except FOREIGN_ERRORS:  # a module, or not a name
             convert = decline
         y = convert(x)
         if y is not None:
@@ -363,7 +364,7 @@ def asarray(
     if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
         try:
             convert = direct[backend][type(obj)]
-        except (KeyError, TypeError):  # as in `to_backend`
+        except FOREIGN_ERRORS:  # as in `to_backend`
             convert = decline
         y = convert(obj)
         if y is not None:

@@ -86,12 +86,12 @@ def converter(name: str, cls: type, options: CallOptions) -> Convert:
 
     The options were checked.
     """
-    key = options.key("convert", name, cls)
+    key = ("convert", name, cls, None, *options)
     known = lookup(key, options.copy, options.requires_grad, options.writable)
     plain = direct[name].get(cls, decline) if options.are_plain() else decline
-    if decline in (plain, known):
-        return known if plain is decline else plain
-    return _either(plain, known)
+    if known is decline:
+        return plain
+    return known if plain is decline else _either(plain, known)
 
 
 def repeat(name: str, x: Array, options: CallOptions) -> Array | None:
@@ -392,18 +392,17 @@ def repeat_asarray(x: Any, name: str | None, options: CallOptions) -> Array | No
     return lookup(options.key("asarray", name, type(x), type(None)), options.copy, options.requires_grad)(x)
 
 
-def record_asarray(key: CallKey, version: int, convert: Convert, like: Source | None) -> None:
-    """Cache what `asarray` does with an object. `like` is the array that gave the device."""
-    if like is None:
-        record(key, version, convert)
-        return
-    look = like.backend.device_of
+def record_asarray(
+    key: CallKey, version: int, convert: Convert, near: Source | None, *, with_like: bool
+) -> None:
+    """Cache what `asarray` does with an object. `near` is `like` if that gave the device."""
+    look = near.backend.device_of if near else None
 
-    def near_like(obj: Any, like: Array) -> Array | None:
-        device = look(like)
+    def convert_like(obj: Any, like: Array) -> Array | None:
+        device = look(like) if look else CPU
         return convert(obj) if device is CPU or device == CPU else None
 
-    record(key, version, near_like)
+    record(key, version, convert_like if with_like else convert)
 
 
 @traced_as(no_result)
@@ -411,7 +410,7 @@ def repeat_align(
     xs: tuple[Array, ...], like: Array | None, name: str | ModuleType | None, options: CallOptions
 ) -> tuple[Array, ...] | None:
     """Return the result of a call of `align` as one before; None if it has to be planned."""
-    key = options.key("align", name, tuple([type(x) for x in xs]), type(like))
+    key = ("align", name, tuple([type(x) for x in xs]), type(like), *options)
     made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, like)
     return made
 
@@ -452,26 +451,15 @@ def record_align(
 
 
 @traced_as(no_result)
-def repeat_tree(tree: Any, name: object, options: CallOptions, *, scalars: bool) -> Any:
-    """Return a small tree of plain containers, converted as one before; None if it is to be walked.
+def record_tree(name: str | ModuleType, options: CallOptions, *, scalars: bool) -> None:
+    """Cache what a call with these options does, which succeeded for one tree, for small ones.
 
     The walk of `flatten` finds out what a tree consists of. For a few arrays, that takes longer than their
     conversion.
     """
-    key = _key_of_tree(name, options, scalars=scalars)
-    return lookup(key, options.copy, options.requires_grad, options.writable)(tree)
-
-
-@traced_as(no_result)
-def record_tree(name: str | ModuleType, options: CallOptions, *, scalars: bool) -> None:
-    """Cache what a call with these options does, which succeeded for one tree."""
-    version, key = cache_version(), _key_of_tree(name, options, scalars=scalars)
+    version, key = cache_version(), options.key("tree", name, NUMBERS if scalars else ())
     if options.are_constant(name) and key not in cached:
         record(key, version, _tree_converter(get(name).name, options, scalars=scalars))
-
-
-def _key_of_tree(name: object, options: CallOptions, *, scalars: bool) -> CallKey:
-    return options.key("tree", name, NUMBERS if scalars else ())
 
 
 def _tree_converter(name: str, options: CallOptions, *, scalars: bool) -> Convert:

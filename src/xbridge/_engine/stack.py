@@ -23,7 +23,7 @@ from xbridge._engine.repeat import Recorder, converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.memory import NATIVE
-from xbridge._plan.options import CallOptions
+from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
@@ -131,6 +131,7 @@ def literal_converter(target: Backend | None, options: Options, given: CallOptio
     """
     host, named = get(HOST), _named(options)
     of_arrays = options_of_stack(from_arrays, options, given)
+    of_arrays = PLAIN if of_arrays.are_plain() else of_arrays
     own = target or host
     key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
     whole = None

@@ -115,7 +115,8 @@ def asarray(obj: object, like: object, name: str | ModuleType | None, options: C
         else:
             known = literal_converter(None if name is None and like is None else target, checked, asked)
         if known is not decline:
-            record_asarray(given.key("asarray", name, type(obj), type(like)), version, known, near)
+            key = given.key("asarray", name, type(obj), type(like))
+            record_asarray(key, version, known, near, with_like=like is not None)
     return result
 
 

@@ -28,7 +28,7 @@ from xbridge._functions.named import as_made, imported, protected
 from xbridge._functions.results import late, refuse_late
 from xbridge._plan.options import PLAIN, CallOptions, read_options
 from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import cache_version, decline, direct, lookup, record
+from xbridge._registry.call_cache import cache_version, cached, decline, direct, record
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
@@ -80,7 +80,8 @@ def wrapper(function: Function) -> Callable[..., Any]:
 def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
     key = ("aligned", function.key, _types(args, kwargs), None, None, None, None, None, None, False)
-    result = lookup(key, None)(function, args, kwargs)
+    run = cached.get(key)
+    result = None if run is None else run(function, args, kwargs)
     return _CACHE_MISS if result is None else result[0]
 
 

@@ -50,7 +50,7 @@ class CallOptions(NamedTuple):
 
     def are_plain(self) -> bool:
         """Return True if no option is given. Some objects equal None, such as NumPy's dtype of 64 bits."""
-        return all(map(is_, self, PLAIN))
+        return self is PLAIN or all(map(is_, self, PLAIN))
 
     def key(self, verb: str, target: object, types: object, like: type | None = None) -> CallKey:
         """Return the key of a call with these options."""

@@ -11,8 +11,10 @@ is filled afterwards, if nothing was invalidated meanwhile.
 from __future__ import annotations
 
 from xbridge._core.dynamo import traced_as
+from xbridge._core.literals import LITERALS
 from xbridge._core.locks import lock
 from xbridge.backends import HOST
+from xbridge.errors import FOREIGN_ERRORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def lookup(
     ):
         try:
             return cached[key]
-        except (KeyError, TypeError):  # not cached, or an option without a hash
+        except FOREIGN_ERRORS:  # not cached, or an option of a foreign class whose hash raises
             pass
     return decline
 
@@ -157,10 +159,11 @@ def invalidate(connected: Callable[[], list[Backend]]) -> None:
         for converters in list(direct.values()):
             converters.clear()
     backends = connected()  # asked after the new version: whoever changes them later makes a newer one
-    filled: dict[str | None, dict[type, Convert]] = {None: {}}
+    others: dict[type, Convert] = dict.fromkeys(LITERALS, decline)  # a miss of these would take 250 ns
+    filled: dict[str | None, dict[type, Convert]] = {None: {**others}} if backends else {}
     for target in backends:
         filled[None].update(dict.fromkeys(target.fast_types, unchanged))
-        filled[target.name] = converters = {}
+        filled[target.name] = converters = {**others}
         for source in backends:
             converters.update(dict.fromkeys(source.fast_types, _between(source, target)))
     with _lock:

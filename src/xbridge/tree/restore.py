@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge._engine.repeat import record_tree, repeat, repeat_tree
+from xbridge._engine.repeat import record_tree
 from xbridge._plan.options import CallOptions
+from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
@@ -61,18 +62,20 @@ class Restore:
         """
         name, device, kind = self.home(to)
         named = kind if dtype is True else None if dtype is False else dtype
-        options = CallOptions(device=str(device), dtype=named)
-        made = repeat(name, result, options)
+        word = str(device)
+        key = ("convert", name, type(result), None, word, named, None, None, None, False)
+        made = lookup(key, None)(result)
         if made is None:
-            made = repeat_tree(result, name, options, scalars=False)
+            key = ("tree", name, (), None, word, named, None, None, None, False)
+            made = lookup(key, None)(result)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
         if batch.alone and not are_arrays(type(result)):
             return result
-        made = batch.map(leaf_converter(get(name), options._replace(device=device)))
+        made = batch.map(leaf_converter(get(name), CallOptions(device=device, dtype=named)))
         if not batch.alone:
-            record_tree(name, options, scalars=False)
+            record_tree(name, CallOptions(device=word, dtype=named), scalars=False)
         return made
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
