@@ -9,7 +9,7 @@ from __future__ import annotations
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
 from xbridge._engine.repeat import repeat_align
-from xbridge._engine.source import leading_index, resolve_source
+from xbridge._engine.source import TargetChoice, leading_index, resolve_source
 from xbridge._plan.options import CallOptions
 from xbridge._registry.call_cache import cache_version
 from xbridge.errors import OptionError
@@ -63,14 +63,14 @@ def align_back(
     array([2., 2.])
     """
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
-    version = cache_version()
+    choice, version = TargetChoice(backend, like), cache_version()
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)
     if first is None:
         raise OptionError.build(
             "align arrays and back", "no argument is an array", "align, or align_back with an array"
         )
-    aligned = repeat_align(xs, like, backend, options)
+    aligned = repeat_align(xs, choice, options)
     if aligned is None:
-        aligned = verbs.align_sources(sources, "xs[{}]".format, like, backend, options, version=version)
+        aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
     return aligned, Restore(tuple(map(verbs.home, sources)), first)

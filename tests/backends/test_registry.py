@@ -548,10 +548,10 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
 ) -> None:
     monkeypatch.setattr(Slow, "reading", threading.Event())
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
-    slow = Slow(make_backend())
+    slow = Slow(make_backend(), registry.get)
     monkeypatch.setattr(
         "xbridge._registry.registry.complete",
-        lambda module, *_: module if module is slow else Completed(module),
+        lambda module, *_: module if module is slow else Completed(module, registry.get),
     )
     xbridge.register_backend("toylib", slow)
     loading = threading.Thread(target=xbridge.is_available, args=("toylib",))

@@ -31,9 +31,9 @@ from xbridge._registry.call_cache import (
     cache_version,
     cached,
     decline,
-    direct,
     is_by_address,
     lookup,
+    lookup_direct,
     record,
     unchanged,
 )
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.source import Source
+    from xbridge._engine.source import Source, TargetChoice
     from xbridge._plan.steps import Plan
 
     Convert = Callable[[Any], Any]
@@ -88,7 +88,7 @@ def converter(name: str, cls: type, options: CallOptions) -> Convert:
     """
     key = ("convert", name, cls, None, *options)
     known = lookup(key, options.copy, options.requires_grad, options.writable)
-    plain = direct[name].get(cls, decline) if options.are_plain() else decline
+    plain = lookup_direct(name, cls) if options.are_plain() else decline
     if known is decline:
         return plain
     return known if plain is decline else _either(plain, known)
@@ -194,9 +194,9 @@ def _without_changes(cls: type, plan: Plan) -> Convert | None:
     target, options = plan.conversion.target, plan.conversion.options
     if options._replace(device=None, grad=None) != Options() or options.grad == "keep":
         return None
-    return (
-        decline if options == Options() else direct[target.name].get(cls, decline)
-    )  # the caller has tried it
+    if options == Options():
+        return decline  # the caller has tried it
+    return lookup_direct(target.name, cls)
 
 
 def _from_pending(plan: Plan) -> Convert | None:
@@ -407,11 +407,11 @@ def record_asarray(
 
 @traced_as(no_result)
 def repeat_align(
-    xs: tuple[Array, ...], like: Array | None, name: str | ModuleType | None, options: CallOptions
+    xs: tuple[Array, ...], choice: TargetChoice, options: CallOptions
 ) -> tuple[Array, ...] | None:
     """Return the result of a call of `align` as one before; None if it has to be planned."""
-    key = ("align", name, tuple([type(x) for x in xs]), type(like), *options)
-    made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, like)
+    key = ("align", choice.name, tuple([type(x) for x in xs]), type(choice.like), *options)
+    made: tuple[Array, ...] | None = lookup(key, options.copy)(xs, choice.like)
     return made
 
 

@@ -15,13 +15,20 @@ from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert, foresee, list_values, share
 from xbridge._engine.execute import outside
 from xbridge._engine.repeat import Recorder, converter, record_align, record_asarray, repeat, repeat_asarray
-from xbridge._engine.source import device_for, import_source, leading_index, resolve_like, resolve_source
+from xbridge._engine.source import (
+    TargetChoice,
+    device_for,
+    import_source,
+    leading_index,
+    resolve_like,
+    resolve_source,
+)
 from xbridge._engine.stack import choose_converter, literal_converter, options_of_stack
 from xbridge._host.memory import NATIVE, overlap, overlap_of_views
 from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
 from xbridge._plan.steps import Options
-from xbridge._registry.call_cache import cache_version, decline, direct, record
+from xbridge._registry.call_cache import cache_version, decline, lookup_direct, record
 from xbridge._registry.registry import by_type, get
 from xbridge.backends import HOST
 from xbridge.errors import CopyError, OptionError, UnsupportedArrayError, XBridgeError
@@ -38,10 +45,11 @@ if TYPE_CHECKING:
 def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array:
     """See `xbridge.to_backend`, and `xbridge.to_numpy`, which has `writable`."""
     version = cache_version()
-    target, source = get(name), resolve_source(x)
+    target = get(name)
+    source = resolve_source(x)
     asked = _worded(options)
     checked = read_options((target, source.backend), options)
-    if name != target.name:  # a module, for which there is no cached call yet
+    if name != target.name or version != cache_version():  # a module, or this call has loaded a backend
         known = converter(target.name, type(x), asked)
         if known is not decline and asked.are_constant():
             record(asked.key("convert", name, type(x)), version, known)
@@ -54,7 +62,8 @@ def to_backend(x: object, name: str | ModuleType, options: CallOptions) -> Array
 
 def to_isolated(x: object, name: str | ModuleType, options: CallOptions) -> Array:
     """Convert an array for a function that may write to it, which the caller does not see."""
-    target, source = get(name), resolve_source(x)
+    target = get(name)
+    source = resolve_source(x)
     checked = read_options((target, source.backend), options)._replace(isolated=True)
     return outside(convert, source, [source.backend], target, checked)
 
@@ -126,14 +135,13 @@ def align(
     """See `xbridge.align`."""
     version = cache_version()
     sources = [resolve_source(x) for x in xs]
-    return align_sources(sources, "xs[{}]".format, like, name, options, version=version)
+    return align_sources(sources, "xs[{}]".format, TargetChoice(name, like), options, version=version)
 
 
 def align_sources(
     sources: list[Source],
     place: Callable[[int], str],
-    like: object,
-    name: str | ModuleType | None,
+    choice: TargetChoice,
     options: CallOptions,
     *,
     version: int,
@@ -144,7 +152,7 @@ def align_sources(
     With `isolated`, no result shares memory that can be written through it, and nothing is cached.
     """
     try:
-        target, checked, near = choose_target(sources, like, name, options)
+        target, checked, near = choose_target(sources, choice, options)
     except XBridgeError as error:
         if error.index is None:
             raise
@@ -174,11 +182,13 @@ def align_sources(
         made[i] = result
     arrays = [source for source in sources if not (source.is_literal() or source.is_scalar())]
     # The target of a call without a name or `like` may be that of an array that is followed, this time.
-    free = name is None and like is None
+    free = choice.name is None and choice.like is None
     always = not (free and arrays) or arrays[0].backend is target
     backends = [target, *(source.backend for source in sources)]
-    if recorder and always and _may_record(like, backends) and options.are_constant(name):
-        key = options.key("align", name, tuple([type(source.array) for source in sources]), type(like))
+    if recorder and always and _may_record(choice.like, backends) and options.are_constant(choice.name):
+        key = options.key(
+            "align", choice.name, tuple([type(source.array) for source in sources]), type(choice.like)
+        )
         record_align(key, recorder, target.name, sources, near, free=free)
     return tuple(made)
 
@@ -203,7 +213,7 @@ def _may_record(like: object, backends: list[Backend]) -> bool:
 
 
 def choose_target(
-    sources: list[Source], like: object, name: str | ModuleType | None, options: CallOptions
+    sources: list[Source], choice: TargetChoice, options: CallOptions
 ) -> tuple[Backend, Options, Source | None]:
     """Return the backend for all inputs, the options with the device for all, and the input that gave it.
 
@@ -211,6 +221,7 @@ def choose_target(
     first array of the target decides, else the first array.
     """
     first = leading_index(sources)
+    name, like = choice
     leading = resolve_like(like) if like is not None else None if first is None else sources[first]
     target = get(name) if name is not None else leading.backend if leading else get(HOST)
     checked = read_options((target,), options)
@@ -244,7 +255,8 @@ def to_list(x: object) -> Any:
 
 def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated: bool = False) -> Plan:
     """See `xbridge.explain`."""
-    target, source = get(name), resolve_source(x)
+    target = get(name)
+    source = resolve_source(x)
     checked = read_options((target, source.backend), options)._replace(isolated=isolated)
     if checked.writable and target.name != HOST:
         reason = "only to_numpy makes a writable array"
@@ -256,7 +268,8 @@ def explain(x: object, name: str | ModuleType, options: CallOptions, *, isolated
 
 def unsafe_share(x: object, name: str | ModuleType) -> Array:
     """See `xbridge.unsafe_share`."""
-    target, source = get(name), resolve_source(x)
+    target = get(name)
+    source = resolve_source(x)
     return outside(share, source, [source.backend], target, Options(copy=False, unsafe=True))
 
 
@@ -284,5 +297,5 @@ def shares_memory(a: object, b: object) -> bool:
 @traced_as(no_result)
 def _view(x: object) -> HostArray | None:
     """Return a view of the memory of an ordinary array; None in doubt."""
-    host: HostArray | None = direct[HOST].get(type(x), decline)(x)
+    host: HostArray | None = lookup_direct(HOST, type(x))(x)
     return None if host is None or (host is not x and host.flags.owndata) else host

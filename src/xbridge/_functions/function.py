@@ -25,7 +25,7 @@ from xbridge._functions.named import as_made, protected
 from xbridge._functions.results import refuse_late, refuse_unknown
 from xbridge._plan.options import CallOptions
 from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import decline, direct
+from xbridge._registry.call_cache import decline, direct, lookup_direct
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
@@ -235,7 +235,7 @@ class Call:
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
             return bring(x, self.library, self._options, isolated=True)
         if self._is_direct:
-            y = direct[self.library].get(type(x), decline)(x)
+            y = lookup_direct(self.library, type(x))(x)
             if y is not None:
                 return protected(y, x) if self.library == HOST else y
         return bring(x, self.library, self._options)

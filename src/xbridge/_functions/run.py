@@ -20,7 +20,7 @@ from xbridge._derive.functions import inexact, latest
 from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.repeat import converter, each, repeat_align
-from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
+from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten
 from xbridge._functions.function import could_write, latest_form, narrowing, program_key
@@ -285,16 +285,15 @@ def _direct(function: Function, read: Read) -> Any:
     if library.check_call is not None:
         library.check_call(name)
     inputs = [_guarded(source, library, function.options) for source in sources]
-    target = library.name if function.like is None else function.backend
+    choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
     try:
-        made = None if isolated else repeat_align(xs, function.like, target, function.options)
+        made = None if isolated else repeat_align(xs, choice, function.options)
         made = made or verbs.align_sources(
             inputs,
             lambda i: f"{paths(form)[i]} of {name}",
-            function.like,
-            target,
+            choice,
             function.options,
             version=version,
             isolated=isolated,

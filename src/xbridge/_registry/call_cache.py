@@ -103,6 +103,11 @@ def lookup(
     return decline
 
 
+def lookup_direct(name: str, cls: type) -> Convert:
+    """Return the function that repeats a call without options, or one that declines."""
+    return direct[name].get(cls, decline)
+
+
 @traced_as(lambda: -1)  # what a compiler traces is not cached
 def cache_version() -> int:
     """Return a number that changes whenever cached calls are invalidated."""

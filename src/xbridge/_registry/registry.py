@@ -278,7 +278,7 @@ def _load(name: str) -> Backend:
     while name not in _current:
         entry = _entry(name)
         module = entry.module
-        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
+        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry, get)
         if name != HOST:
             _load(HOST)
         with _lock:

@@ -66,8 +66,7 @@ class Restore:
         key = ("convert", name, type(result), None, word, named, None, None, None, False)
         made = lookup(key, None)(result)
         if made is None:
-            key = ("tree", name, (), None, word, named, None, None, None, False)
-            made = lookup(key, None)(result)
+            made = lookup(("tree", name, (), None, word, named, None, None, None, False), None)(result)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
