@@ -90,6 +90,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(floors.imports()) == []
+    assert circle(floors.references()) == [], "one of them imports another by a string"
 
 
 def test_the_checks_of_imports_see_those_in_functions_and_not_those_for_types() -> None:
