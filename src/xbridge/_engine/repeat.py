@@ -124,13 +124,13 @@ def record_plan(recorder: Recorder, x: Array, plan: Plan, state: State, before: 
     found = _within(source, x, plan) if source is target else _between(x, plan)
     if found and state() == before:
         key = recorder.options.key("convert", target.name, type(x))
-        record(
-            key,
-            recorder.version,
-            found.convert,
-            (*found.kind, before),
-            lambda kinds: found.choose(kinds, state),
-        )
+        kind: object = (*found.kind, before)
+        if source is target and source.name == HOST:  # which has no state
+            (kind,) = found.kind
+            choose = partial(found.choose, state=None)
+        else:
+            choose = partial(found.choose, state=state)
+        record(key, recorder.version, found.convert, kind, choose)
 
 
 def record_scalar(recorder: Recorder, name: str, cls: type) -> None:
@@ -147,8 +147,8 @@ class _Found(NamedTuple):
 
     kind: tuple[object, ...]
     convert: Convert
-    choose: Callable[[Kinds, State], Convert]
-    """Return the function that finds the kind of an array, and does what the table says."""
+    choose: Callable[..., Convert]
+    """Return the function that finds the kind of an array in a table, for the table and the state."""
 
 
 def _within(backend: Backend, x: Array, plan: Plan) -> _Found | None:
@@ -314,12 +314,12 @@ def _without_graph(
     return without_graph
 
 
-def _by_kind(look: Callable[[Array], object], kinds: Kinds, state: State) -> Convert:
-    """Return the function that finds what to do by the kind that the backend names."""
+def _by_kind(look: Callable[[Array], object], kinds: Kinds, state: State | None) -> Convert:
+    """Return the function that finds what to do by the kind that the backend names, and its state if any."""
     find = kinds.get
 
     def convert(x: Array) -> Array | None:
-        known = find((look(x), state()))
+        known = find((look(x), state()) if state else look(x))
         try:
             return None if known is None else known(x)
         except XBridgeError:  # a value is lost, or the memory was freed: the plan says so in its own words

@@ -97,8 +97,8 @@ def lookup(
         and (writable is False or writable is True)
     ):
         try:
-            return cached[key]
-        except FOREIGN_ERRORS:  # not cached, or an option of a foreign class whose hash raises
+            return cached.get(key, decline)
+        except FOREIGN_ERRORS:  # an option without a hash, or of a foreign class whose hash raises
             pass
     return decline
 
