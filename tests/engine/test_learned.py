@@ -577,12 +577,12 @@ def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_
     brain, plain = torch.ones(2, dtype=torch.bfloat16), torch.arange(2)
     for _ in range(2):
         assert xbridge.to_numpy(brain).tolist() == [1.0, 1.0]
-        assert backend._expected == backend._EXPECTED
-        for left in range(backend._EXPECTED - 1, -1, -1):
+        assert backend._prechecks == backend._PRECHECKS
+        for left in range(backend._PRECHECKS - 1, -1, -1):
             assert xbridge.to_numpy(plain).tolist() == [0, 1]
-            assert backend._expected == left
+            assert backend._prechecks == left
         assert xbridge.to_numpy(plain).tolist() == [0, 1]
-        assert not backend._expected
+        assert not backend._prechecks
 
 
 def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
