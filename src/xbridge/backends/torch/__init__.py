@@ -370,8 +370,8 @@ def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
         if x.requires_grad:
             if _compiler():
                 return None
-            # `numpy` refuses a tensor with a graph, and `data` is the fastest way to leave the graph behind. A
-            # write through the view would change what the graph has saved, so the view is read-only.
+            # `numpy` refuses a tensor with a graph, and `data` is the fastest way to leave the graph behind.
+            # A write through the view would change what the graph has saved, so the view is read-only.
             host = x.data.numpy()
             host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
@@ -401,7 +401,7 @@ def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
     try:
         if host.dtype not in _KNOWN:
             return _bits_from_numpy(host)
-        # `behaved` is aligned and writable: torch has no read-only tensors, so it gets a copy of other memory.
+        # `behaved` is aligned and writable: torch has no read-only tensors, so it gets a copy of others.
         # `forc` is dense in some order. Other strides take longer to check.
         shared = flags.behaved and (flags.forc or _is_accepted(host))
         return torch.from_numpy(host if shared else _host.copy(host))
@@ -511,8 +511,8 @@ def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[t
 
 def _is_accepted(host: HostArray) -> bool:
     """Return True if torch has such strides, and no two elements share memory."""
-    # The axes are taken from the smallest stride to the largest. `behind` is the end of a block of all axes so
-    # far, so a stride of at least that many bytes puts the next block behind this one.
+    # The axes are taken from the smallest stride to the largest. `behind` is the end of a block of all axes
+    # so far, so a stride of at least that many bytes puts the next block behind this one.
     size = behind = host.itemsize
     for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
         if stride < 0 or stride % size or (n > 1 and stride < behind):
