@@ -26,9 +26,9 @@ from xbridge._functions.flatten import LEAVES, flatten
 from xbridge._functions.function import could_write, latest_form, narrowing, program_key
 from xbridge._functions.named import as_made, imported, protected
 from xbridge._functions.results import late, refuse_late
-from xbridge._plan.options import PLAIN, CallOptions, read_options
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen
-from xbridge._registry.call_cache import cache_version, cached, decline, direct, record
+from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
@@ -79,8 +79,7 @@ def wrapper(function: Function) -> Callable[..., Any]:
 @traced_as(lambda *_: _CACHE_MISS)
 def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
-    key = ("aligned", function.key, _types(args, kwargs), None, None, None, None, None, None, False)
-    run = cached.get(key)
+    run = cached.get(("aligned", function.key, _types(args, kwargs), None))
     result = None if run is None else run(function, args, kwargs)
     return _CACHE_MISS if result is None else result[0]
 
@@ -509,7 +508,7 @@ def _cache_call(function: Function, read: Read) -> None:
     ):
         call = _CachedCall(function, read, types, owners)
         if call.is_complete:
-            key = PLAIN.key("aligned", function.key, _types(read.args, read.kwargs))
+            key = CallKey("aligned", function.key, _types(read.args, read.kwargs))
             record(key, read.version, call.run)
 
 

@@ -43,13 +43,18 @@ class CallKey(tuple[object, ...]):
     like : type or None
         The type of `like`, for a verb that takes it.
     options : CallOptions
-        The options. The key has one item for each.
+        The options. The key has one item for each, and none for a function, which has its own.
     """
 
     __slots__ = ()
 
     def __new__(
-        cls, verb: str, target: object, types: object, like: type | None, options: tuple[object, ...]
+        cls,
+        verb: str,
+        target: object,
+        types: object,
+        like: type | None = None,
+        options: tuple[object, ...] = (),
     ) -> Self:
         """Make a key."""
         return super().__new__(cls, (verb, target, types, like, *options))

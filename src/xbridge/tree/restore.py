@@ -62,19 +62,18 @@ class Restore:
         """
         name, device, kind = self.home(to)
         named = kind if dtype is True else None if dtype is False else dtype
-        word = str(device)
-        key = ("convert", name, type(result), None, word, named, None, None, None, False)
-        made = lookup(key, None)(result)
+        options = CallOptions(device=str(device), dtype=named)
+        made = lookup(("convert", name, type(result), None, *options), None)(result)
         if made is None:
-            made = lookup(("tree", name, (), None, word, named, None, None, None, False), None)(result)
+            made = lookup(("tree", name, (), None, *options), None)(result)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
         if batch.alone and not are_arrays(type(result)):
             return result
-        made = batch.map(leaf_converter(get(name), CallOptions(device=device, dtype=named)))
+        made = batch.map(leaf_converter(get(name), options))
         if not batch.alone:
-            record_tree(name, CallOptions(device=word, dtype=named), scalars=False)
+            record_tree(name, options, scalars=False)
         return made
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:
