@@ -81,6 +81,11 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
+    kinds = NUMBERS if scalars else ()
+    key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, False)
+    made = lookup(key, copy)(tree)
+    if made is not None:
+        return made
     options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     return _convert(tree, backend, options, scalars=scalars, exporters=exporters)
 
@@ -122,6 +127,11 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
+    kinds = NUMBERS if scalars else ()
+    key = ("tree", HOST, kinds, None, None, dtype, copy, grad, None, writable)
+    made = lookup(key, copy, None, writable)(tree)
+    if made is not None:
+        return made
     options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
     return _convert(tree, HOST, options, scalars=scalars, exporters=exporters)
 
@@ -223,11 +233,7 @@ def map(  # noqa: A001 -- other libraries have this name too
 def _convert(
     tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
-    """Convert a tree as a similar one was, or else walk it."""
-    key = ("tree", name, NUMBERS if scalars else (), None, *options)
-    made = lookup(key, options.copy, None, options.writable)(tree)
-    if made is not None:
-        return made
+    """Convert a tree by a walk, and cache the call for small ones."""
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
     made = _converted(batch, get(name), options, scalars=scalars)
