@@ -57,6 +57,20 @@ def imports() -> dict[str, set[str]]:
     return {module: imported(tree, by_name=module == "xbridge") - {module} for module, tree in trees.items()}
 
 
+def references() -> dict[str, set[str]]:
+    """Return the modules that each module imports or names in a string, by which it could import them.
+
+    A package may name its own modules, and the name of the top is only a word.
+    """
+    found = {}
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = imported(tree, by_name=True) - {"xbridge"}
+        inside = set() if module == "xbridge" else {one for one in named if one.startswith(f"{module}.")}
+        found[module] = (named - inside - {module}) | imports()[module]
+    return found
+
+
 def packages() -> dict[str, set[str]]:
     """Return the other packages that each package imports from."""
     found: dict[str, set[str]] = {package_of(module): set() for module in FILES}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
 from xbridge._engine import verbs
-from xbridge._engine.source import leading_index, resolve_source
-from xbridge._registry.registry import generation, repeat_align
+from xbridge._engine.repeat import repeat_align
+from xbridge._engine.source import TargetChoice, leading_index, resolve_source
+from xbridge._plan.options import CallOptions
+from xbridge._registry.call_cache import cache_version
 from xbridge.errors import OptionError
 from xbridge.tree.restore import Restore
 
@@ -60,15 +62,15 @@ def align_back(
     >>> restore(torch.add(a, b))
     array([2., 2.])
     """
-    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    begun = generation()
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    choice, version = TargetChoice(backend, like), cache_version()
     sources = [resolve_source(x) for x in xs]
     first = leading_index(sources)
     if first is None:
         raise OptionError.build(
             "align arrays and back", "no argument is an array", "align, or align_back with an array"
         )
-    aligned = repeat_align(xs, like, backend, **keywords)
+    aligned = repeat_align(xs, choice, options)
     if aligned is None:
-        aligned = verbs.align_sources(sources, "xs[{}]".format, like, backend, begun=begun, **keywords)
+        aligned = verbs.align_sources(sources, "xs[{}]".format, choice, options, version=version)
     return aligned, Restore(tuple(map(verbs.home, sources)), first)

@@ -7,15 +7,7 @@ library's own zero-copy call. Any other conversion is planned, and only then mor
 from __future__ import annotations
 
 from xbridge._core.entry_points import entry_point
-from xbridge._registry.registry import (
-    fast_converters,
-    is_flag,
-    never,
-    repeat_align,
-    repeat_asarray,
-    repeat_learned,
-    unchanged,
-)
+from xbridge._registry.call_cache import decline, direct, lookup
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS
 
@@ -43,7 +35,7 @@ if TYPE_CHECKING:
 
 # A type checker reads the overloads, with Any for a library that is not installed.
 
-_to_host = fast_converters[HOST]
+_to_host = direct[HOST]
 
 
 if TYPE_CHECKING:
@@ -134,18 +126,20 @@ def to_backend(
     """
     if device is None and dtype is None and copy is None and grad is None:
         try:
-            y = fast_converters[backend][type(x)](x)  # type: ignore[index] # a module is not in it
-        except FOREIGN_ERRORS:  # not learned, or an option without a hash
-            y = None
+            convert = direct[backend][type(x)]
+        except FOREIGN_ERRORS:  # a module, or not a name
+            convert = decline
+        y = convert(x)
         if y is not None:
             return y
-    if copy is None or copy is True or copy is False:  # 1 is equal to True, and is not accepted
-        y = repeat_learned((backend, type(x), device, dtype, copy, grad), x)
-        if y is not None:
-            return y
+    key = ("convert", backend, type(x), None, device, dtype, copy, grad, None, False)
+    y = lookup(key, copy)(x)
+    if y is not None:
+        return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.to_backend(x, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    return verbs.to_backend(x, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
 
 
 @entry_point
@@ -193,21 +187,21 @@ def to_numpy(
     """
     if dtype is None and copy is None and grad is None and writable is False:
         try:
-            host = _to_host[type(x)](x)
+            convert = _to_host[type(x)]
         except KeyError:
-            host = None
+            convert = decline
+        host: HostArray | None = convert(x)
         if host is not None:
-            return host  # type: ignore[no-any-return] # arrays are Any to the core
-    if copy is None or copy is True or copy is False:
-        call: tuple[object, ...] = (HOST, type(x), None, dtype, copy, grad)
-        host = repeat_learned(call if writable is False else (*call, None, writable), x)
-        if host is not None and (writable is False or writable is True):
-            return host  # type: ignore[no-any-return] # as above
+            return host
+    key = ("convert", HOST, type(x), None, None, dtype, copy, grad, None, writable)
+    host = lookup(key, copy, None, writable)(x)
+    if host is not None:
+        return host
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    if writable is not False:
-        return verbs.to_writable(x, dtype=dtype, copy=copy, grad=grad, writable=writable)
-    result: HostArray = verbs.to_backend(x, HOST, device=None, dtype=dtype, copy=copy, grad=grad)
+    options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
+    result: HostArray = verbs.to_backend(x, HOST, options)
     return result
 
 
@@ -367,46 +361,24 @@ def asarray(
     tensor([[1., 2.],
             [3., 4.]], requires_grad=True)
     """
-    idle = like is backend is device is dtype is None and copy is None and grad is None
-    if idle and requires_grad is None:
-        same = unchanged(obj)
-        if same is not None:
-            return same
-    elif backend is not None and like is None and requires_grad is None:
-        if device is None and dtype is None and copy is None and grad is None:
-            try:
-                y = fast_converters[backend].get(type(obj), never)(obj)  # type: ignore[index] # as above
-            except FOREIGN_ERRORS:  # not learned, or an option without a hash
-                y = None
-        else:
-            call = (backend, type(obj), device, dtype, copy, grad)
-            y = repeat_learned(call, obj) if is_flag(copy) else None
+    if like is device is dtype is None and copy is None and grad is None and requires_grad is None:
+        try:
+            convert = direct[backend][type(obj)]
+        except FOREIGN_ERRORS:  # as in `to_backend`
+            convert = decline
+        y = convert(obj)
         if y is not None:
             return y
-    y = repeat_asarray(
-        obj,
-        like,
-        backend,
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        requires_grad=requires_grad,
-    )
+    key = ("asarray", backend, type(obj), type(like), device, dtype, copy, grad, requires_grad, False)
+    repeat = lookup(key, copy, requires_grad)
+    y = repeat(obj) if like is None else repeat(obj, like)
     if y is not None:
         return y
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.asarray(
-        obj,
-        like,
-        backend,
-        device=device,
-        dtype=dtype,
-        copy=copy,
-        grad=grad,
-        requires_grad=requires_grad,
-    )
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad, requires_grad=requires_grad)
+    return verbs.asarray(obj, like, backend, options)
 
 
 @entry_point
@@ -453,12 +425,15 @@ def align(
     >>> a + b * c
     tensor([4., 7.], dtype=torch.float64)
     """
-    ys = repeat_align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    types = tuple([type(x) for x in xs])
+    key = ("align", backend, types, type(like), device, dtype, copy, grad, None, False)
+    ys: tuple[Array, ...] | None = lookup(key, copy)(xs, like)
     if ys is not None:
         return ys
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
-    return verbs.align(xs, like, backend, device=device, dtype=dtype, copy=copy, grad=grad)
+    return verbs.align(xs, like, backend, CallOptions(device=device, dtype=dtype, copy=copy, grad=grad))
 
 
 @entry_point

@@ -278,6 +278,7 @@ def explain(
     (24, False, None)
     """
     from xbridge._engine import verbs  # noqa: PLC0415 -- it imports NumPy
+    from xbridge._plan.options import CallOptions  # noqa: PLC0415 -- as above
 
     asked = {"device": device, "dtype": dtype, "copy": copy, "grad": grad, "requires_grad": requires_grad}
     function = vars(x).get("__xbridge__") if type(x) is type(explain) else None  # a proxy may raise
@@ -289,7 +290,7 @@ def explain(
         more = ", ".join([*map(shown, args), *(f"{word}={shown(value)}" for word, value in kwargs.items())])
         reason = "a conversion has one target and its options, and only aligned functions have others"
         raise OptionError.build(f"explain {type_of(x)} with {more}", reason, "explain(x, 'torch')")
-    return verbs.explain(x, backend, writable=writable, **asked)
+    return verbs.explain(x, backend, CallOptions(**asked, writable=writable))
 
 
 def _plain_owner(x: Array) -> Backend:

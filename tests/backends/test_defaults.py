@@ -95,7 +95,7 @@ def chips(name: str = "chips", **more: Any) -> ModuleType:
 
 
 def test_a_completed_backend_has_every_name_of_the_protocol() -> None:
-    backend = Completed(of_four_names("fours"))
+    backend = Completed(of_four_names("fours"), get)
     names = [word for word in vars(Backend) if not word.startswith("_")]
     assert set(names) == {*CONSTANTS, *VERBS, *OPTIONAL, *DERIVED}
     assert [word for word in names if not hasattr(backend, word)] == []
@@ -155,18 +155,18 @@ def test_flags_are_derived_from_the_gaps() -> None:
         ("devices", "host_only", True),
     ):
         full = chips(detach=lambda x: x, require_grad=lambda x: x)
-        assert getattr(Completed(full), flag) is not value
+        assert getattr(Completed(full, get), flag) is not value
         vars(full)["gaps"] = gaps(feature)
-        assert getattr(Completed(full), flag) is value
+        assert getattr(Completed(full, get), flag) is value
 
 
 def test_a_feature_without_its_verb_is_a_gap_and_a_reason_that_is_given_stays() -> None:
-    found = Completed(of_four_names("fours")).gaps
+    found = Completed(of_four_names("fours"), get).gaps
     assert set(found) == {"devices", "autograd", "namespace"}
     assert {gap.status for gap in found.values()} == {"notimpl"}
-    assert set(Completed(of_four_names("spaced", Spaced)).gaps) == {"devices", "autograd"}
+    assert set(Completed(of_four_names("spaced", Spaced), get).gaps) == {"devices", "autograd"}
     mine = Gap("never", "toys do not learn")
-    assert Completed(of_four_names("fours", gaps={"autograd": mine})).gaps["autograd"] is mine
+    assert Completed(of_four_names("fours", gaps={"autograd": mine}), get).gaps["autograd"] is mine
     assert str(mine) == "never: toys do not learn"
 
 
@@ -243,14 +243,14 @@ def test_a_backend_with_devices_computes_by_numpy_and_stays_where_the_array_is()
     ],
 )
 def test_a_device_without_an_index_is_the_near_one_or_the_first(device: str, near: str, found: str) -> None:
-    backend = Completed(chips())
+    backend = Completed(chips(), get)
     assert backend.resolve_device(xbridge.Device(device), xbridge.Device(near)) == found
 
 
 @pytest.mark.parametrize("device", ["chip:2", "cuda", "cuda:0"])
 def test_a_device_that_is_not_present_is_refused(device: str) -> None:
     with pytest.raises(xbridge.DeviceError, match="its devices are cpu, chip:0, chip:1; try device='cpu'"):
-        Completed(chips()).resolve_device(xbridge.Device(device), CPU)
+        Completed(chips(), get).resolve_device(xbridge.Device(device), CPU)
 
 
 def test_two_libraries_on_one_device_go_by_way_of_the_host_unless_both_exchange_memory() -> None:

@@ -16,6 +16,7 @@ from toylib import SubToy, Toy, gaps, make_backend
 
 import xbridge
 from xbridge._registry import registry
+from xbridge._registry.call_cache import direct
 from xbridge._registry.defaults import Completed
 from xbridge.backends import numpy as backend
 from xbridge.protocol import Gap
@@ -547,10 +548,10 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
 ) -> None:
     monkeypatch.setattr(Slow, "reading", threading.Event())
     monkeypatch.setattr(Slow, "may_go_on", threading.Event())
-    slow = Slow(make_backend())
+    slow = Slow(make_backend(), registry.get)
     monkeypatch.setattr(
         "xbridge._registry.registry.complete",
-        lambda module, *_: module if module is slow else Completed(module),
+        lambda module, *_: module if module is slow else Completed(module, registry.get),
     )
     xbridge.register_backend("toylib", slow)
     loading = threading.Thread(target=xbridge.is_available, args=("toylib",))
@@ -560,9 +561,8 @@ def test_tables_that_are_being_filled_are_dropped_if_an_observer_is_added_meanwh
         assert loading.is_alive(), "who begins to watch has waited for a backend"
         slow.may_go_on.set()
         loading.join()
-        assert not any(registry.fast_converters.values())
-        assert not registry.identity_types
-    assert registry.fast_converters["toylib"].keys() >= {Toy}
+        assert not any(direct.values())
+    assert direct["toylib"].keys() >= {Toy}
 
 
 def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
@@ -597,13 +597,13 @@ def test_nothing_fills_the_tables_while_there_is_an_observer() -> None:
     found = []
     for _ in range(200):
         with xbridge.record():
-            found += [name for _ in range(20) for name, table in registry.fast_converters.items() if table]
+            found += [name for _ in range(20) for name, table in direct.items() if table]
     over.set()
     for thread in threads:
         thread.join()
     assert (failures, found) == ([], [])
     assert registry.get("toylib") is registry.by_type.get(Toy, registry.get("toylib"))
-    assert registry.fast_converters["numpy"].keys() >= {Toy, np.ndarray}
+    assert direct["numpy"].keys() >= {Toy, np.ndarray}
 
 
 @pytest.mark.parametrize(

@@ -188,14 +188,14 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     code = """
     import os, signal, threading, warnings
     import numpy as np, xbridge
-    from xbridge._registry import registry
+    from xbridge._registry import call_cache, registry
     warnings.simplefilter("ignore")
     xbridge.asarray(np.ones(3))
-    full = {name: set(table) for name, table in registry.fast_converters.items()}
+    full = {name: set(table) for name, table in call_cache.direct.items()}
     changing, release = threading.Event(), threading.Event()
     def change():
-        with registry._lock:
-            for table in (registry.identity_types, *registry.fast_converters.values()):
+        with registry._lock, call_cache._lock:
+            for table in call_cache.direct.values():
                 table.clear()
             registry.by_type[np.ndarray] = None
             changing.set()
@@ -206,7 +206,7 @@ def test_tables_that_a_thread_was_changing_are_laid_out_anew_in_the_child() -> N
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        same = full == {name: set(table) for name, table in registry.fast_converters.items()}
+        same = full == {name: set(table) for name, table in call_cache.direct.items()}
         os._exit(0 if same and any(full.values()) and xbridge.backend_of(np.ones(3)) == "numpy" else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     release.set()

@@ -20,8 +20,9 @@ import xbridge
 from xbridge import _host, tree
 from xbridge._engine import convert
 from xbridge._host import memory
-from xbridge._registry import registry
-from xbridge._registry.registry import calls, fast_converters, learned
+from xbridge._plan.options import PLAIN, CallOptions
+from xbridge._registry import call_cache, registry
+from xbridge._registry.call_cache import cached, direct
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ CALLS: dict[str, Call] = {
     "leaf of what is detached": lambda x: xbridge.asarray(x, grad="detach", requires_grad=True),
     "no leaf": lambda x: xbridge.asarray(x, backend="torch", requires_grad=False),
     "like numpy": lambda x: xbridge.asarray(x, like=np.ones(1), copy=True),
+    "like on a device": lambda x: xbridge.asarray(x, like=torch.ones(1), device="cpu"),
+    "dtype that equals None": lambda x: xbridge.asarray(x, backend="torch", dtype=np.dtype("float64")),
+    "tree dtype that equals None": lambda x: tree.to_backend([x], "torch", dtype=np.dtype("float64"))[0],
     "align first": lambda x: xbridge.align(x, torch.ones(1), 2.5)[0],
     "align like": lambda x: xbridge.align(x, like=np.ones(1))[0],
     "align to": lambda x: xbridge.align(np.ones(1), x, backend="torch", copy=True)[1],
@@ -254,7 +258,7 @@ def outcome(call: Call, x: Any) -> tuple[object, ...]:
 
 
 def tables() -> list[dict[Any, Any]]:
-    return [learned, calls, *fast_converters.values()]
+    return [cached, *direct.values()]
 
 
 def restore(taught: list[dict[Any, Any]]) -> None:
@@ -573,12 +577,12 @@ def test_tensors_are_asked_for_their_dtype_first_only_soon_after_one_that_numpy_
     brain, plain = torch.ones(2, dtype=torch.bfloat16), torch.arange(2)
     for _ in range(2):
         assert xbridge.to_numpy(brain).tolist() == [1.0, 1.0]
-        assert backend._expected == backend._EXPECTED
-        for left in range(backend._EXPECTED - 1, -1, -1):
+        assert backend._prechecks == backend._PRECHECKS
+        for left in range(backend._PRECHECKS - 1, -1, -1):
             assert xbridge.to_numpy(plain).tolist() == [0, 1]
-            assert backend._expected == left
+            assert backend._prechecks == left
         assert xbridge.to_numpy(plain).tolist() == [0, 1]
-        assert not backend._expected
+        assert not backend._prechecks
 
 
 def test_numbers_and_lists_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -741,9 +745,9 @@ def test_a_compiled_function_does_not_learn_and_follows_what_was_learned(call: C
         return torch.compile(call, backend="eager", fullgraph=True)(x)
 
     first = compiled()
-    assert not learned
+    assert not cached
     second = call(x)
-    assert learned
+    assert cached
     for y in (second, call(x), compiled()):
         assert torch.equal(y, first)
         assert y.dtype == torch.float32
@@ -965,7 +969,7 @@ def test_a_record_sees_each_learned_call_once() -> None:
             xbridge.to_backend(x, "torch", dtype="float32")
             tree.to_backend([x], "torch", dtype="float32")
     assert sorted(row.calls for row in seen.rows) == [3, 3]
-    assert not learned
+    assert not cached
 
 
 def converted(x: Any) -> Any:
@@ -1028,7 +1032,7 @@ def test_an_observer_sees_each_call_that_was_learned(call: Call) -> None:
         call(x)
     assert one
     assert sum(row.calls for row in seen.rows) == 2 * one
-    assert not calls
+    assert not cached
 
 
 def test_the_device_of_the_array_that_decides_is_asked_in_each_call() -> None:
@@ -1075,12 +1079,12 @@ def test_a_backend_that_is_replaced_during_a_plan_is_used_from_then_on(
     xbridge.to_backend(x, "toylib")
     during_the_plan(monkeypatch, lambda: xbridge.register_backend("toylib", toys("new"), replace=True))
     xbridge.to_backend(x, "toylib", copy=True)
-    assert not learned
+    assert not cached
     for _ in range(2):
         xbridge.to_backend(x, "toylib", copy=True)
-    assert len(learned) == 1
+    assert len(cached) == 1
     xbridge.register_backend("toylib", toys("newer"), replace=True)
-    assert not learned
+    assert not cached
 
 
 def test_a_state_that_changes_during_the_plan_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1123,12 +1127,12 @@ def test_a_policy_that_is_entered_while_another_thread_plans_holds(monkeypatch: 
     with xbridge.policy(copies="raise"):
         entered.set()
         thread.join(60)
-        assert not learned
+        assert not cached
         for _ in range(2):
             with pytest.raises(xbridge.PolicyError):
                 converted(np.ones(2))
     converted(np.ones(2))
-    assert learned
+    assert cached
 
 
 def test_threads_that_learn_while_policies_come_and_go_get_what_is_planned() -> None:
@@ -1198,7 +1202,7 @@ def test_options_of_unknown_classes_are_not_learned() -> None:
 
     for _ in range(2):
         assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
-    assert not learned
+    assert not cached
     xbridge.to_backend(np.ones(2), "torch", dtype="float32")
     assert xbridge.to_backend(np.ones(2), "torch", dtype=Word.SINGLE).dtype == torch.float32
 
@@ -1207,7 +1211,7 @@ def test_a_backend_that_does_not_report_its_state_is_planned(own_registry: None)
     xbridge.register_backend("toylib", make_backend())
     for _ in range(2):
         assert isinstance(xbridge.to_backend(np.ones(2), "toylib", copy=True), Toy)
-    assert not learned
+    assert not cached
 
 
 @pytest.mark.parametrize(
@@ -1231,7 +1235,7 @@ def test_what_a_compiler_needs_is_not_learned(convert: Call, own_registry: None)
     tracing[0] = False
     for _ in range(3):
         assert np.shares_memory(convert(locked), locked)
-    assert learned
+    assert cached
 
 
 def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry: None) -> None:
@@ -1241,10 +1245,10 @@ def test_learn__graph_that_the_backend_does_not_describe_is_planned(own_registry
     xbridge.register_backend("toylib", make_backend(**own))
     for _ in range(2):
         xbridge.to_numpy(Toy(np.ones(2)), copy=True, grad="keep")
-    assert not learned
+    assert not cached
     for _ in range(2):
         xbridge.to_numpy(Toy(np.ones(2)), copy=True)
-    assert learned
+    assert cached
 
 
 def test_a_move_is_not_learned(own_registry: None) -> None:
@@ -1301,32 +1305,33 @@ def test_an_address_that_decides_is_not_learned(own_registry: None) -> None:
 
 
 def test_a_name_that_is_another_string_is_learned_as_the_name() -> None:
-    name, key = "torch ".strip(), ("torch", np.ndarray, None, None, None, None)
+    name, key = "torch ".strip(), PLAIN.key("convert", "torch", np.ndarray)
     text = np.array(["a"])
     for _ in range(3):
         with pytest.raises(xbridge.DTypeError):
             xbridge.to_backend(text, name)
-    assert key not in learned
+    assert key not in cached
 
 
 def test_the_number_of_learned_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(call_cache, "MOST", 2)
     for dtype in ("float32", "int64", "int32", "float32"):
         for x in (np.ones(2), np.ones(2, "f4"), np.ones(2, "i2")):
             assert xbridge.dtype_of(xbridge.to_backend(x, "torch", dtype=dtype)) == dtype
-    assert [call[3] for call in learned] == ["int32", "float32"]
+    assert list(cached) == [
+        CallOptions(dtype=dtype).key("convert", "torch", np.ndarray) for dtype in ("int32", "float32")
+    ]
     for like in (np.ones(1), torch.ones(1), None):
         assert xbridge.align(np.ones(1), like=like)[0].shape == (1,)
-    assert len(calls) == 2
-    assert [call[2] for call in calls] == [torch.Tensor, type(None)]
+    assert len(cached) == 2
     for _ in range(2):
         assert xbridge.to_backend(np.float64(2), "torch").item() == 2.0
-    assert np.float64 not in fast_converters["torch"]
+    assert np.float64 not in direct["torch"]
 
 
 def test_asarray__learns_a_new_call_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no call fits any more, a new one is planned once."""
-    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(call_cache, "MOST", 2)
     lists: list[list[Any]] = [[1.5], [1], [True]]
     for dtype in ("float16", "float32", "float64"):
         for x in lists:
@@ -1375,11 +1380,15 @@ def test_asarray__reads_whether_jax_has_64_bits_for_a_known_list() -> None:
 
 
 def test_the_number_of_kinds_of_a_learned_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "MOST_LEARNED", 2)
+    monkeypatch.setattr(call_cache, "MOST", 2)
     for _ in range(2):
         for kind in ("f8", "f4", "i2", "i4"):
             assert xbridge.to_backend(np.ones(2, kind), "torch", dtype="float16").tolist() == [1.0, 1.0]
-    assert [len(kinds) for kinds in registry._kinds.values()] == [2]
+    monkeypatch.setattr(convert, "plan", None)
+    for kind in ("i2", "i4"):
+        assert xbridge.to_backend(np.ones(2, kind), "torch", dtype="float16").tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError):
+        xbridge.to_backend(np.ones(2, "f8"), "torch", dtype="float16")
 
 
 def test_a_value_that_would_be_lost_is_refused_by_a_learned_call_too() -> None:
@@ -1441,7 +1450,7 @@ def test_an_option_that_the_plan_reads_and_no_table_holds_is_planned() -> None:
     for _ in range(2):
         assert tree.to_backend([np.ones(2)], "torch", device=Word("cpu"))[0].dtype == torch.float64
         assert xbridge.to_backend(np.ones(2), "torch", device=Word("cpu")).dtype == torch.float64
-    assert not learned
+    assert not cached
 
 
 def test_the_first_planned_call_does_not_import_masked_arrays() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import forward_ad
 
-from xbridge._registry.registry import fast_converters
+from xbridge._registry.call_cache import direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,8 @@ def test_a_list_at_once_gives_what_a_look_at_each_gives(
         return xbridge.dtype_of(made), made.shape, xbridge.to_list(made), writable
 
     at_once = outcome()
-    for name in list(fast_converters):
-        monkeypatch.setitem(fast_converters, name, {})
+    for name in list(direct):
+        monkeypatch.setitem(direct, name, {})
     assert outcome() == at_once
     nested = [make(), make()]
     monkeypatch.undo()

@@ -140,12 +140,15 @@ def test_a_call_of_a_backend_that_was_replaced_is_examined_again() -> None:
     assert run(REPLACED) == (0, [])
 
 
-def test_shortcuts_are_bounded() -> None:
-    f = aligned(backend="numpy")(lambda *xs: xs[0])
-    x = torch.from_numpy(X)
-    for n in range(1, 2 * xbridge._derive.functions.MOST):
-        f(*[x] * n)
-    assert len(vars(f)["__xbridge__"].shortcuts) == xbridge._derive.functions.MOST
+def test_aligned__function_that_was_called_again_is_collected() -> None:
+    """What is kept of a call does not keep its function."""
+    fn = aligned(backend="jax")(lambda x: 2 * x)
+    kept = weakref.ref(vars(fn)["__xbridge__"])
+    for x in (torch.from_numpy(X), torch.from_numpy(X).requires_grad_()) * 2:
+        same(fn(x).detach(), 2 * X)
+    del fn, x
+    gc.collect()
+    assert kept() is None
 
 
 def test_threads_call_one_function_at_a_time_and_each_its_own_graph() -> None:

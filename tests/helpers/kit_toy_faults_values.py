@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from kit_toy_planting import Faults
 
 
+def misspelt(host: Host) -> Tile:
+    return Tile(host).plian  # type: ignore[attr-defined,no-any-return]
+
+
 def quiet(values: Host) -> Host:
     """Every NaN becomes the usual one."""
     if values.dtype.kind == "f" or values.dtype.name == "bfloat16":
@@ -191,6 +195,7 @@ VALUES: Faults = {
         "byte order is ignored on the hot path": {
             "fast_from_numpy": lambda host: good.fast_from_numpy(host.view(host.dtype.newbyteorder("=")))
         },
+        "a name is misspelt on the hot path": {"fast_from_numpy": misspelt},
     },
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge import Device
 from xbridge._registry.defaults import Completed
+from xbridge._registry.registry import get
 from xbridge.backends import numpy as host
 from xbridge.protocol import Gap
 
@@ -90,4 +91,4 @@ def make_placed_backend(**changes: Any) -> ModuleType:
 
 def complete(**changes: Any) -> Backend:
     """The completed backend of toys, which is not registered."""
-    return Completed(make_backend(**changes))
+    return Completed(make_backend(**changes), get)

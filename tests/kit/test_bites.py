@@ -37,6 +37,7 @@ RAISED: dict[str, type[Exception]] = {
     "an unknown device is a KeyError": KeyError,
     "a dtype object of NumPy is an error": TypeError,
     "a refusal is raised": TypeError,
+    "a name is misspelt on the hot path": AttributeError,
     "what must not leave is not described": KeyError,
 }
 """Where a test fails by what the faulty backend raises, and not by a check or a refusal."""

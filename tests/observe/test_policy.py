@@ -21,6 +21,7 @@ import xbridge
 from xbridge import PolicyError, policy, unsafe_share
 from xbridge._observe import policy as _policy
 from xbridge._registry import registry
+from xbridge._registry.call_cache import direct
 from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
@@ -338,21 +339,14 @@ def test_a_line_is_warned_of_once_as_python_does() -> None:
 
 def test_the_hot_table_is_empty_while_a_policy_stands_and_full_again_after_the_last() -> None:
     xbridge.to_numpy(np.ones(2))
-    full = (
-        {name: set(table) for name, table in registry.fast_converters.items()},
-        set(registry.identity_types),
-    )
-    assert full[0]["numpy"]
+    full = {name: set(table) for name, table in direct.items()}
+    assert full["numpy"]
     outer, inner = policy(copies="warn"), policy(casts="warn")
     with outer:
         with inner:
-            assert not any(registry.fast_converters.values())
-        assert not any(registry.fast_converters.values())
-        assert not registry.identity_types
-    assert (
-        {name: set(table) for name, table in registry.fast_converters.items()},
-        set(registry.identity_types),
-    ) == full
+            assert not any(direct.values())
+        assert not any(direct.values())
+    assert {name: set(table) for name, table in direct.items()} == full
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -360,7 +354,7 @@ def test_a_backend_that_is_loaded_under_a_policy_takes_the_plan_too() -> None:
     xbridge.register_backend("toylib", make_backend())
     with policy(copies="raise"):
         assert xbridge.backend_of(Toy(np.ones(2))) == "toylib"
-        assert not any(registry.fast_converters.values())
+        assert not any(direct.values())
 
 
 def test_a_compiled_function_is_traced_whole_under_a_policy() -> None:

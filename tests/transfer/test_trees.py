@@ -19,6 +19,8 @@ from xbridge.tree.flatten import TreeSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xbridge._plan.options import CallOptions
+
 A, COMPLEX = np.arange(3.0), np.array([1j])
 Point = namedtuple("Point", "x y")  # noqa: PYI024 -- as people write them
 
@@ -160,10 +162,10 @@ def test_an_error_that_only_a_joint_conversion_raises_is_not_changed(monkeypatch
 
     convert = verbs.to_backend_all
 
-    def failing(xs: list[object], name: str, **options: object) -> list[object]:
+    def failing(xs: list[object], name: str, options: CallOptions) -> list[object]:
         if len(xs) > 1:
             raise xbridge.DeviceError("no memory for both")
-        return convert(xs, name, **options)
+        return convert(xs, name, options)
 
     monkeypatch.setattr(verbs, "to_backend_all", failing)
     registry._renew()  # what was learned needs no plan

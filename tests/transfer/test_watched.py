@@ -128,14 +128,14 @@ def test_a_policy_holds_for_every_batch_of_a_loop() -> None:
 
 
 def test_a_policy_leaves_nothing_behind_in_the_tables_of_the_hot_path() -> None:
-    from xbridge._registry import registry
+    from xbridge._registry import call_cache, registry
 
     with policy(casts="warn"), warnings.catch_warnings():
         warnings.simplefilter("ignore", xbridge.CastWarning)
         begin().result()
         list(ahead())
     assert registry.observers == 0
-    assert registry.fast_converters["numpy"]
+    assert call_cache.direct["numpy"]
 
 
 def test_a_warning_names_the_line_that_began_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import xbridge
 from xbridge import tree
-from xbridge._registry import registry
+from xbridge._registry import call_cache, registry
 from xbridge.testing.conformance._probes import planned
 
 if TYPE_CHECKING:
@@ -200,4 +200,4 @@ def test_to_backend__walks_with_an_option_that_may_change() -> None:
 
     for _ in range(2):
         assert tree.to_backend([np.ones(2)], "torch", dtype=Word.SINGLE)[0].dtype == torch.float32
-    assert not registry.calls
+    assert not call_cache.cached

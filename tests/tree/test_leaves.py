@@ -12,7 +12,7 @@ from toylib import Toy, make_backend
 
 import xbridge
 from xbridge import tree
-from xbridge._registry.registry import fast_converters
+from xbridge._registry.call_cache import direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,8 +134,8 @@ def test_where_all_is_there_already_nothing_else_happens(
         ]
 
     at_once = outcome()
-    for name in list(fast_converters):
-        monkeypatch.setitem(fast_converters, name, {})
+    for name in list(direct):
+        monkeypatch.setitem(direct, name, {})
     assert outcome() == at_once
 
 

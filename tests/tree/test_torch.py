@@ -23,7 +23,8 @@ from torch.utils import _pytree
 from trees import form, leaves, trees
 
 from xbridge import tree
-from xbridge._registry.registry import fast_converters, get
+from xbridge._registry.call_cache import direct
+from xbridge._registry.registry import get
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +125,7 @@ def test_what_is_taken_at_once_and_alone_is_the_same_and_a_policy_switches_off_b
     for _ in range(2):
         tree.to_backend(many, "torch")
         with xbridge.policy(copies="allow"):
-            assert not fast_converters["torch"]
+            assert not direct["torch"]
             tree.to_backend(many, "torch")
     tree.to_backend(many, "torch", copy=True)
     tree.to_backend(many, "numpy")

@@ -378,20 +378,26 @@ class Backend(Protocol):
         """Exact types that the fast path accepts. Default: `array_types`."""
 
     def fast_to_numpy(self, x: Array, /) -> HostArray | None:
-        """Return NumPy's view of an ordinary array in one step, else None. Never raise. Default: None."""
+        """Return NumPy's view of an ordinary array in one step, else None. Default: None.
+
+        An error reaches the caller. So the errors by which the library refuses an array are caught here.
+        """
 
     def fast_from_numpy(self, host: HostArray, /) -> Array | None:
-        """Return an array over an ordinary host array in one step, else None. Never raise. Default: None."""
+        """Return an array over an ordinary host array in one step, else None. Default: None.
+
+        An error reaches the caller, as for `fast_to_numpy`.
+        """
 
     @property
     def fast_from_numpy_many(self) -> Callable[[list[HostArray]], list[Array] | None] | None:
         """`fast_from_numpy_many(hosts)`: `fast_from_numpy` for each, or None if one is not ordinary."""
 
     @property
-    def fast_from_fresh(self) -> Callable[[HostArray], Array] | None:
-        """`fast_from_fresh(host)`: `fast_from_numpy` for a dense copy that a learned call has just made.
+    def fast_from_fresh(self) -> Callable[[HostArray], Array | None] | None:
+        """`fast_from_fresh(host)`: `fast_from_numpy` for a dense copy that a cached call has just made.
 
-        It shares that memory, or raises an error for each array of its dtype. The core has called
+        It shares that memory, or returns None for each array of its dtype. The core has called
         `plan_state`, so nothing that plans depend on is checked again.
         """
 
@@ -399,7 +405,7 @@ class Backend(Protocol):
     def plan_state(self) -> Callable[[], object] | None:
         """`plan_state()`: all that plans depend on beside the array and the options, such as a default dtype.
 
-        The result is hashable. With this function, the core learns the plans of calls with options. So
+        The result is hashable. With this function, the core repeats the plans of calls with options. So
         `fast_from_numpy` copies only arrays whose dtype or flags show that they cannot be shared.
         """
 
@@ -407,7 +413,8 @@ class Backend(Protocol):
     def plan_kind(self) -> Callable[[Array], object] | None:
         """`plan_kind(x)`: all facts of an array that plans within the library depend on without `grad`.
 
-        That is its dtype and its device. The result is hashable, and None in doubt.
+        That is its dtype and how it is stored. The result is hashable, and None for an array that is not in
+        host memory, or that may be refused.
         """
 
     @property

@@ -9,9 +9,10 @@ from xbridge._core.devices import CPU
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.convert import plan
 from xbridge._engine.execute import is_observed, observed, perform
-from xbridge._engine.learned import PLAIN, converter, is_for_any_layout, learn, recall, state_of
-from xbridge._engine.learned_calls import learn_scalar
+from xbridge._engine.repeat import converter, record_plan, record_scalar, repeat, state_of
 from xbridge._engine.source import import_for
+from xbridge._plan.options import PLAIN
+from xbridge._plan.reuse import suit_any_layout
 from xbridge._plan.steps import Conversion, Options, Plan, nbytes_of
 from xbridge.errors import XBridgeError, index_errors
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from xbridge._core.protocol import ArrayInfo
-    from xbridge._engine.learned import Convert, Lesson
+    from xbridge._engine.repeat import Convert, Recorder
     from xbridge._engine.source import Source
     from xbridge._plan.steps import Op, Step
 
@@ -30,12 +31,12 @@ _SHARE: tuple[Op, ...] = ("to_numpy", "from_numpy")
 """The steps that the fast path does for any strides. If a copy follows, it does not matter if it copies."""
 
 
-class _Begun(NamedTuple):
+class _Progress(NamedTuple):
     """An array after the first steps of its plan."""
 
     array: Array
     plan: Plan | None = None
-    """None if what was learned was repeated."""
+    """None if a cached call was repeated."""
     done: int = 0
     """The number of steps that were run."""
 
@@ -49,74 +50,75 @@ _MANY: dict[Op, Op] = {"materialize": "materialize_many", "to_device": "to_devic
 
 
 def convert_all(
-    sources: Iterable[Source], target: Backend, options: Options, *, lesson: Lesson | None = None
+    sources: Iterable[Source], target: Backend, options: Options, *, recorder: Recorder | None = None
 ) -> list[Array]:
     """Convert each input as `convert` would. Run the steps together that backends run for many arrays."""
     if not is_observed(target):
-        return _together(index_errors(_begun(sources, target, options, lesson)))
+        return _together(index_errors(_start_each(sources, target, options, recorder)))
     known = list(index_errors(import_for(source, target, options) for source in sources))
     arrays = [source.array for source in known]
     plans = list(index_errors(plan(source, target, options) for source in known))
-    return observed(arrays, plans, lambda: _together(index_errors(map(_alone, arrays, plans))))
+    return observed(arrays, plans, lambda: _together(index_errors(map(_run_alone, arrays, plans))))
 
 
-def _begun(
-    sources: Iterable[Source], target: Backend, options: Options, lesson: Lesson | None
-) -> Iterator[_Begun]:
+def _start_each(
+    sources: Iterable[Source], target: Backend, options: Options, recorder: Recorder | None
+) -> Iterator[_Progress]:
     """Yield each array after the steps that it takes alone.
 
-    One array of each kind is planned. With a `lesson`, what was learned from it is repeated for the others.
-    The caller has tried what was known before. Otherwise the others follow its plan.
+    One array of each kind is planned. With a `recorder`, that is cached and repeated for the others. The
+    caller has tried what was cached before. Otherwise the others reuse its plan.
     """
-    follows: dict[object, Callable[[Source], _Begun | None]] = {}
+    reusing: dict[object, Callable[[Source], _Progress | None]] = {}
     shared = not (options.requires_grad or options.writable or options.compiled or target.is_tracing())
-    taught = False
+    recorded = False
     for given in sources:
         source = import_for(given, target, options)
-        y = recall(lesson.name, source.array, lesson.options) if lesson and taught else None
-        begun = None if y is None else _Begun(y)
-        if begun is None:
+        y = repeat(target.name, source.array, recorder.options) if recorder and recorded else None
+        progress = None if y is None else _Progress(y)
+        if progress is None:
             info = source.info()
-            kind = (type(source.array), info.dtype, *info[3:], info.device, 0 in info.shape)
-            follow = follows.get(kind) if shared else None
-            begun = follow(source) if follow else None
-            if begun is None:
-                begun = _planned(source, target, options, lesson)
-                taught = taught or begun.is_done()
-                follow = _follower(begun.plan, type(source.array)) if begun.plan else None
-                if follow:
-                    follows.setdefault(kind, follow)
-        if lesson and given.is_scalar():
-            learn_scalar(lesson, type(given.array))
-        yield begun
+            facts = info.dtype, info.device, info.requires_grad, info.native_byteorder, 0 in info.shape
+            kind = (type(source.array), *facts)
+            reuse = reusing.get(kind) if shared else None
+            progress = reuse(source) if reuse else None
+            if progress is None:
+                progress = _planned(source, target, options, recorder)
+                recorded = recorded or progress.is_done()
+                reuse = _reusing(progress.plan, type(source.array)) if progress.plan else None
+                if reuse:
+                    reusing.setdefault(kind, reuse)
+        if recorder and given.is_scalar():
+            record_scalar(recorder, target.name, type(given.array))
+        yield progress
 
 
-def _follower(plan: Plan, kind: type) -> Callable[[Source], _Begun | None] | None:
+def _reusing(plan: Plan, kind: type) -> Callable[[Source], _Progress | None] | None:
     """Return a function that begins with other arrays of a type as planned; None if it needs this array."""
     ops = tuple(step.op for step in plan.steps)
-    if plan.conversion.source is plan.conversion.target or is_for_any_layout(plan.steps, plan):
-        return None if "stream_to_device" in ops else partial(_follow, plan)
+    if plan.conversion.source is plan.conversion.target or suit_any_layout(plan.steps, plan):
+        return None if "stream_to_device" in ops else partial(_reuse_plan, plan)
     if ops[: len(_SHARE)] == _SHARE and any(step.copy_reason for step in plan.steps[len(_SHARE) :]):
-        return partial(_follow_share, plan, converter(plan.conversion.target.name, kind, PLAIN))
+        return partial(_reuse_share, plan, converter(plan.conversion.target.name, kind, PLAIN))
     return None
 
 
-def _follow_share(alike: Plan, convert: Convert, source: Source) -> _Begun | None:
+def _reuse_share(alike: Plan, convert: Convert, source: Source) -> _Progress | None:
     """Begin with an array by the fast path, and go on as planned."""
     y = convert(source.array)
-    return None if y is None else _alone(y, _own(alike, source), len(_SHARE))
+    return None if y is None else _run_alone(y, _plan_for(alike, source), len(_SHARE))
 
 
-def _own(alike: Plan, source: Source) -> Plan:
+def _plan_for(alike: Plan, source: Source) -> Plan:
     """Return the plan of another array of the same kind."""
     if source.info() == alike.conversion.info:
         return alike
     return Plan(alike.conversion._replace(info=source.info()), alike.steps)
 
 
-def _follow(alike: Plan, source: Source) -> _Begun | None:
+def _reuse_plan(alike: Plan, source: Source) -> _Progress | None:
     """Begin with an array as with another one of its dtype; return None if it needs a plan of its own."""
-    x, own = source.array, _own(alike, source)
+    x, own = source.array, _plan_for(alike, source)
     conversion = own.conversion
     backend, target = conversion.source, conversion.target
     within = backend is target and not source.foreign
@@ -129,7 +131,7 @@ def _follow(alike: Plan, source: Source) -> _Begun | None:
         pending = any(step.op == "materialize" for step in own.steps)
         if backend.memory_layout(x).materialized is pending:
             return None
-    return _alone(x, own)
+    return _run_alone(x, own)
 
 
 def _streams(conversion: Conversion) -> bool:
@@ -138,23 +140,23 @@ def _streams(conversion: Conversion) -> bool:
     return bool(streams and conversion.device != CPU and nbytes and streams(nbytes, conversion.device))
 
 
-def _planned(source: Source, target: Backend, options: Options, lesson: Lesson | None) -> _Begun:
-    """Plan a conversion, and run the steps up to the first joint one. Learn a plan without a joint step."""
+def _planned(source: Source, target: Backend, options: Options, recorder: Recorder | None) -> _Progress:
+    """Plan a conversion, and run the steps up to the first joint one. Cache a plan without a joint step."""
     state = state_of(source.backend, target, options)
     before = state() if state else None
     found = plan(source, target, options)
-    begun = _alone(source.array, found)
-    if lesson and state and begun.is_done():
-        learn(lesson, source.array, found, state, before)
-    return begun
+    progress = _run_alone(source.array, found)
+    if recorder and state and progress.is_done():
+        record_plan(recorder, source.array, found, state, before)
+    return progress
 
 
-def _alone(x: Array, plan: Plan, done: int = 0) -> _Begun:
+def _run_alone(x: Array, plan: Plan, done: int = 0) -> _Progress:
     """Run the steps after the first `done` up to the next joint one."""
     steps, at = plan.steps, done
     while at < len(steps) and not _is_joint(steps[at], plan):
         at += 1
-    return _Begun(perform(x, plan, steps[done:at]) if at > done else x, plan, at)
+    return _Progress(perform(x, plan, steps[done:at]) if at > done else x, plan, at)
 
 
 def _is_joint(step: Step, plan: Plan) -> bool:
@@ -171,11 +173,11 @@ def _is_small(info: ArrayInfo) -> bool:
     return nbytes is not None and nbytes <= SMALL
 
 
-def _together(begun: Iterable[_Begun]) -> list[Array]:
+def _together(started: Iterable[_Progress]) -> list[Array]:
     """Run the steps that are left, the same step of many arrays in one call."""
     arrays: list[Array] = []
     rests: dict[int, tuple[Plan, int]] = {}
-    for i, one in enumerate(begun):
+    for i, one in enumerate(started):
         arrays.append(one.array)
         if one.plan and not one.is_done():
             rests[i] = one.plan, one.done
@@ -186,9 +188,9 @@ def _together(begun: Iterable[_Begun]) -> list[Array]:
         for step, chosen in waiting.items():
             left = [rests.pop(i) for i in chosen]
             try:
-                done = _jointly(step, [arrays[i] for i in chosen], [found for found, _ in left])
+                done = _run_jointly(step, [arrays[i] for i in chosen], [found for found, _ in left])
                 done.reverse()  # each is released when it is continued
-                continued = index_errors(_alone(done.pop(), found, at + 1) for found, at in left)
+                continued = index_errors(_run_alone(done.pop(), found, at + 1) for found, at in left)
                 for i, one in zip(chosen, continued, strict=True):
                     arrays[i] = one.array
                     if one.plan and not one.is_done():
@@ -199,7 +201,7 @@ def _together(begun: Iterable[_Begun]) -> list[Array]:
     return arrays
 
 
-def _jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
+def _run_jointly(step: Step, xs: list[Array], plans: list[Plan]) -> list[Array]:
     """Run one step for all arrays. If it fails and can be repeated, run it one by one to find the index."""
     try:
         done: list[Array] = perform(xs, plans[0], (step._replace(op=_MANY[step.op]),), plans)

@@ -9,8 +9,7 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, instead, is_numeric
 from xbridge._core.protocol import Array, Backend
 from xbridge._engine.execute import observers, run
-from xbridge._engine.learned import Lesson, learn, state_of
-from xbridge._engine.learned_calls import learn_scalar
+from xbridge._engine.repeat import Recorder, record_plan, record_scalar, state_of
 from xbridge._engine.source import Source, import_for, import_source
 from xbridge._host.memory import overlap
 from xbridge._plan.rules import plan_between, plan_within
@@ -19,18 +18,23 @@ from xbridge.errors import CopyError, DTypeError, UnsupportedArrayError, XBridge
 
 
 def convert(
-    source: Source, target: Backend, options: Options, *, leaving: bool = False, lesson: Lesson | None = None
+    source: Source,
+    target: Backend,
+    options: Options,
+    *,
+    leaving: bool = False,
+    recorder: Recorder | None = None,
 ) -> Array:
-    """Convert an input, checked as if it left its library with `leaving`, and learn from it with `lesson`."""
+    """Convert an input, checked as if it left its library with `leaving`, and cache that with `recorder`."""
     given, source = source, import_for(source, target, options)
-    state = state_of(source.backend, target, options) if lesson else None
+    state = state_of(source.backend, target, options) if recorder else None
     before = state() if state else None
     found = plan(source, target, options, leaving=leaving)
     result = run(source.array, found)
-    if lesson and state:
-        learn(lesson, source.array, found, state, before)
+    if recorder and state:
+        record_plan(recorder, source.array, found, state, before)
         if given.is_scalar():
-            learn_scalar(lesson, type(given.array))
+            record_scalar(recorder, target.name, type(given.array))
     return result
 
 

@@ -1,8 +1,8 @@
 """Execute a plan, and notify observers such as a policy or a record.
 
 An exception that a library raises in a step is chained to an error of ours. Without an observer, a plan costs
-one read of a counter. With one, the tables of direct converters are empty, so that every conversion has a
-plan. The caller of a conversion in another thread is the line that began it.
+one read of a counter. With one, no call is cached, so that every conversion has a plan. The caller of a
+conversion in another thread is the line that began it.
 """
 
 from __future__ import annotations

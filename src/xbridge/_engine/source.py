@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from xbridge._core.devices import CPU, Device
 from xbridge._core.literals import NUMBERS
@@ -15,6 +16,13 @@ from xbridge._registry import registry
 from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, UnsupportedArrayError, type_of
+
+
+class TargetChoice(NamedTuple):
+    """What the caller names as the target of several inputs: a backend, an array of it, both or neither."""
+
+    name: str | ModuleType | None = None
+    like: Array | None = None
 
 
 class Source:

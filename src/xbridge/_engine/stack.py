@@ -19,14 +19,16 @@ from xbridge._core.protocol import ArrayInfo
 from xbridge._engine.batch import convert_all
 from xbridge._engine.convert import convert
 from xbridge._engine.execute import is_observed, run
-from xbridge._engine.learned import Lesson, converter, recall
+from xbridge._engine.repeat import Recorder, converter, repeat
 from xbridge._engine.source import Source, import_for, resolve_source
 from xbridge._host import sequences
 from xbridge._host.memory import NATIVE
+from xbridge._plan.options import PLAIN, CallOptions
 from xbridge._plan.reasons import reason
 from xbridge._plan.rules import check_destination, chosen, destination
 from xbridge._plan.steps import Conversion, Options, Plan, Step, is_known
-from xbridge._registry.registry import backend_for, fast_converters, get, learned, never
+from xbridge._registry.call_cache import cached, decline, direct
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import (
     CopyError,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend, HostArray
-    from xbridge._engine.learned import Convert, Given
+    from xbridge._engine.repeat import Convert
     from xbridge._host.sequences import Nest
 
     _Stack = Callable[[list[Array], tuple[int, ...]], Source | None]
@@ -96,7 +98,9 @@ def choose_converter(source: Source) -> tuple[Callable[..., Array], Any, list[Ba
     return from_arrays, nest, [*proper, *backends.values()]
 
 
-def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Lesson | None = None) -> Array:
+def from_numbers(
+    obj: object, target: Backend, options: Options, *, recorder: Recorder | None = None
+) -> Array:
     """Convert numbers, to the target's default dtypes unless one was named."""
     named = _named(options)
     device = destination(target, options.device, CPU)
@@ -106,30 +110,30 @@ def from_numbers(obj: object, target: Backend, options: Options, *, lesson: Less
     if host.dtype.kind in "iu":
         _refuse_overflow(host, named or chosen("default", host.dtype.name, target, device), target, device)
     options = options._replace(dtype=named or "default", copy=None)
-    return convert(Source(host, get(HOST)), target, options, lesson=lesson)
+    return convert(Source(host, get(HOST)), target, options, recorder=recorder)
 
 
-def from_arrays(nest: Nest, target: Backend, options: Options, *, lesson: Lesson | None = None) -> Array:
+def from_arrays(nest: Nest, target: Backend, options: Options, *, recorder: Recorder | None = None) -> Array:
     """Stack the arrays of a list in one array.
 
     With `copy=False` the stack is empty, or an error was raised. A cast of an empty stack is an error too.
     """
-    begun, kinds = lesson and lesson.begun, set(map(type, nest.leaves))
+    kinds = set(map(type, nest.leaves))
     whole = _at_once(nest.leaves, kinds, nest.shape, target, options)
-    whole = whole or _one_by_one(nest, target, options, begun)
-    return convert(whole, target, options._replace(copy=options.copy and None), lesson=lesson)
+    whole = whole or _one_by_one(nest, target, options, recorder)
+    return convert(whole, target, options._replace(copy=options.copy and None), recorder=recorder)
 
 
-def literal_converter(target: Backend | None, options: Options, words: Given) -> Convert:
+def literal_converter(target: Backend | None, options: Options, given: CallOptions) -> Convert:
     """Return the function that converts numbers and lists as similar ones were, or returns None.
 
     Without a target, the first array decides, and numbers become NumPy's.
     """
     host, named = get(HOST), _named(options)
-    of_numbers = words_for(from_numbers, options, words)
-    of_arrays = words_for(from_arrays, options, words)
+    of_arrays = options_of_stack(from_arrays, options, given)
+    of_arrays = PLAIN if of_arrays.are_plain() else of_arrays
     own = target or host
-    call = (own.name, host.array_types[0], *of_numbers)
+    key = options_of_stack(from_numbers, options, given).key("convert", own.name, host.array_types[0])
     whole = None
     if named and category(named) == "int" and named != _WIDE[int]:
         whole = exact_integers(named)
@@ -147,7 +151,7 @@ def literal_converter(target: Backend | None, options: Options, words: Given) ->
                 most = exact_integers(_WIDE[float] if named else own.default_dtype("float", CPU))[1] - 1
                 ends = -most, most
             numbers = sequences.plain_numbers(obj, leaves, kinds, ends)
-            return None if numbers is None else learned.get(call, never)(numbers)
+            return None if numbers is None else cached.get(key, decline)(numbers)
         kind = type(leaves[0])
         if len(kinds) > 1 or kind not in alike:
             chosen = target or _leading(leaves, kinds)
@@ -163,7 +167,7 @@ def literal_converter(target: Backend | None, options: Options, words: Given) ->
             return None
         return converter(chosen.name, type(stacked.array), of_arrays)(stacked.array)
 
-    return never if options.copy is False else convert  # only nothing can be shared
+    return decline if options.copy is False else convert  # only nothing can be shared
 
 
 def _leading(leaves: Sequence[Array], kinds: set[type]) -> Backend | None:
@@ -178,18 +182,17 @@ def _is_scalar(kind: type) -> bool:
     return kind in NUMBERS or issubclass(kind, get(HOST).scalar_types)
 
 
-def words_for(fn: Callable[..., Array], options: Options, words: Given) -> Given:
+def options_of_stack(fn: Callable[..., Array], options: Options, given: CallOptions) -> CallOptions:
     """Return the options with which a function converts its one array, of the options of the call."""
     if fn is convert:
-        return words
-    dtype = words[1] if fn is from_arrays else _named(options) or "default"
-    return (words[0], dtype, None, *words[3:])
+        return given
+    return given._replace(dtype=given.dtype if fn is from_arrays else _named(options) or "default", copy=None)
 
 
-def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None) -> Source:
+def _one_by_one(nest: Nest, target: Backend, options: Options, recorder: Recorder | None) -> Source:
     """Stack arrays after each is described, and converted if the stacker needs it.
 
-    With a generation, the conversions are learned.
+    With a recorder, the conversions are cached.
     """
     elements = _elements(nest, target, options)
     _refuse_ragged(elements)
@@ -221,7 +224,7 @@ def _one_by_one(nest: Nest, target: Backend, options: Options, begun: int | None
     parts = [
         None
         if i in lazy
-        else _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, begun)
+        else _part(element, stacker, checked if narrow or element.must_stay_exact(dtype) else part, recorder)
         for i, element in enumerate(elements)
     ]
     if lazy:  # a promotion loses no floating value, so to check all of them is to check the integers
@@ -316,16 +319,18 @@ def _stacker(elements: list[_Element], target: Backend, options: Options) -> Bac
     return _together([element.source for element in elements]) or get(HOST)
 
 
-def _part(element: _Element, stacker: Backend, options: Options, begun: int | None) -> Array:
+def _part(element: _Element, stacker: Backend, options: Options, recorder: Recorder | None) -> Array:
     """Convert an element for the stacker."""
-    source, lesson = element.source, None
-    if begun is not None and not (options.check_loss or source.foreign):
-        lesson = Lesson(stacker.name, (options.device, options.dtype, None, options.grad), begun)
-        array = recall(stacker.name, source.array, lesson.options)
+    source = element.source
+    recorder = None if options.check_loss or source.foreign else recorder
+    if recorder:
+        asked = CallOptions(options.device, options.dtype, grad=options.grad)
+        recorder = recorder._replace(options=asked)
+        array = repeat(stacker.name, source.array, asked)
         if array is not None:
             return array
     leaving = stacker.host_only and type(source.array) not in stacker.fast_types  # its class may be lost
-    return convert(source, stacker, options, leaving=leaving, lesson=lesson)
+    return convert(source, stacker, options, leaving=leaving, recorder=recorder)
 
 
 @traced_as(no_result)
@@ -355,8 +360,8 @@ def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | N
         return None
     many = backend.stack_many
     stacker = backend if many else host
-    direct = fast_converters[stacker.name]
-    if not kinds <= direct.keys() or (numbers and options.dtype):
+    converters = direct[stacker.name]
+    if not kinds <= converters.keys() or (numbers and options.dtype):
         return None
     rules = target if backends == {target} else host
     mixed = bool(numbers) or len(kinds) > 1
@@ -364,7 +369,7 @@ def _stack_of(kinds: set[type], target: Backend, options: Options) -> _Stack | N
     def stack(leaves: list[Array], shape: tuple[int, ...]) -> Source | None:
         given: list[Array] | None = _with_numbers(leaves, numbers, stacker, rules) if numbers else leaves
         if given is not None and (mixed or many is None):
-            given = [direct[type(x)](x) for x in given]
+            given = [converters[type(x)](x) for x in given]
             given = None if any(x is None for x in given) else given
         if given is None:
             return None
@@ -439,7 +444,7 @@ def _with_numbers(
 def _promote_at_once(
     leaves: list[Array], target: Backend, options: Options, rules: Backend
 ) -> list[Array] | None:
-    """Cast the target's own arrays of several dtypes to the dtype of the stack as learned; None in doubt."""
+    """Cast the target's own arrays of several dtypes to that of the stack as before; None if that is new."""
     names = list(map(target.dtype_of, leaves))
     kinds, named = list(dict.fromkeys(names)), _named(options)
     if len(kinds) < 2 or options.device not in (None, CPU) or options.copy is False:
@@ -450,8 +455,8 @@ def _promote_at_once(
         return None
     if not (named or all(holds_every(name, dtype) for name in kinds)):
         return None  # an integer may be rounded
-    words = (CPU, dtype, None, options.grad)
-    casts = {kind: converter(target.name, kind, words) for kind in set(map(type, leaves))}
+    asked = CallOptions(CPU, dtype, grad=options.grad)
+    casts = {kind: converter(target.name, kind, asked) for kind in set(map(type, leaves))}
     alike = [casts[type(x)](x) for x in leaves]
     return None if any(x is None for x in alike) else alike
 

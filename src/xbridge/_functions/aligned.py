@@ -9,6 +9,7 @@ from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
 from xbridge._functions.run import name_of, wrapper
+from xbridge._plan.options import CallOptions
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     >>> mean(torch.ones(3, 2), [1, 2], ["a", "b"])
     {'a': tensor(1.), 'b': tensor(2.)}
     """
-    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     if result is not None and not callable(result):
         hint = "result=numpy.empty_like"
         raise OptionError.build(f"take result={shown(result)}", "it is not a function", hint)
@@ -148,7 +149,7 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
-        return wrapper(Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name)))
+        return wrapper(Function(fn, name, (backend, like), options, given, read_names(arrays, fn, name)))
 
     return wrap if fn is None else wrap(fn)
 

@@ -23,8 +23,10 @@ from xbridge._engine.stack import promoted
 from xbridge._functions.flatten import flatten
 from xbridge._functions.named import as_made, protected
 from xbridge._functions.results import refuse_late, refuse_unknown
+from xbridge._plan.options import CallOptions
 from xbridge._plan.rules import chosen
-from xbridge._registry.registry import backend_for, fast_converters, get
+from xbridge._registry.call_cache import decline, direct, lookup_direct
+from xbridge._registry.registry import backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError
 
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from xbridge._derive.functions import Form, Given, Rule
     from xbridge._derive.signature import Signature
     from xbridge._functions.named import Named
-    from xbridge._functions.run import Shortcut
 
 functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 """The functions in use, by key, for a compiler."""
@@ -60,18 +61,17 @@ class Function:
         fn: Callable[..., Any],
         name: str,
         target: tuple[str | ModuleType | None, Array | None],
-        keywords: dict[str, Any],
+        options: CallOptions,
         given: Definition,
         named: Named | None = None,
     ) -> None:
-        self.fn, self.name, self.keywords, self.given, self.named = fn, name, keywords, given, named
+        self.fn, self.name, self.options, self.given, self.named = fn, name, options, given, named
         self.backend, self.like = target
-        dtype = keywords["dtype"]
+        dtype = options.dtype
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
-        self.is_plain = self.like is None and all(option is None for option in keywords.values())
+        self.is_plain = self.like is None and options.are_plain()
         self.explain: Callable[..., Any] = fn
         self.rules: dict[Any, Rule] = {}
-        self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
         self.programs: list[Program] = []
         """The calls in compiled programs, which live as long as the function."""
         self.key = f"{name}#{uuid4().hex}"
@@ -80,7 +80,7 @@ class Function:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what the user gives, without rules and compiled code."""
         target = self.backend, self.like
-        given = self.fn, self.name, target, self.keywords, self.given, self.named
+        given = self.fn, self.name, target, self.options, self.given, self.named
         return Function, given, {"explain": self.explain}
 
     def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class Call:
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
         self._rule: Rule | None = None
-        self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
-        self._direct = device is None and self._keywords["copy"] is None
-        self._writes = self._keywords["copy"] is None and could_write(get(self.library))
+        self._options = CallOptions(device=device, copy=function.options.copy)
+        self._is_direct = self._options.are_plain()
+        self._writes = self._options.copy is None and could_write(get(self.library))
 
     def rule(self) -> Rule:
         """Return the rule, made once."""
@@ -209,15 +209,14 @@ class Call:
         The function cannot write to `xs`, and no result shares memory with them.
         """
         given = [self._given(x) for x in xs]
-        direct = fast_converters[target] if device is None or device == CPU else {}
+        plain = direct[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and rule.narrows
         made = []
         for y in rule(*given):
             dtype = self._narrowed(y) if narrows else None
-            convert = direct.get(type(y)) if dtype is None else None
-            result = None if convert is None else convert(y)
+            result = plain.get(type(y), decline)(y) if dtype is None else None
             if result is None:
-                result = verbs.to_backend(y, target, device=device, dtype=dtype, copy=None, grad=None)
+                result = verbs.to_backend(y, target, CallOptions(device=device, dtype=dtype))
             made.append(result)
         return made
 
@@ -234,13 +233,12 @@ class Call:
         """Convert an argument to the library of the function."""
         is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
-            return bring(x, self.library, self._keywords, isolated=True)
-        if self._direct:
-            convert = fast_converters[self.library].get(type(x))
-            y = None if convert is None else convert(x)
+            return bring(x, self.library, self._options, isolated=True)
+        if self._is_direct:
+            y = lookup_direct(self.library, type(x))(x)
             if y is not None:
                 return protected(y, x) if self.library == HOST else y
-        return bring(x, self.library, self._keywords)
+        return bring(x, self.library, self._options)
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
@@ -258,21 +256,19 @@ def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
     return False
 
 
-def bring(x: Array, library: str, keywords: dict[str, Any], *, isolated: bool = False) -> Array:
+def bring(x: Array, library: str, options: CallOptions, *, isolated: bool = False) -> Array:
     """Convert an array to the library of a function, which cannot write to its memory then."""
     convert = verbs.to_isolated if isolated else verbs.to_backend
     try:
-        y = convert(x, library, **keywords)
+        y = convert(x, library, options)
     except DTypeError as error:
-        raise narrowing(error, [x], get(library), keywords) from error
+        raise narrowing(error, [x], get(library), options) from error
     return protected(y, x) if library == HOST else y
 
 
-def narrowing(
-    error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]
-) -> DTypeError:
+def narrowing(error: DTypeError, xs: Sequence[Array], library: Backend, options: CallOptions) -> DTypeError:
     """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""
-    for x in xs if keywords["dtype"] is None else ():
+    for x in xs if options.dtype is None else ():
         dtype = resolve_source(x).info().dtype
         if dtype in DTYPES and library.unsupported_dtype(dtype, CPU) and category(dtype) != "bool":
             default = chosen("default", dtype, library, CPU)

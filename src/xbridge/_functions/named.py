@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
+from xbridge._plan.options import CallOptions
 from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, XBridgeError, shown
@@ -81,7 +82,7 @@ def protected(host: Any, x: Array) -> Any:
 
 def as_made(x: Any, library: str | None, dtype: object = None) -> Any:
     """Return an array, as `asarray` makes it."""
-    return verbs.asarray(x, None, library, device=None, dtype=dtype, copy=None, grad=None, requires_grad=None)
+    return verbs.make_array(x, library, CallOptions(dtype=dtype))
 
 
 def read_names(given: object, fn: Callable[..., Any], function: str) -> Named | None:

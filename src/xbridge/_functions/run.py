@@ -10,32 +10,26 @@ from __future__ import annotations
 import inspect
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
-from xbridge._derive.functions import MOST, inexact, latest
+from xbridge._derive.functions import inexact, latest
 from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
 from xbridge._engine import verbs
-from xbridge._engine.learned import PLAIN, are_constant, converter
-from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
+from xbridge._engine.repeat import converter, each, repeat_align
+from xbridge._engine.source import Source, TargetChoice, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten
 from xbridge._functions.function import could_write, latest_form, narrowing, program_key
 from xbridge._functions.named import as_made, imported, protected
 from xbridge._functions.results import late, refuse_late
-from xbridge._plan.options import read_options
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import chosen
-from xbridge._registry.registry import (
-    are_arrays,
-    backend_for,
-    fast_converters,
-    generation,
-    get,
-    never,
-    repeat_align,
-)
+from xbridge._registry.call_cache import CallKey, cache_version, cached, decline, direct, record
+from xbridge._registry.registry import are_arrays, backend_for, get
 from xbridge.backends import HOST
 from xbridge.errors import DTypeError, OptionError, XBridgeError, with_article
 from xbridge.tree.restore import Restore
@@ -50,12 +44,12 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Options
 
 
-class _Unknown:
+class _CacheMiss:
     """A class, because it is the same object in another process."""
 
 
-_UNKNOWN: Any = _Unknown
-"""What a shortcut returns if the call is to be examined."""
+_CACHE_MISS: Any = _CacheMiss
+"""What a cached call returns if the call is to be examined."""
 
 
 def wrapper(function: Function) -> Callable[..., Any]:
@@ -66,7 +60,7 @@ def wrapper(function: Function) -> Callable[..., Any]:
     @entry_point
     def call(*args: Any, **kwargs: Any) -> Any:
         result = _repeated(function, args, kwargs)
-        if result is not _UNKNOWN:
+        if result is not _CACHE_MISS:
             return result
         read = _read(function, args, kwargs)
         if not read.arrays:
@@ -82,11 +76,12 @@ def wrapper(function: Function) -> Callable[..., Any]:
     return call
 
 
-@traced_as(lambda *_: _UNKNOWN)
+@traced_as(lambda *_: _CACHE_MISS)
 def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call that is known by its types, or `_UNKNOWN`."""
-    shortcut = function.shortcuts.get(_kinds(args, kwargs))
-    return _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
+    """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
+    run = cached.get(("aligned", function.key, _types(args, kwargs), None))
+    result = None if run is None else run(function, args, kwargs)
+    return _CACHE_MISS if result is None else result[0]
 
 
 def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
@@ -99,11 +94,9 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     caller, library = read.caller, read.library
     plans = {}
     for path, source in zip(paths(read.form), read.sources, strict=True):
-        x = _guarded(source, library, function.keywords).array
+        x = _guarded(source, library, function.options).array
         isolated = _is_isolated(function, library, (type(x),))
-        plans[path] = verbs.explain(
-            x, library.name, isolated=isolated, requires_grad=None, **function.keywords
-        )
+        plans[path] = verbs.explain(x, library.name, function.options, isolated=isolated)
     followed = library is not caller and _is_embedded(function, caller, read.arrays)
     report = function.rule(library.name, caller.name, read.form, tuple(read.numbers), None).report()
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
@@ -112,8 +105,8 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
 class Read(NamedTuple):
     """The arguments of a call, their arrays, and the libraries of the call."""
 
-    begun: int
-    """The generation before the libraries were found."""
+    version: int
+    """The version of the call cache before the libraries were found."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """In the order of the form."""
@@ -135,7 +128,7 @@ def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     args, kwargs = named.map(imported, args, kwargs)
     found = _found(function, args, kwargs, ())
     # Numbers get the default dtypes of the library that decides, unless the user names a dtype.
-    dtype = function.keywords["dtype"]
+    dtype = function.options.dtype
     news: list[Array] = []
 
     def make(x: Any) -> Array:
@@ -163,18 +156,18 @@ def _found(
     """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
     arrays: list[Array] = []
     numbers: list[Any] = []
-    begun, kwargs = generation(), function.in_order(kwargs)
+    version, kwargs = cache_version(), function.in_order(kwargs)
     try:
         form = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     if alone or not arrays:
         caller = get(HOST)
-        return Read(begun, args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
+        return Read(version, args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
     sources = [resolve_source(x) for x in arrays]
     at = _leading(sources, news)
     caller = sources[at].backend
-    return Read(begun, args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
+    return Read(version, args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
 
 
 def _leading(sources: list[Source], news: Sequence[Array]) -> int:
@@ -210,14 +203,14 @@ def _embedded(function: Function, read: Read) -> Any:
     """Run the call as a rule within the graphs and transforms of the caller's library."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
     assert caller.run is not None  # noqa: S101 -- the caller checks it
-    options = read_options((library,), **function.keywords)
+    options = read_options((library,), function.options)
     device = caller.array_info(arrays[read.at]).device
     xs: list[Array] = []
     kept = "keep" if options.grad == "keep" else None
     for i, x in enumerate(arrays):
         try:
             if backend_for(type(x)) is not caller:
-                x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=kept)  # noqa: PLW2901
+                x = verbs.to_backend(x, caller.name, CallOptions(device=device, grad=kept))  # noqa: PLW2901
             xs.append(_prepared(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{paths(form)[i]} of {function.name}") from error
@@ -225,7 +218,7 @@ def _embedded(function: Function, read: Read) -> Any:
         ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
-    _take_shortcut(function, read)
+    _cache_call(function, read)
     ys = caller.run(rule, xs)
     form = latest.form
     if options.grad == "keep":
@@ -247,9 +240,9 @@ def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> 
                 holds_every(info.dtype, dtype) or caller.unsupported(x, leaving=True)
             ):
                 caller.check_cast(x, dtype)
-            x = verbs.to_backend(x, caller.name, device=None, dtype=dtype, copy=None, grad=None)
+            x = verbs.to_backend(x, caller.name, CallOptions(dtype=dtype))
     if options.grad == "detach":
-        x = verbs.to_backend(x, caller.name, device=None, dtype=None, copy=None, grad="detach")
+        x = verbs.to_backend(x, caller.name, CallOptions(grad="detach"))
     return x
 
 
@@ -286,32 +279,31 @@ def _has_values(x: Array) -> bool:
 
 def _direct(function: Function, read: Read) -> Any:
     """Run the function as it is, and convert the arrays of its result back."""
-    begun, args, kwargs, form, arrays, numbers, sources, at, _, library = read
+    version, args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
-    inputs = [_guarded(source, library, function.keywords) for source in sources]
-    target = library.name if function.like is None else function.backend
+    inputs = [_guarded(source, library, function.options) for source in sources]
+    choice = TargetChoice(library.name if function.like is None else function.backend, function.like)
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
     try:
-        made = None if isolated else repeat_align(xs, function.like, target, **function.keywords)
+        made = None if isolated else repeat_align(xs, choice, function.options)
         made = made or verbs.align_sources(
             inputs,
             lambda i: f"{paths(form)[i]} of {name}",
-            function.like,
-            target,
-            begun=begun,
+            choice,
+            function.options,
+            version=version,
             isolated=isolated,
-            **function.keywords,
         )
     except DTypeError as error:
-        raise narrowing(error, arrays, library, function.keywords) from error
+        raise narrowing(error, arrays, library, function.options) from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
     restore.home()
     if library.name == HOST:
         made = tuple(y if y is x else protected(y, x) for x, y in zip(arrays, made, strict=True))
-    _take_shortcut(function, read)
+    _cache_call(function, read)
     values, named = unflatten(form, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
@@ -326,9 +318,9 @@ def _direct(function: Function, read: Read) -> Any:
     return _restored(result, restore, function)
 
 
-def _guarded(source: Source, library: Backend, keywords: dict[str, Any]) -> Source:
+def _guarded(source: Source, library: Backend, options: CallOptions) -> Source:
     """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
-    if not _copies_readonly(library) or keywords["copy"] is not None:
+    if not _copies_readonly(library) or options.copy is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
@@ -345,7 +337,7 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
 
     That takes longer than to pass host arrays as read-only, which is enough if the library copies those.
     """
-    if function.keywords["copy"] is not None:
+    if function.options.copy is not None:
         return False
     host = get(HOST).array_types if _copies_readonly(library) else ()
     return could_write(library, [kind for kind in kinds if not issubclass(kind, host)])
@@ -373,153 +365,151 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
     return arrays
 
 
-class _Step(NamedTuple):
-    """What a shortcut does with an argument that is an array."""
+class _CachedCall:
+    """A call whose arguments are ordinary arrays, numbers, text and None. It does not keep the function.
 
-    convert: Callable[[Array], Array | None]
-    follows: Callable[[Array], bool] | None
-    """Asks if the array is followed, if that would change what is done."""
-    device_of: Callable[[Array], Device] | None
-    """Asks for the device of an array of the function's library, if that has devices."""
-    guard: bool
-    """True for a host array that the function could write to."""
-
-
-class Shortcut:
-    """A call whose arguments are ordinary arrays, numbers, text and None.
-
-    In any doubt the call is examined: if an array is followed that cannot be embedded, or is on another
-    device than the others, or on several.
+    The call is examined instead if an array is followed that cannot be embedded, or is on another device
+    than the others, or on several.
     """
 
     __slots__ = (
-        "_begun",
         "_caller",
+        "_convert",
+        "_devices",
+        "_follows",
         "_form",
-        "_function",
         "_home",
         "_library",
-        "_mixed",
         "_only_host",
         "_rule",
-        "_steps",
+        "is_complete",
     )
 
     def __init__(
-        self, function: Function, read: Read, kinds: Sequence[type], owners: dict[type, Backend]
+        self, function: Function, read: Read, types: Sequence[type], owners: dict[type, Backend]
     ) -> None:
-        self._begun = read.begun
-        self._function, self._caller, self._library = function, read.caller, read.library
-        self._rule: Rule | None = None
-        self._home = next(i for i, kind in enumerate(kinds) if kind in owners)
-        self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
-        """True if arrays are of several libraries."""
-        self._only_host = self._mixed or not function.is_plain
+        caller = self._caller = read.caller
+        library = self._library = read.library
+        self._rule: Callable[[], Rule | None] = lambda: None
+        arrays = [(i, owners[cls]) for i, cls in enumerate(types) if cls in owners]
+        home = self._home = arrays[0][0]
+        mixed = not set(types).issubset((*LEAVES, *caller.fast_types))  # arrays are of several libraries
+        self._only_host = mixed or not function.is_plain
         """True if arrays of the function's library have to be in host memory."""
-        embeds = function.is_plain and set(kinds).issubset(read.caller.fast_types) and not read.kwargs
+        embeds = function.is_plain and set(types).issubset(caller.fast_types) and not read.kwargs
         self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
-        self._steps = [
-            self._step(kind, owners[kind], i) if kind in owners else None for i, kind in enumerate(kinds)
+        self._follows = [
+            (i, follows)
+            for i, owner in arrays
+            if (follows := owner.follows) and (owner is not library or (mixed and i > home))
         ]
-
-    @property
-    def is_learned(self) -> bool:
+        """The arguments that may be followed, if that would change what is done."""
+        self._devices = [(i, library.device_of) for i, owner in arrays if owner is library]
+        if library.host_only:
+            self._devices = []
+        converters = [_argument_converter(function, library, cls, owners.get(cls)) for cls in types]
+        self.is_complete = decline not in converters
         """True if all conversions are known."""
-        return all(step is None or step.convert is not never for step in self._steps)
+        self._convert = each(converters)
 
-    def _step(self, kind: type, backend: Backend, at: int) -> _Step:
-        library, given = self._library, self._function.keywords
-        own = backend is library
-        place = None if library.host_only and given["device"] is None else "cpu"
-        words = PLAIN if self._function.is_plain else (place, given["dtype"], given["copy"], given["grad"])
-        return _Step(
-            converter(library.name, kind, words),
-            None if own and not (self._mixed and at > self._home) else backend.follows,
-            backend.device_of if own and not backend.host_only else None,
-            backend.name == HOST and given["copy"] is None and _copies_readonly(library),
-        )
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result, or `_UNKNOWN` before anything ran."""
-        if self._begun != generation():  # a backend may have been replaced
-            return _UNKNOWN
-        library = self._library
+    def run(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """Return the result, or None before anything ran."""
+        library, device = self._library, None
         xs = (*args, *kwargs.values()) if kwargs else args
-        on_host, device, given = library.name == HOST, None, []
-        for x, step in zip(xs, self._steps):  # noqa: B905 -- as many as there are types
-            if step is None:
-                given.append(x)
-                continue
-            convert, follows, device_of, guard = step
-            if follows is not None and follows(x):
-                return self._embedded(xs)
-            if device_of is not None:
-                here = device_of(x)
-                if here == SHARDED or here != (device or (CPU if self._only_host else here)):
-                    return _UNKNOWN
-                device = here
-            y = convert(protected(x, x) if guard else x)
-            if y is None:
-                return _UNKNOWN
-            given.append(protected(y, x) if on_host and y is not x else y)
+        for i, follows in self._follows:
+            if follows(xs[i]):
+                return self._embedded(function, xs)
+        for i, device_of in self._devices:
+            here = device_of(xs[i])
+            if here == SHARDED or here != (device or (CPU if self._only_host else here)):
+                return None
+            device = here
+        given = self._convert(xs)
+        if given is None:
+            return None
         if library.check_call is not None:
-            library.check_call(self._function.name)
-        count, fn = len(args), self._function.fn
+            library.check_call(function.name)
+        count, fn = len(args), function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
-        return self._returned(result, xs[self._home], device or CPU)
+        return (self._returned(function, result, xs[self._home], device or CPU),)
 
-    def _returned(self, result: Any, x: Array, device: Device) -> Any:
+    def _returned(self, function: Function, result: Any, x: Array, device: Device) -> Any:
         """Convert the result back to the library and the device of an argument."""
         caller = self._caller
-        made = fast_converters[caller.name].get(type(result), never)(result)
-        if made is not None and self._function.narrowing is None:
+        made = direct[caller.name].get(type(result), decline)(result)
+        if made is not None and function.narrowing is None:
             there = caller.device_of(result) if made is result else CPU
             if there == device:
                 return made
-        return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), self._function)
+        return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), function)
 
-    def _embedded(self, xs: tuple[Any, ...]) -> Any:
+    def _embedded(self, function: Function, xs: tuple[Any, ...]) -> tuple[Any] | None:
         """Run the call as a rule."""
         caller = self._caller
         if self._form is None or caller.is_tracing():
-            return _UNKNOWN
+            return None
         assert caller.run is not None  # noqa: S101 -- it comes with `follows`
-        rule = self._rule
+        rule = self._rule()
         if rule is None:
-            libraries = self._library.name, caller.name
-            rule = self._rule = self._function.rule(*libraries, self._form, (), None)
+            rule = function.rule(self._library.name, caller.name, self._form, (), None)
+            self._rule = ref(rule)  # the function keeps it
         ys = caller.run(rule, list(xs))
         form = latest.form
-        return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
+        return (ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(())),)
 
 
-def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _argument_converter(
+    function: Function, library: Backend, cls: type, owner: Backend | None
+) -> Callable[[Any], Any] | None:
+    """Return the function that converts arguments of a type, to memory that the function cannot write."""
+    if owner is None:
+        return None
+    options = function.options
+    if not function.is_plain:
+        place = None if library.host_only and options.device is None else "cpu"
+        options = options._replace(device=place)
+    convert = converter(library.name, cls, options)
+    if convert is decline:
+        return decline
+    if owner.name == HOST and options.copy is None and _copies_readonly(library):
+        return lambda x: convert(protected(x, x))
+    if library.name != HOST:
+        return convert
+
+    def to_host(x: Array) -> Array | None:
+        y = convert(x)
+        return y if y is None or y is x else protected(y, x)
+
+    return to_host
+
+
+def _types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the types of all arguments, and the names of those that have one."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
 @traced_as(no_result)
-def _take_shortcut(function: Function, read: Read) -> None:
+def _cache_call(function: Function, read: Read) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
     caller, library = read.caller, read.library
-    key, kinds = _kinds(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
-    arrays = set(kinds).difference(LEAVES)
-    owners = {kind: owner for kind in arrays if (owner := backend_for(kind)) and kind in owner.fast_types}
+    types = [*map(type, (*read.args, *read.kwargs.values()))]
+    arrays = set(types).difference(LEAVES)
+    owners = {cls: owner for cls in arrays if (owner := backend_for(cls)) and cls in owner.fast_types}
     if (
-        (key in function.shortcuts or len(function.shortcuts) < MOST)
-        and function.like is None
-        and are_constant(tuple(function.keywords.values()))
-        and read_options((library,), **function.keywords).device in (None, CPU)
+        function.like is None
+        and function.options.are_constant()
+        and read_options((library,), function.options).device in (None, CPU)
         and not _is_embedded(function, caller, ())
         and (read.at == 0 or arrays.issubset(caller.fast_types))
         and owners.keys() == arrays
         and not (library.is_tracing() or caller.is_tracing())
         and not _is_isolated(function, library, arrays)
     ):
-        shortcut = Shortcut(function, read, kinds, owners)
-        if shortcut.is_learned:
-            function.shortcuts[key] = shortcut
+        call = _CachedCall(function, read, types, owners)
+        if call.is_complete:
+            key = CallKey("aligned", function.key, _types(read.args, read.kwargs))
+            record(key, read.version, call.run)
 
 
 def name_of(fn: Callable[..., object]) -> str:

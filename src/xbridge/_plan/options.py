@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, TypeVar
+from operator import is_
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 from xbridge._core.devices import Device, device_named
 from xbridge._core.dtypes import DTYPES, UNNAMED, is_numeric, of_python
@@ -13,11 +15,15 @@ from xbridge._core.dynamo import constant
 from xbridge._core.protocol import Backend
 from xbridge._host.memory import dtype_of_code
 from xbridge._plan.steps import Options
+from xbridge._registry.call_cache import CallKey
 from xbridge._registry.registry import backends_for_object, get, is_root
 from xbridge.backends import HOST
 from xbridge.errors import FOREIGN_ERRORS, DeviceError, DTypeError, OptionError, XBridgeError, shown
 
 T = TypeVar("T")
+
+_CONSTANT = (str, Device, type, bool, type(None), ModuleType)
+"""Types of options that always mean the same."""
 
 _ALIASES = {
     "int": "int64",
@@ -32,17 +38,41 @@ _WRITTEN = re.compile(r"(<class ')?(\w+)\.(?:\w+\.)*(\w+)(?(1)'>)")
 """The package and the name in the `str` of a dtype, or of a class that stands for one."""
 
 
-def read_options(
-    backends: tuple[Backend, ...],
-    *,
-    device: object,
-    dtype: object,
-    copy: object,
-    grad: object,
-    requires_grad: object = None,
-    writable: object = False,
-) -> Options:
+class CallOptions(NamedTuple):
+    """The options of a call, as its caller gives them. They travel as one, and no code knows their order."""
+
+    device: object = None
+    dtype: object = None
+    copy: Any = None
+    grad: Any = None
+    requires_grad: Any = None
+    writable: Any = False
+
+    def are_plain(self) -> bool:
+        """Return True if no option is given. Some objects equal None, such as NumPy's dtype of 64 bits."""
+        return self is PLAIN or all(map(is_, self, PLAIN))
+
+    def key(self, verb: str, target: object, types: object, like: type | None = None) -> CallKey:
+        """Return the key of a call with these options."""
+        return CallKey(verb, target, types, like, self)
+
+    def are_constant(self, target: object = None) -> bool:
+        """Return True if the options, and the target, mean the same whenever they are given."""
+        for option in (target, *self):
+            if type(option) not in _CONSTANT:
+                backends = backends_for_object(option)
+                if not backends or None in [backend.plan_state for backend in backends]:
+                    return False
+        return True
+
+
+PLAIN = CallOptions()
+"""The options of a call without options."""
+
+
+def read_options(backends: tuple[Backend, ...], given: CallOptions) -> Options:
     """Check the options of a call. `backends` are the first to read a dtype or device object."""
+    copy, grad, requires_grad, writable = given.copy, given.grad, given.requires_grad, given.writable
     if copy is not None and copy is not True and copy is not False:
         raise OptionError.build(f"take copy={shown(copy)}", "it is None, True or False", "copy=None")
     if grad is not None and not (isinstance(grad, str) and grad in ("keep", "detach")):
@@ -57,8 +87,8 @@ def read_options(
         grad = "detach"
     if writable is not True and writable is not False:
         raise OptionError.build(f"take writable={shown(writable)}", "it is True or False", "writable=True")
-    place, word = _read("device", device, backends), _read("dtype", dtype, backends)
-    return Options(place, word, copy, grad, requires_grad is True, writable=writable)
+    device, dtype = _read("device", given.device, backends), _read("dtype", given.dtype, backends)
+    return Options(device, dtype, copy, grad, requires_grad is True, writable=writable)
 
 
 def _read(option: str, given: object, backends: tuple[Backend, ...]) -> Any:

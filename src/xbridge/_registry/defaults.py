@@ -10,7 +10,6 @@ if there is one. The backend's module itself is unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +32,10 @@ from xbridge.errors import Chained, DeviceError, DTypeError, GradientError, Unsu
 
 
 class Completed(ModuleType):
-    """A backend with every name of the protocol: those of a module, and these defaults."""
+    """A backend with every name of the protocol: those of a module, and these defaults.
+
+    `get` finds the backend that is registered by a name.
+    """
 
     name: str
     array_types: tuple[type, ...]
@@ -45,8 +47,9 @@ class Completed(ModuleType):
     scalar_types: tuple[type, ...] = ()
     host_casts: frozenset[tuple[str, str]] = frozenset()
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, get: Callable[[str], object]) -> None:
         super().__init__(module.__name__, module.__doc__)
+        self._get = get
         own = vars(self)
         own.update(dict.fromkeys(OPTIONAL))
         own.update({word: getattr(module, word) for word in written(module)})
@@ -58,7 +61,7 @@ class Completed(ModuleType):
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
         """Return the backend as its name, so that it is the registered one in another process."""
-        return _registered, (self.name,)
+        return self._get, (self.name,)
 
     # -- layout and properties -----------------------------------------------------------------------
     def owns(self, cls: type, /) -> bool:
@@ -187,10 +190,6 @@ class Completed(ModuleType):
         """Return a result of NumPy as an array of the library, on the device of another array."""
         made, device = self.from_numpy(host), self.array_info(like).device
         return made if device == CPU else self.to_device(made, device)
-
-
-def _registered(name: str) -> object:
-    return import_module("xbridge._registry.registry").get(name)  # which imports this module
 
 
 def written(module: ModuleType) -> list[str]:

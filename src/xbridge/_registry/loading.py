@@ -17,7 +17,7 @@ from xbridge.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
     from types import ModuleType
     from typing import Any
@@ -74,7 +74,7 @@ def _failure(name: str, path: str, entry: Entry, error: Exception) -> MissingLib
     return MissingLibraryError.build(f"use backend {name!r}", reason, hint)
 
 
-def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
+def complete(module: ModuleType, name: str, entry: Entry, get: Callable[[str], object]) -> Backend:
     """Return the backend of a module: check the names that it writes, and add defaults for the others."""
     from xbridge._registry.defaults import Completed  # noqa: PLC0415 -- it imports NumPy
 
@@ -84,7 +84,7 @@ def complete(module: ModuleType, name: str, entry: Entry) -> Backend:
         raise MissingLibraryError.build(f"use backend {name!r}", reason, hint)
     if fault:
         raise OptionError.build(f"use backend {name!r}", f"its module {entry} {fault[0]}", fault[1])
-    completed: Any = Completed(module)  # type checkers treat its functions as methods
+    completed: Any = Completed(module, get)  # type checkers treat its functions as methods
     return completed  # type: ignore[no-any-return]
 
 

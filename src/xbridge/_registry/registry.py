@@ -4,11 +4,7 @@ A backend is a string until its name or an array of its type is used. A package 
 for a type (`torch.Size` is a tuple); the backend's own `owns` decides. The entry points of the group
 `xbridge.backends` are read once, for the first name or type without a built-in or registered backend.
 
-The fast path reads four tables. `fast_converters` maps the name of a backend and an exact type to a function
-that converts or returns None. `identity_types` has the types of arrays that stay as they are. `learned` is
-for an array with options, and maps both to such a function. `calls` is for functions whose arguments decide
-the target.
-All are read without the lock, and filled and emptied under it.
+Calls that were made before are in `call_cache.py`, which each change of the registry invalidates.
 
 Foreign code never runs under the lock: imports, `owns`, the attributes of a backend. Such code may import,
 and the thread that imports its library may be waiting for this lock. So a result is stored afterwards, if the
@@ -20,43 +16,25 @@ from __future__ import annotations
 import sys
 from _weakref import ref  # an import of `weakref` would take longer
 
-from xbridge._core.dynamo import constant, no_result, traced_as
+from xbridge._core.dynamo import constant, traced_as
 from xbridge._core.literals import NUMBERS
 from xbridge._core.locks import in_child, lock
+from xbridge._registry import call_cache
 from xbridge._registry.loading import complete, load, plugins, under_way, unknown
 from xbridge.backends import HOST, INDEX, Entry
-from xbridge.errors import FOREIGN_ERRORS, MissingLibraryError, OptionError, UnknownBackendError, shown
+from xbridge.errors import MissingLibraryError, OptionError, UnknownBackendError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
-    from xbridge._core.protocol import Array, Backend
+    from xbridge._core.protocol import Backend
 
 by_type: dict[type, Backend] = {}
 """The backends of types that their libraries have made."""
 
 _by_subtype: dict[ref[type], Backend] = {}
 """The backends of all other types, which are collected when nothing else needs them."""
-
-fast_converters: dict[str, dict[type, Callable[[Array], Array | None]]] = {HOST: {}}
-identity_types: set[type] = set()
-learned: dict[tuple[object, ...], Callable[[Array], Array | None]] = {}
-"""By backend, type, device, dtype, copy and grad, as the caller gives them."""
-
-calls: dict[tuple[object, ...], Callable[..., Array | None]] = {}
-"""What whole calls of `asarray` and `align` do: by the function, all options and the types of the arrays."""
-
-MOST_LEARNED = 512
-"""Calls in each table, and kinds of arrays for each call. The oldest makes room for a new one."""
-
-_kinds: dict[tuple[object, ...], dict[object, Callable[[Array], Array | None]]] = {}
-"""For each learned call, what to do with an array of a kind."""
-
-_generation = 0
-"""The number of times that the fast tables were emptied."""
 
 
 class _Loaded:
@@ -69,7 +47,7 @@ _current: set[str] = set()
 _Module: type[ModuleType] = type(sys)  # an import of `types` would take longer
 
 observers = 0
-"""The number of observers. While there are any, all conversions are planned and the fast tables are empty."""
+"""The number of observers. While there are any, all conversions are planned and no call is cached."""
 
 _entries: dict[str, Entry] = dict(INDEX)  # replaced as a whole, so that it can be read without the lock
 _plugins: dict[str, tuple[Entry, ...]] | None = None
@@ -168,11 +146,10 @@ def register_backend(
                 "replace=True, or another name",
             )
         _current.discard(name)
-        _empty()
         by_type.clear()
         _by_subtype.clear()
         _entries = {**_entries, name: entry}
-    _warm()
+    call_cache.invalidate(_connected)
 
 
 def known_backends() -> tuple[str, ...]:
@@ -227,12 +204,11 @@ def is_available(name: str | ModuleType) -> bool:
 
 
 def count_observers(change: int) -> None:
-    """Add to the number of observers. The first empties the fast tables, and the last fills them again."""
+    """Add to the number of observers, who see each conversion that begins afterwards."""
     global observers  # noqa: PLW0603 -- changed under the lock
     with _lock:
         observers += change
-        _empty()
-    _warm()
+    call_cache.invalidate(_connected)
 
 
 @constant
@@ -302,7 +278,7 @@ def _load(name: str) -> Backend:
     while name not in _current:
         entry = _entry(name)
         module = entry.module
-        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry)
+        backend = complete(load(name, module, entry) if isinstance(module, str) else module, name, entry, get)
         if name != HOST:
             _load(HOST)
         with _lock:
@@ -310,160 +286,14 @@ def _load(name: str) -> Backend:
                 setattr(_Loaded, name, backend)
                 _current.add(name)
                 _failed.discard(entry)
-                fast_converters.setdefault(name, {})
-                _empty()
-        _warm()
+                call_cache.direct.setdefault(name, {})
+        call_cache.invalidate(_connected)
     found: Backend = getattr(_Loaded, name)
     return found
 
 
-def _empty() -> None:
-    """Empty the fast tables; the caller holds the lock."""
-    global _generation  # noqa: PLW0603 -- changed under the lock
-    _generation += 1
-    learned.clear()
-    calls.clear()
-    _kinds.clear()
-    identity_types.clear()
-    for table in fast_converters.values():
-        table.clear()
-
-
-@traced_as(lambda: -1)  # what a compiler traces is not learned
-def generation() -> int:
-    """Return a number that changes whenever the fast tables are emptied."""
-    return _generation
-
-
-def store(
-    call: tuple[object, ...],
-    kind: object,
-    convert: Callable[[Array], Array | None],
-    choose: Callable[[dict[object, Callable[[Array], Array | None]]], Callable[[Array], Array | None]],
-    begun: int,
-) -> None:
-    """Store what a call does with arrays of a kind, unless the tables were emptied since `begun`.
-
-    `begun` is a generation. `choose` makes the function that finds the kind of an array in a table of kinds.
-    """
-    with _lock:
-        if begun != _generation or observers:
-            return
-        kinds = _kinds.setdefault(call, {})
-        _put(kinds, kind, convert)
-        if call not in learned:
-            _put(learned, call, choose(kinds))
-
-
-def store_call(
-    table: dict[Any, Callable[..., Array | None]],
-    call: object,
-    convert: Callable[..., Array | None],
-    begun: int,
-) -> None:
-    """Store what a call does in `calls` or `learned`, as `store` does."""
-    with _lock:
-        if begun == _generation and not observers:
-            _put(table, call, convert)
-
-
-def _put(table: dict[Any, Any], key: object, value: object) -> None:
-    """Store a value, in place of the oldest one of too many; the caller holds the lock."""
-    if key not in table and len(table) >= MOST_LEARNED:
-        oldest = next(iter(table))
-        del table[oldest]
-        _kinds.pop(oldest, None)
-    table[key] = value
-
-
-@traced_as(no_result)
-def unchanged(x: Array) -> Array | None:
-    """Return an ordinary array itself; None for anything else."""
-    return x if type(x) in identity_types else None
-
-
-@traced_as(no_result)
-def repeat_learned(call: tuple[object, ...], x: Array) -> Array | None:
-    """Return the result of a call in `learned`; None if it has to be planned."""
-    try:
-        return learned[call](x)
-    except FOREIGN_ERRORS:  # not learned, or an option without a hash
-        return None
-
-
-def repeat(call: tuple[object, ...], *arguments: object) -> Array | None:
-    """Return the result of a call in `calls`; None if it has to be planned."""
-    try:
-        return calls[call](*arguments)
-    except FOREIGN_ERRORS:  # not learned, or an option without a hash
-        return None
-
-
-@traced_as(no_result)
-def repeat_asarray(
-    obj: object,
-    like: Array | None,
-    backend: object,
-    *,
-    device: object,
-    dtype: object,
-    copy: object,
-    grad: object,
-    requires_grad: object = None,
-) -> Array | None:
-    """Return the result of a call of `asarray` that was learned; None if it has to be planned."""
-    if not (is_flag(copy) and is_flag(requires_grad)):
-        return None
-    call = ("asarray", backend, type(like), device, dtype, copy, grad, requires_grad, type(obj))
-    try:
-        return calls.get(call, never)(obj, like)
-    except FOREIGN_ERRORS:  # an option without a hash
-        return None
-
-
-@traced_as(no_result)
-def repeat_align(
-    xs: tuple[Array, ...],
-    like: Array | None,
-    backend: str | ModuleType | None,
-    *,
-    device: object,
-    dtype: object,
-    copy: object,
-    grad: object,
-) -> tuple[Array, ...] | None:
-    """Return the result of a call of `align` that was learned; None if it has to be planned."""
-    if not is_flag(copy):
-        return None
-    call = ("align", backend, type(like), device, dtype, copy, grad, *map(type, xs))
-    made: tuple[Array, ...] | None = repeat(call, xs, like)
-    return made
-
-
-def is_flag(option: object) -> bool:
-    """Return True for None, True or False, and not for what is equal to them."""
-    return option is None or option is True or option is False
-
-
-def _warm() -> None:
-    """Fill the fast tables, unless the registry changes meanwhile: its change fills them again."""
-    backends = _connected()
-    own: set[type] = set()
-    tables: dict[str, dict[type, Callable[[Array], Array | None]]] = {}
-    for target in backends:
-        own.update(target.fast_types)
-        table = tables.setdefault(target.name, {})
-        for source in backends:
-            table.update(dict.fromkeys(source.fast_types, _direct(source, target)))
-    with _lock:
-        if backends == _connected():
-            identity_types.update(own)
-            for name, table in tables.items():
-                fast_converters[name].update(table)
-
-
 def _connected() -> list[Backend]:
-    """Return the backends between which the fast path converts now."""
+    """Return the backends between which calls may be cached: none while there are observers."""
     with _lock:
         return [] if observers else [getattr(_Loaded, name) for name in sorted(_current)]
 
@@ -471,40 +301,12 @@ def _connected() -> list[Backend]:
 def _renew() -> None:
     """Rebuild the tables in a child process, because a thread of the parent may have been changing them."""
     with _lock:
-        _empty()
         by_type.clear()
         _by_subtype.clear()
-    _warm()
+    call_cache.invalidate(_connected)
 
 
 in_child(_renew)
-
-
-def _itself(x: Array) -> Array:
-    return x
-
-
-def _direct(source: Backend, target: Backend) -> Callable[[Array], Array | None]:
-    """Return the function that converts an ordinary array between two backends, or returns None."""
-    if source is target:
-        return _itself
-    if target.name == HOST:
-        return source.fast_to_numpy
-    if source.name == HOST:
-        return target.fast_from_numpy
-
-    # Two libraries of immutable arrays share memory, and `fast_from_numpy` of such a library copies.
-    shares = source.assumes_immutable and target.assumes_immutable
-
-    def through_host(x: Array) -> Array | None:
-        host = None if shares else source.fast_to_numpy(x)
-        return None if host is None else target.fast_from_numpy(host)
-
-    return through_host
-
-
-def never(*_: object) -> None:
-    """Return None, for arguments of types that the fast path does not convert."""
 
 
 def is_number(x: object) -> bool:

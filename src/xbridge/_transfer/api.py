@@ -25,6 +25,7 @@ from xbridge._core.entry_points import entry_point
 from xbridge._core.locks import freed
 from xbridge._engine.caller import Caller, caller
 from xbridge._engine.execute import observers
+from xbridge._plan.options import CallOptions
 from xbridge._transfer.threads import (
     begun_by,
     can_leave,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import ArrayFn, Backend, Grad
-    from xbridge._transfer.threads import Worker
+from xbridge._transfer.threads import Worker
 
 _END = object()
 
@@ -174,9 +175,9 @@ def transfer(
     >>> under_way.result()
     {'x': array([1., 1.], dtype=float32), 'name': 'a'}
     """
-    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    target, place = resolve_destination(backend, keywords)
-    convert = leaf_converter(target, keywords)
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    target, place = resolve_destination(backend, options)
+    convert = leaf_converter(target, options)
     future: Future[Any] = Future()
     try:
         batch = TreeArrays(tree, alone=True)
@@ -257,12 +258,12 @@ def prefetch(
         ahead = 0
     if ahead < 1:
         raise OptionError.build(f"take depth={shown(depth)}", "it is a whole number from 1 on", "depth=2")
-    keywords: dict[str, Any] = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    resolve_destination(backend, keywords)
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    resolve_destination(backend, options)
     if not any(hasattr(iterable, word) for word in ("__iter__", "__getitem__")):
         raise OptionError.build(f"take batches from {type_of(iterable)}", "it is not iterable", "[batch]")
     cls = SizedPrefetch if hasattr(iterable, "__len__") else Prefetch
-    return cls(iterable, partial(_ahead, iterable, backend, keywords, ahead, caller()))
+    return cls(iterable, partial(_ahead, iterable, backend, options, ahead, caller()))
 
 
 class Prefetch:
@@ -306,15 +307,15 @@ def _used_up(iterable: Iterable[Any]) -> XBridgeError:
 
 
 def _ahead(
-    iterable: Iterable[Any], name: str | ModuleType, keywords: dict[str, Any], depth: int, by: Caller
+    iterable: Iterable[Any], name: str | ModuleType, options: CallOptions, depth: int, by: Caller
 ) -> Generator[Any, None, None]:
     """Load in one thread, convert in another, and yield in order.
 
     With `copy=True`, one thread does both in turn, so the iterable may write the same memory again.
     """
     batches, home, process, waits = iter(iterable), get_ident(), getpid(), True
-    target, place = resolve_destination(name, keywords)
-    convert_there = in_thread(leaf_converter(target, keywords), [(target, place)])
+    target, place = resolve_destination(name, options)
+    convert_there = in_thread(leaf_converter(target, options), [(target, place)])
     loading, load = copy_context(), partial(_loaded, batches, convert_there, target)
     convert_loaded = begun_by(by, _converted)
     queue: deque[Future[list[Any]]] = deque()
@@ -325,7 +326,7 @@ def _ahead(
 
     try:
         workers.append(start_worker("xbridge-load", capture_context()))
-        if keywords["copy"] is not True:
+        if options.copy is not True:
             workers.append(start_worker("xbridge-convert", lambda: None))
         for _ in range(depth):
             ask()

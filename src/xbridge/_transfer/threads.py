@@ -23,9 +23,9 @@ from xbridge._core.devices import CPU, Device
 from xbridge._core.protocol import ArrayFn, Backend
 from xbridge._engine import caller as _caller
 from xbridge._engine.caller import Caller
-from xbridge._plan.options import read_options
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._plan.rules import destination
-from xbridge._registry import registry
+from xbridge._registry import call_cache, registry
 from xbridge._registry.registry import backend_for, get, is_available, known_backends
 from xbridge.backends import INDEX
 from xbridge.errors import DeviceError, XBridgeError
@@ -43,10 +43,10 @@ _is_exiting = False
 """True if the program ends, and begins nothing."""
 
 
-def resolve_destination(name: str | ModuleType, keywords: dict[str, Any]) -> tuple[Backend, Device]:
+def resolve_destination(name: str | ModuleType, options: CallOptions) -> tuple[Backend, Device]:
     """Return the target and its device, which is the host if each array keeps its own device."""
     target = get(name)
-    device = read_options((target,), **keywords).device
+    device = read_options((target,), options).device
     place = CPU if device is None else destination(target, device, CPU)
     if place != CPU and place not in (here := target.devices()):
         action, reason = f"transfer arrays to {target.name} on {place}", f"its devices are {', '.join(here)}"
@@ -81,7 +81,7 @@ def can_leave(x: object) -> bool:
 def capture_context() -> Callable[[], None]:
     """Return a function that sets the context of this thread in another one, for all imported libraries."""
     imported = {name for name, entry in INDEX.items() if not sys.modules.keys().isdisjoint(entry.roots)}
-    names = [name for name in known_backends() if name in imported or name in registry.fast_converters]
+    names = [name for name in known_backends() if name in imported or name in call_cache.direct]
     contexts = (get(name).thread_context for name in names if is_available(name))
     known = [capture() for capture in contexts if capture is not None]
 

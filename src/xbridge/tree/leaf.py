@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.learned import converter
+from xbridge._engine.repeat import converter
 from xbridge._engine.source import resolve_source
-from xbridge._plan.options import read_options
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.registry import are_arrays, backend_for
 from xbridge.errors import Chained, DTypeError, XBridgeError, index_errors
 
@@ -65,32 +65,19 @@ def _kind_of(x: Any) -> Any:
     return getattr(getattr(x, "dtype", None), "kind", "")
 
 
-def leaf_converter(
-    target: Backend,
-    keywords: dict[str, Any],
-    kinds: Collection[type] | None = None,
-    *,
-    writable: object = False,
-) -> ArrayFn:
+def leaf_converter(target: Backend, options: CallOptions, kinds: Collection[type] | None = None) -> ArrayFn:
     """Return a function that converts arrays and fixtures of certain types, or of any types.
 
     A fixture keeps its dtype, and text stays as it is.
     """
-    options = read_options((target,), **keywords, writable=writable)  # to raise before the first array
-    return partial(_convert, target, keywords, kinds, writable=options.writable)
+    read_options((target,), options)  # to raise before the first array
+    return partial(_convert, target, options, kinds)
 
 
 def _convert(
-    target: Backend,
-    keywords: dict[str, Any],
-    kinds: Collection[type] | None,
-    xs: list[Any],
-    *,
-    writable: bool,
+    target: Backend, options: CallOptions, kinds: Collection[type] | None, xs: list[Any]
 ) -> list[Array]:
-    options = (keywords["device"], keywords["dtype"], keywords["copy"], keywords["grad"])
-    given = (*options, None, True) if writable else options
-    direct = {kind: converter(target.name, kind, given) for kind in kinds or set(map(type, xs))}
+    direct = {kind: converter(target.name, kind, options) for kind in kinds or set(map(type, xs))}
     many = target.fast_from_numpy_many
     done = many(xs) if many and set(direct.values()) == {target.fast_from_numpy} else None
     if done is not None:
@@ -104,7 +91,7 @@ def _convert(
             planned.append(i)
     try:
         left = [xs[i] for i in planned]
-        found = verbs.to_backend_all(left, target.name, **keywords, writable=writable) if left else []
+        found = verbs.to_backend_all(left, target.name, options) if left else []
     except XBridgeError as error:
         error.remap_index(planned)
         raise
@@ -114,16 +101,18 @@ def _convert(
         return made
     return list(
         index_errors(
-            _convert_fixture(x, target.name, keywords) if y is None else y
+            _convert_fixture(x, target.name, options) if y is None else y
             for x, y in zip(xs, made, strict=True)
         )
     )
 
 
-def _convert_fixture(fixture: Fixture, name: str, keywords: dict[str, Any]) -> Array:
-    device = "cpu" if fixture.on_host else keywords["device"]
+def _convert_fixture(fixture: Fixture, name: str, options: CallOptions) -> Array:
+    device = "cpu" if fixture.on_host else options.device
     try:
-        return verbs.to_backend(fixture.array, name, **{**keywords, "dtype": None, "device": device})
+        return verbs.to_backend(
+            fixture.array, name, options._replace(dtype=None, device=device, writable=False)
+        )
     except DTypeError as error:
         raise DTypeError.build(
             f"convert the form of a container to {name}",

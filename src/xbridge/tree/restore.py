@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from xbridge._core.devices import SHARDED
 from xbridge._core.entry_points import entry_point
-from xbridge._engine.learned import recall
+from xbridge._engine.repeat import record_tree
+from xbridge._plan.options import CallOptions
+from xbridge._registry.call_cache import lookup
 from xbridge._registry.registry import are_arrays, get
 from xbridge.errors import DeviceError, OptionError, shown
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.flat import learn_tree, repeat_tree
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -61,19 +62,18 @@ class Restore:
         """
         name, device, kind = self.home(to)
         named = kind if dtype is True else None if dtype is False else dtype
-        words = (str(device), named, None, None)
-        made = recall(name, result, words)
+        options = CallOptions(device=str(device), dtype=named)
+        made = lookup(("convert", name, type(result), None, *options), None)(result)
         if made is None:
-            made = repeat_tree(result, name, words, scalars=False)
+            made = lookup(("tree", name, (), None, *options), None)(result)
         if made is not None:
             return made
         batch = TreeArrays(result, alone=True)
         if batch.alone and not are_arrays(type(result)):
             return result
-        keywords = {"device": device, "dtype": named, "copy": None, "grad": None}
-        made = batch.map(leaf_converter(get(name), keywords))
+        made = batch.map(leaf_converter(get(name), options))
         if not batch.alone:
-            learn_tree(name, words, scalars=False)
+            record_tree(name, options, scalars=False)
         return made
 
     def home(self, to: int | None = None) -> tuple[str, Device, str]:

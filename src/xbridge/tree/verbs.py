@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xbridge._core.entry_points import entry_point
+from xbridge._core.literals import NUMBERS
 from xbridge._engine import verbs
-from xbridge._engine.source import resolve_source
-from xbridge._registry.registry import get, is_flag
+from xbridge._engine.repeat import record_tree
+from xbridge._engine.source import TargetChoice, resolve_source
+from xbridge._plan.options import CallOptions
+from xbridge._registry.call_cache import lookup
+from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import OptionError, type_of
 from xbridge.tree.batch import TreeArrays
-from xbridge.tree.flat import learn_tree, repeat_tree
 from xbridge.tree.leaf import leaf_converter
 
 if TYPE_CHECKING:
@@ -78,8 +81,13 @@ def to_backend(
     {'image': tensor([[0., 0., 0.],
             [0., 0., 0.]]), 'label': (tensor([1, 1]), ['cat', 'dog'])}
     """
-    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
-    return _convert(tree, backend, keywords, scalars=scalars, exporters=exporters)
+    kinds = NUMBERS if scalars else ()
+    key = ("tree", backend, kinds, None, device, dtype, copy, grad, None, False)
+    made = lookup(key, copy)(tree)
+    if made is not None:
+        return made
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
+    return _convert(tree, backend, options, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -119,8 +127,13 @@ def to_numpy(
     >>> to_numpy({"loss": torch.tensor(0.5), "step": 3})
     {'loss': array(0.5, dtype=float32), 'step': 3}
     """
-    keywords = {"device": None, "dtype": dtype, "copy": copy, "grad": grad}
-    return _convert(tree, HOST, keywords, writable=writable, scalars=scalars, exporters=exporters)
+    kinds = NUMBERS if scalars else ()
+    key = ("tree", HOST, kinds, None, None, dtype, copy, grad, None, writable)
+    made = lookup(key, copy, None, writable)(tree)
+    if made is not None:
+        return made
+    options = CallOptions(dtype=dtype, copy=copy, grad=grad, writable=writable)
+    return _convert(tree, HOST, options, scalars=scalars, exporters=exporters)
 
 
 @entry_point
@@ -163,10 +176,10 @@ def align(
     ({'x': tensor([1., 1.])}, [tensor([0., 0.], dtype=torch.float64), 3])
     """
     batch = TreeArrays(trees, exporters=exporters)
-    keywords = {"device": device, "dtype": dtype, "copy": copy, "grad": grad}
+    options = CallOptions(device=device, dtype=dtype, copy=copy, grad=grad)
     sources = [resolve_source(x) for x in batch.arrays]
-    target, options, _ = verbs.choose_target(sources, like, backend, **keywords)
-    aligned: tuple[Tree, ...] = _converted(batch, target, {**keywords, "device": options.device})
+    target, checked, _ = verbs.choose_target(sources, TargetChoice(backend, like), options)
+    aligned: tuple[Tree, ...] = _converted(batch, target, options._replace(device=checked.device))
     return aligned
 
 
@@ -218,36 +231,19 @@ def map(  # noqa: A001 -- other libraries have this name too
 
 
 def _convert(
-    tree: Tree,
-    name: str | ModuleType,
-    keywords: dict[str, Any],
-    *,
-    writable: object = False,
-    scalars: bool,
-    exporters: bool,
+    tree: Tree, name: str | ModuleType, options: CallOptions, *, scalars: bool, exporters: bool
 ) -> Tree:
-    """Convert a tree as a similar one was, or else walk it."""
-    given = tuple(keywords.values()) if writable is False else (*keywords.values(), None, writable)
-    made = repeat_tree(tree, name, given, scalars=scalars) if is_flag(writable) else None
-    if made is not None:
-        return made
+    """Convert a tree by a walk, and cache the call for small ones."""
     batch = TreeArrays(tree, exporters=exporters)
     batch.refuse_leaf(scalars=scalars)
-    made = _converted(batch, get(name), keywords, scalars=scalars, writable=writable)
-    learn_tree(name, given, scalars=scalars)
+    made = _converted(batch, get(name), options, scalars=scalars)
+    record_tree(name, options, scalars=scalars)
     return made
 
 
-def _converted(
-    batch: TreeArrays,
-    target: Backend,
-    keywords: dict[str, Any],
-    *,
-    scalars: bool = False,
-    writable: object = False,
-) -> Tree:
+def _converted(batch: TreeArrays, target: Backend, options: CallOptions, *, scalars: bool = False) -> Tree:
     """Convert the arrays of a tree, and with `scalars` its Python numbers."""
     number = None
     if scalars:
-        number = partial(verbs.asarray, like=None, name=target.name, **keywords, requires_grad=None)
-    return batch.map(leaf_converter(target, keywords, batch.kinds, writable=writable), number)
+        number = partial(verbs.make_array, name=target.name, options=options._replace(writable=False))
+    return batch.map(leaf_converter(target, options, batch.kinds), number)

@@ -270,7 +270,7 @@ def test_a_default_device_of_jax_moves_nothing() -> None:
             made += [backend.materialize(x), *xbridge.align(x, a)]
             assert [xbridge.device_of(y) for y in made] == ["cpu"] * 6
             assert not any(y.committed for y in made[:3])
-    backend._put = None  # and by JAX's own way
+    backend._device_put = None  # and by JAX's own way
     with jax.default_device(devices[2]):
         assert xbridge.device_of(backend.from_numpy(a)) == "cpu"
     with jax.default_device(devices[2]):

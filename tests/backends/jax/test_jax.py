@@ -207,7 +207,7 @@ def test_a_move_between_platforms_keeps_64_bits_where_they_are_off(
         columns = Format(Layout((1, 0)), SingleDeviceSharding(jax.local_devices(backend="cpu")[0]))
         y = put(xbridge.to_backend(values.reshape(2, 1), "jax"), columns)
     monkeypatch.setattr(jax, "device_put", narrowing)
-    monkeypatch.setattr(backend, "_put", None)
+    monkeypatch.setattr(backend, "_device_put", None)
     for moved in (
         backend.to_device(x, CPU),
         backend.from_numpy(values),

@@ -169,7 +169,7 @@ def test_a_host_array_in_another_order_is_not_shared_with_jax() -> None:
 
 def test_the_long_way_from_the_host_leads_to_the_same_place(monkeypatch: pytest.MonkeyPatch) -> None:
     a = row_by_row((512, 256))
-    monkeypatch.setattr(backend, "_put", None)
+    monkeypatch.setattr(backend, "_device_put", None)
     assert backend.fast_from_numpy(a) is None
     for x in (xbridge.to_backend(a, "jax"), backend.from_numpy(a)):
         assert (x.committed, xbridge.device_of(x)) == (False, "cpu")
@@ -201,7 +201,7 @@ def test_only_places_of_one_kind_are_stored_and_every_array_is_read_the_short_wa
             made = backend.fast_to_numpy(x)
             assert made is not None
             assert (made.tolist(), made.flags.writeable) == ([0, 1, 2], False)
-    assert {type(place) for place in backend._near} == {jax.sharding.SingleDeviceSharding}
+    assert {type(place) for place in backend._host_shardings} == {jax.sharding.SingleDeviceSharding}
 
 
 def test_a_dtype_without_a_name_and_an_array_without_items_have_no_short_way() -> None:

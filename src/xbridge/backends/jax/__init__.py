@@ -55,10 +55,13 @@ _DELETED = Unsupported(
 )
 _SINGLES = ("bfloat16", "complex64", *(word for word in _NATIVE if word.startswith("float8")))
 _SHARED = (0x103, 0x101)
-"""NumPy's flags of a read-only view of memory of another owner, aligned and in C order."""
-_near: set[Sharding] = set()
+"""NumPy's `flags.num` of a read-only view of memory of another owner: 0x100 aligned, 0x1 in C order.
+
+0x2, in Fortran order, is set as well for up to one axis.
+"""
+_host_shardings: set[Sharding] = set()
 """Places of arrays on the first device of the host, as they are converted."""
-_put = getattr(xla_client, "batched_device_put", None)
+_device_put = getattr(xla_client, "batched_device_put", None)
 """The last function of every conversion of JAX from the host. It shares memory that is aligned for JAX."""
 
 name = "jax"
@@ -86,7 +89,7 @@ def to_numpy(x: Array, /) -> HostArray:
 
 
 def from_numpy(host: HostArray, /) -> Array:
-    taken = _taken(host)
+    taken = _wrap_without_copy(host)
     if taken is None:
         with _eager(host), jax.default_device(host_device()):
             return jax.device_put(host)
@@ -270,7 +273,7 @@ def materialize(x: Array, /) -> Array:
 def fast_to_numpy(x: Array, /) -> HostArray | None:
     try:
         place = x.sharding
-        if place not in _near and not _is_near(place):
+        if place not in _host_shardings and not _is_on_first_cpu(place):
             return None
         host = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):  # it was deleted, is on several devices, or has random keys
@@ -279,9 +282,10 @@ def fast_to_numpy(x: Array, /) -> HostArray | None:
 
 
 def fast_from_numpy(host: HostArray, /) -> Array | None:
+    # JAX reads memory after the call too, so only JAX may have this copy. NumPy copies faster than JAX.
     dtype = host.dtype
     if dtype in _NARROW or (dtype in _NAMES and _has_wide()):
-        return _taken(_host.copy(host, "C"))
+        return _wrap_without_copy(_host.copy(host, "C"))
     return None
 
 
@@ -290,7 +294,7 @@ def plan_state() -> object:
 
 
 def plan_kind(x: Array, /) -> object:
-    return x.dtype, x.sharding
+    return None if x.is_deleted() else (x.dtype, x.sharding)
 
 
 def rule(call: Call, /) -> Rule:
@@ -319,23 +323,23 @@ def _has_wide() -> bool:
     return wide
 
 
-def _taken(host: HostArray) -> Array | None:
+def _wrap_without_copy(host: HostArray) -> Array | None:
     """Return an array over host memory, made outside of JAX's traces; None if that is not possible."""
     try:
         device = host_device()
         aval, place = jax.core.ShapedArray(host.shape, host.dtype), SingleDeviceSharding(device)
-        return _put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
+        return _device_put(aval, place, [host], [device], False)  # type: ignore[misc] # noqa: FBT003
     except (RuntimeError, TypeError):  # a guard against transfers, or another JAX
         return None
 
 
-def _is_near(place: Any) -> bool:
+def _is_on_first_cpu(place: Any) -> bool:
     """Return True for the first device of the host, and store that."""
     (device,) = place._device_assignment
     if device.platform != "cpu" or device.local_hardware_id:
         return False
     if type(place) is SingleDeviceSharding:  # there are few of them
-        _near.add(place)
+        _host_shardings.add(place)
     return True
 
 

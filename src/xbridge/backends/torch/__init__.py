@@ -71,18 +71,21 @@ _BITS = {
 }
 _KNOWN = frozenset(native_dtype(word) for word, dtype in _NATIVE.items() if dtype not in _BITS)
 """NumPy's own dtypes that torch has too."""
-_BRIEF: dict[np.dtype[Any], torch.dtype] = {}
+_TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {}
 """The dtypes that NumPy has from another package, as they are used."""
-_extended: dict[torch.dtype, np.dtype[Any]] = {}
+_ML_DTYPES: dict[torch.dtype, np.dtype[Any]] = {}
 """The dtypes that NumPy has from another package, as tensors of them are converted."""
-_EXPECTED = 500
-"""How many tensors are first asked, after one of these dtypes, on a device or with a pending operation.
+_PRECHECKS = 500
+"""How many tensors are asked for their dtype and device first, after one that `Tensor.numpy` refuses.
 
-To ask takes a tenth of the time of a conversion. The exception takes ten times as long as a conversion.
+To ask takes a tenth of the time of a conversion. To try, and to catch the error of torch, takes ten times as
+long as a conversion. Programs convert many tensors of one kind in a row, so both are rare after the first.
 """
-_expected = 0
+_prechecks = 0
 """The number of these tensors that are left."""
-# NumPy's flags of a dense view of foreign memory. NumPy allocates other memory for a tensor without memory.
+# NumPy's `flags.num` has one bit for each flag: 0x100 aligned, 0x400 writable, 0x1 in C order, 0x2 in Fortran
+# order. 0x4 would say that NumPy owns the memory. `Tensor.numpy` shares the memory of the tensor, so these
+# are the flags of a dense view. NumPy allocates memory of its own for a tensor without memory.
 _DENSE = frozenset(0x100 | order | write for order in (1, 2, 3) for write in (0, 0x400))
 _is_dense = attrgetter("flags.carray")
 """True for an aligned, writable array in C order. `fast_from_numpy` accepts more, but checks more slowly."""
@@ -351,44 +354,55 @@ def materialize(x: torch.Tensor, /) -> torch.Tensor:
 
 
 def fast_to_numpy(x: torch.Tensor, /) -> HostArray | None:
-    global _expected  # noqa: PLW0603 -- only the speed depends on it
+    global _prechecks  # noqa: PLW0603 -- only the speed depends on it
+    # A compiler, a dual level of forward-mode differentiation or a dispatch mode may give the tensor another
+    # meaning than its memory has. These are three reads of globals.
     if _is_traced() or forward_ad._current_level >= 0 or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     try:
-        left = _expected
+        left = _prechecks
         if left:
             if x.dtype in _BITS:
                 return _bits_to_numpy(x)
             if x.is_conj() or x.is_neg() or not x.is_cpu:
                 return None
-            _expected = left - 1
+            _prechecks = left - 1
         if x.requires_grad:
             if _compiler():
                 return None
+            # `numpy` refuses a tensor with a graph, and `data` is the fastest way to leave the graph behind.
+            # A write through the view would change what the graph has saved, so the view is read-only.
             host = x.data.numpy()
             host.setflags(False)  # type: ignore[call-arg] # noqa: FBT003 -- faster than by keyword
         else:
             host = x.numpy()
         if host.flags.num not in _DENSE:
             return None if host.flags.owndata else _strided(x, host)
+        # `resize_` of the storage can free or shrink memory that the tensor still points to, and `numpy` does
+        # not check that. A dense view is inside if its first and last byte are.
         start = x.storage_offset()
         if not start:
             return host if len(x.untyped_storage()) >= host.nbytes else None
         start *= host.itemsize
+        # The address is that of the storage plus the offset. If the storage was freed, its address is 0, and
+        # the sum is the offset itself.
         return host if x.data_ptr() > start and len(x.untyped_storage()) >= start + host.nbytes else None
-    except TypeError:
+    except TypeError:  # NumPy has no such dtype, or the tensor is not on the host
         return _bits_to_numpy(x)
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError):  # sparse, quantized, conjugate, or wrapped by a transform
         return None
 
 
 def fast_from_numpy(host: HostArray, /) -> torch.Tensor | None:
+    # A tensor that is made in inference mode cannot be used by autograd later.
     if _is_traced() or torch.is_inference_mode_enabled() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     flags = host.flags
     try:
         if host.dtype not in _KNOWN:
             return _bits_from_numpy(host)
+        # `behaved` is aligned and writable: torch has no read-only tensors, so it gets a copy of others.
+        # `forc` is dense in some order. Other strides take longer to check.
         shared = flags.behaved and (flags.forc or _is_accepted(host))
         return torch.from_numpy(host if shared else _host.copy(host))
     except (TypeError, ValueError):  # another name of an integer in C, or the stride of a single item
@@ -406,8 +420,11 @@ def fast_from_numpy_many(hosts: list[HostArray], /) -> list[torch.Tensor] | None
         return None
 
 
-def fast_from_fresh(host: HostArray, /) -> torch.Tensor:
-    return torch.from_numpy(host)
+def fast_from_fresh(host: HostArray, /) -> torch.Tensor | None:
+    try:
+        return torch.from_numpy(host)
+    except TypeError:  # a dtype of another package, or another name of an integer in C
+        return None
 
 
 def plan_state() -> object:
@@ -418,7 +435,7 @@ def plan_state() -> object:
 
 
 def plan_kind(x: torch.Tensor, /) -> object:
-    return None if _is_traced() else (x.dtype, x.device)
+    return (x.dtype, x.layout) if x.is_cpu and not _is_traced() else None
 
 
 def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
@@ -428,20 +445,21 @@ def plan_graph(x: torch.Tensor, /) -> tuple[bool, ...] | None:
 
 
 def plan_pending(x: torch.Tensor, /) -> object:
-    global _expected  # noqa: PLW0603 -- as in `fast_to_numpy`
+    global _prechecks  # noqa: PLW0603 -- as in `fast_to_numpy`
     if _is_traced() or _python_dispatch._is_in_torch_dispatch_mode:
         return None
     conj, neg = x.is_conj(), x.is_neg()
     if not (conj or neg):
         return None
     try:
+        # A second conjugation or negation undoes the pending one, and shows the memory as it is.
         raw = x.data.conj() if conj else x.data
         raw = torch._neg_view(raw) if neg else raw
     except RuntimeError:
         return None
     if fast_to_numpy(raw) is None:  # it makes all checks of memory without a pending operation
         return None
-    _expected = _EXPECTED
+    _prechecks = _PRECHECKS
     return x.dtype, x.requires_grad
 
 
@@ -493,6 +511,8 @@ def trace(key: str, xs: list[torch.Tensor], numbers: list[Any], /) -> Sequence[t
 
 def _is_accepted(host: HostArray) -> bool:
     """Return True if torch has such strides, and no two elements share memory."""
+    # The axes are taken from the smallest stride to the largest. `behind` is the end of a block of all axes
+    # so far, so a stride of at least that many bytes puts the next block behind this one.
     size = behind = host.itemsize
     for stride, n in sorted(zip(host.strides, host.shape, strict=True)):
         if stride < 0 or stride % size or (n > 1 and stride < behind):
@@ -514,21 +534,22 @@ def _strided(x: torch.Tensor, host: HostArray) -> HostArray | None:
 
 def _bits_to_numpy(x: torch.Tensor) -> HostArray | None:
     """Return `fast_to_numpy` of a dtype that NumPy has from another package."""
-    global _expected  # noqa: PLW0603 -- as in `fast_to_numpy`
+    global _prechecks  # noqa: PLW0603 -- as in `fast_to_numpy`
     try:
         if not x.is_cpu:
-            _expected = _EXPECTED
+            _prechecks = _PRECHECKS
             return None
+        # NumPy reads the bytes as integers of the same size, and looks at them as the dtype of ml_dtypes.
         bits = _BITS.get(x.dtype)
         host = None if bits is None else fast_to_numpy(x.data.view(bits))
         if host is None or (x.requires_grad and _compiler()):
             return None
         if x.requires_grad:
             host.setflags(write=False)
-        if x.dtype not in _extended:
-            _extended[x.dtype] = native_dtype(_NAMES[x.dtype])
-        _expected = _EXPECTED
-        return host.view(_extended[x.dtype])
+        if x.dtype not in _ML_DTYPES:
+            _ML_DTYPES[x.dtype] = native_dtype(_NAMES[x.dtype])
+        _prechecks = _PRECHECKS
+        return host.view(_ML_DTYPES[x.dtype])
     except (RuntimeError, TypeError, ValueError, ImportError):
         return None
 
@@ -538,12 +559,12 @@ def _bits_from_numpy(host: HostArray) -> torch.Tensor | None:
     if not host.dtype.isnative:
         known = host.dtype.newbyteorder("=") in _KNOWN
         return torch.from_numpy(_host.copy(host)) if known else None
-    if host.dtype not in _BRIEF:  # NumPy computes the name in Python
+    if host.dtype not in _TORCH_DTYPES:  # NumPy computes the name in Python
         if _NATIVE.get(host.dtype.name) not in _BITS:
             return None
-        _BRIEF[host.dtype] = _NATIVE[host.dtype.name]
+        _TORCH_DTYPES[host.dtype] = _NATIVE[host.dtype.name]
     made = fast_from_numpy(host.view(f"u{host.itemsize}"))
-    return None if made is None else made.view(_BRIEF[host.dtype])
+    return None if made is None else made.view(_TORCH_DTYPES[host.dtype])
 
 
 def _name(dtype: torch.dtype) -> str:

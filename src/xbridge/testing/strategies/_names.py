@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, category
-from xbridge._plan.options import read_options
+from xbridge._plan.options import CallOptions, read_options
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
 from xbridge.errors import DeviceError, DTypeError, OptionError, XBridgeError
@@ -178,7 +178,7 @@ def read_dtype(backend: Backend, dtype: object) -> str:
 def _read(backend: Backend, *, device: object = None, dtype: object = None) -> Options:
     """Read an option as a conversion does."""
     with _Plural():
-        return read_options((backend,), device=device, dtype=dtype, copy=None, grad=None)
+        return read_options((backend,), CallOptions(device=device, dtype=dtype))
 
 
 class _Plural:

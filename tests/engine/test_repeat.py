@@ -1,0 +1,138 @@
+"""Functions that repeat a call: what they find, what they decline, and whose errors they raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from toylib import Toy, make_backend
+
+import xbridge
+from xbridge import tree
+from xbridge._plan.options import CallOptions
+from xbridge._registry.call_cache import cached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Call = Callable[[Any], Any]
+
+
+def misspelt(_: object) -> Any:
+    raise NameError("name 'fast' is not defined")
+
+
+def toys(**changes: Any) -> Any:
+    own: Any = {"fast_to_numpy": lambda x: x.data, "fast_from_numpy": Toy, "plan_state": lambda: None}
+    return make_backend(**{**own, "assumes_immutable": False, **changes})
+
+
+TO: dict[str, Call] = {
+    "to_backend": lambda x: xbridge.to_backend(x, "toylib"),
+    "to_backend, copy": lambda x: xbridge.to_backend(x, "toylib", copy=True),
+    "asarray": lambda x: xbridge.asarray(x, backend="toylib"),
+    "asarray, dtype": lambda x: xbridge.asarray(x, backend="toylib", dtype="float32"),
+    "number": lambda x: xbridge.asarray(1.5, backend="toylib"),
+    "align": lambda x: xbridge.align(x, backend="toylib"),
+    "tree": lambda x: tree.to_backend([x], "toylib"),
+    "aligned": xbridge.aligned(backend="toylib")(lambda y: y),
+}
+FROM: dict[str, Call] = {
+    "to_numpy": xbridge.to_numpy,
+    "to_numpy, dtype": lambda x: xbridge.to_numpy(x, dtype="float32"),
+    "tree": lambda x: tree.to_numpy({"x": x}),
+    "align": lambda x: xbridge.align(np.ones(2), x),
+}
+
+
+@pytest.mark.parametrize("call", TO.values(), ids=TO)
+def test_repeat__error_of_a_target_reaches_the_caller(call: Call, own_registry: None) -> None:
+    """A fault in `fast_from_numpy` is seen at the first call, with its traceback."""
+    xbridge.register_backend("toylib", toys(fast_from_numpy=misspelt))
+    with pytest.raises(NameError, match="fast") as caught:
+        call(np.ones(2))
+    assert caught.traceback[-1].name == "misspelt"
+
+
+@pytest.mark.parametrize("call", FROM.values(), ids=FROM)
+def test_repeat__error_of_a_source_reaches_the_caller(call: Call, own_registry: None) -> None:
+    """A fault in `fast_to_numpy` is seen at the first call, with its traceback."""
+    xbridge.register_backend("toylib", toys(fast_to_numpy=misspelt))
+    with pytest.raises(NameError, match="fast") as caught:
+        call(Toy(np.ones(2)))
+    assert caught.traceback[-1].name == "misspelt"
+
+
+def test_repeat__error_after_the_first_call_reaches_the_caller(own_registry: None) -> None:
+    """A converter that fails later is not replaced by a plan in silence."""
+    seen: list[int] = []
+
+    def once(host: Any) -> Any:
+        seen.append(host.size)
+        return Toy(host) if len(seen) < 4 else misspelt(host)
+
+    xbridge.register_backend("toylib", toys(fast_from_numpy=once))
+    for _ in range(2):
+        xbridge.to_backend(np.ones(2), "toylib", copy=True)
+    left = 4 - len(seen)
+    for _ in range(left - 1):
+        xbridge.to_backend(np.ones(2), "toylib", copy=True)
+    with pytest.raises(NameError):
+        xbridge.to_backend(np.ones(2), "toylib", copy=True)
+
+
+KEYS: dict[str, tuple[Call, str, Any, Any, CallOptions]] = {
+    "to_backend": (
+        lambda x: xbridge.to_backend(x, "numpy", device="cpu", dtype="float32", copy=True, grad="detach"),
+        "convert",
+        np.ndarray,
+        None,
+        CallOptions(device="cpu", dtype="float32", copy=True, grad="detach"),
+    ),
+    "to_numpy": (
+        lambda x: xbridge.to_numpy(x, dtype="float32", copy=True, grad="detach", writable=True),
+        "convert",
+        np.ndarray,
+        None,
+        CallOptions(dtype="float32", copy=True, grad="detach", writable=True),
+    ),
+    "asarray": (
+        lambda x: xbridge.asarray(x, backend="numpy", dtype="float32", requires_grad=False),
+        "asarray",
+        np.ndarray,
+        type(None),
+        CallOptions(dtype="float32", requires_grad=False),
+    ),
+    "align": (
+        lambda x: xbridge.align(x, x, backend="numpy", like=x, dtype="float32", copy=True),
+        "align",
+        (np.ndarray, np.ndarray),
+        np.ndarray,
+        CallOptions(dtype="float32", copy=True),
+    ),
+    "tree": (
+        lambda x: tree.to_numpy([x], dtype="float32", writable=True),
+        "tree",
+        (),
+        None,
+        CallOptions(dtype="float32", writable=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_call_key__equals_the_tuple_that_the_function_writes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A public function finds the call that the engine has cached, with every option in its place."""
+    call, verb, types, like, options = KEYS[name]
+    for _ in range(2):  # the first call loads the backend
+        call(np.ones(2))
+    key: Any = options.key(verb, "numpy", types, like)
+    assert key in cached
+    found = Mock(return_value="found")
+    monkeypatch.setitem(cached, key, found)
+    assert call(np.ones(2)) == "found"
+    found.assert_called_once()
