@@ -9,7 +9,6 @@ the dtype and shape that the object has.
 from __future__ import annotations
 
 import sys
-from inspect import getattr_static
 from mmap import mmap
 from operator import length_hint
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from xbridge._core.devices import Device
-from xbridge._core.dtypes import DTYPES, holds_every, is_inexact, of_python
+from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
 from xbridge._host.array_interface import exporting, from_interface, unreadable
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
+from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
 from xbridge._host.memory import as_readonly, layout_of
 from xbridge._host.sequences import promote
 from xbridge.errors import Chained, CopyError, DTypeError, UnsupportedArrayError, shown, type_of
@@ -31,12 +31,6 @@ _OTHERS = ("__array_interface__", "__cuda_array_interface__", "__array__")
 """Protocols to try if the DLPack export of an object raises."""
 _IN_A_TREE = "xbridge.tree.to_backend for the arrays in it"
 _AS_A_LIST = f"list(x), and asarray if it holds numbers, or {_IN_A_TREE}"
-_NUMBERS_OF = {
-    "select_dtypes": "x.select_dtypes('number')",
-    "astype": "x.astype(float) if it spells numbers, or x.tolist()",
-}
-"""Hints for an object without numbers, by a method that its class has."""
-
 _WAYS_OUT = {
     "state_dict": "xbridge.tree.to_backend for the arrays of x.state_dict()",
     "toarray": "x.toarray()",
@@ -52,18 +46,6 @@ _WAYS_OUT = {
     "__dict__": f"vars(x), and {_IN_A_TREE}",
 }
 """Hints by an attribute that the class of an object has."""
-_CASTS = {
-    "astype": "x.astype({0!r})",
-    "column_names": "xbridge.asarray([c.cast({0!r}, safe=False) for c in x.columns]).T",
-    "to_pylist": "x.cast({0!r}, safe=False)",
-    "arr": "x.cast(type(x.dtype)(float, x.dtype.shape))",
-    "cast": "x.cast(float)",
-}
-"""Casts by an attribute that the class of an object has. `float` is for libraries without dtype strings."""
-_ALIASES = {"boolean": "bool", "halffloat": "float16", "float": "float32", "double": "float64"}
-"""Names of dtypes that differ from NumPy's. The narrower meaning of `float` is the safe one to promise."""
-_WRAPPED = ("subtype", "inner", "value_type", "pyarrow_dtype")
-"""Attributes of a dtype with the dtype of its values: sparse, nested, encoded, of another library."""
 _TOP = max(sys.maxsize, 1 << 32)
 """The highest address that memory of a program can have."""
 
@@ -140,7 +122,7 @@ def _compare(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
-        strange = [f"its {label} {word}" for label, word in _columns(x) or () if word not in DTYPES]
+        strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
         raise unreadable(x, reason, _hint_for_objects(x), DTypeError)
     layout = layout_of(host)
@@ -148,21 +130,20 @@ def _compare(x: Any, host: HostArray) -> None:
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
         raise unreadable(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
-    missing = sum(_missing(part) for part in (x, *_parts(x)))
+    missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
-        raise unreadable(x, reason, _cast(x, "float64"), DTypeError)
+        raise unreadable(x, reason, _hint_for_cast(x, "float64"), DTypeError)
 
 
 def _hint_for_objects(x: Any) -> str:
     """Return the hint for an export without numbers: numbers of which some are missing, or none at all."""
-    columns = _columns(x)
-    words = _words(getattr(x, "dtype", None)) if columns is None else [word for _, word in columns]
-    if words and DTYPES.keys() >= set(words):
-        return _cast(x, "float64")
-    names = _attributes(type(x))
-    return next((hint for word, hint in _NUMBERS_OF.items() if word in names), f"casting it {_ELSEWHERE}")
+    columns = columns_of(x)
+    names = names_of(dtype_of(x)) if columns is None else [name for _, name in columns]
+    if names and DTYPES.keys() >= set(names):
+        return _hint_for_cast(x, "float64")
+    return adapter_for(x).numbers_hint(x) or f"casting it {_ELSEWHERE}"
 
 
 def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
@@ -175,7 +156,7 @@ def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     for label, announced, fits in _announced(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise unreadable(x, reason, _cast(x, dtype), DTypeError)
+            raise unreadable(x, reason, _hint_for_cast(x, dtype), DTypeError)
 
 
 def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
@@ -185,10 +166,10 @@ def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     wrapper may be promoted to a dtype that has every value of each of them. Integers alone never become
     floats: such an export marks missing values.
     """
-    parts = _columns(x)
+    parts = columns_of(x)
     if parts is None:
-        own = getattr(x, "dtype", getattr(x, "type", None))
-        word, words = _word(own), _words(own)
+        own = dtype_of(x)
+        word, words = name_of(own), names_of(own)
         if words == [word]:
             return [("dtype is", word, word not in DTYPES or word == exported)]
         parts = [("values are", word) for word in words]
@@ -198,59 +179,9 @@ def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def _parts(x: Any) -> list[Any]:
-    """Return the columns of a table that has them as a list."""
-    columns = getattr(x, "columns", None)
-    return columns if isinstance(columns, list) else []
-
-
-def _missing(x: Any) -> int:
-    """Return how many values are missing, if `x` counts them."""
-    # An attribute of a Series may be an item that has a label.
-    count = getattr(x, "null_count", 0) if getattr_static(x, "null_count", None) is not None else 0
-    return count if isinstance(count, int) else 0
-
-
-def _columns(x: Any) -> list[tuple[str, str]] | None:
-    """Return the dtypes of the columns of a table; None if `x` is not one."""
-    schema: Any
-    for schema in (getattr(x, "dtypes", None), getattr(x, "schema", None)):
-        if isinstance(schema, (list, tuple)):  # dtypes alone; the columns name themselves
-            pairs = list(zip(_parts(x) or schema, schema, strict=True))
-        elif callable(getattr(schema, "items", None)):
-            pairs = list(schema.items())
-        elif hasattr(schema, "names") and hasattr(schema, "types"):
-            pairs = list(zip(schema.names, schema.types, strict=True))
-        else:
-            continue
-        return [(f"column {name!r} is", word) for name, dtype in pairs for word in _words(dtype)]
-    return None
-
-
-def _words(dtype: Any) -> list[str]:
-    """Return the words of the dtypes that a dtype consists of: fields, elements, categories."""
-    word, fields = _word(dtype), getattr(dtype, "fields", None)
-    if word in DTYPES:
-        return [word]
-    if isinstance(fields, list):
-        types = (getattr(field, "dtype", getattr(field, "type", None)) for field in fields)
-        return [word for part in types for word in _words(part)]
-    inner = [getattr(dtype, name, None) for name in _WRAPPED]
-    inner.append(getattr(getattr(dtype, "categories", None), "dtype", None))
-    wrapped = next((part for part in inner if part is not None), None)
-    if wrapped is not None:
-        return _words(wrapped)
-    return [of_python(dtype) or _ALIASES.get(word, word)]
-
-
-def _cast(x: object, dtype: str) -> str:
-    """Return the call that makes the promotion explicit, with a method of the object's class."""
-    cls = type(x)
-    nested = hasattr(getattr(x, "dtype", None), "inner")
-    encoded = any(hasattr(getattr(part, "type", None), "run_end_type") for part in (x, *_parts(x)))
-    casts = (hint for word, hint in _CASTS.items() if hasattr(cls, word) and (nested or word != "arr"))
-    generic = f"filling what is missing, or casting it, {_ELSEWHERE}"
-    return generic if encoded else next(casts, generic).format(dtype)
+def _hint_for_cast(x: object, dtype: str) -> str:
+    """Return the call that makes the promotion explicit."""
+    return adapter_for(x).cast_hint(x, dtype) or f"filling what is missing, or casting it, {_ELSEWHERE}"
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
@@ -259,12 +190,6 @@ def _shape(x: Any) -> tuple[int, ...] | None:
     if shape is None and (length := length_hint(x, -1)) >= 0:
         return (length,)
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
-
-
-def _word(dtype: object) -> str:
-    """Return the word of a dtype that libraries have in common: `int64` for `pandas.Int64Dtype`."""
-    word = str(getattr(dtype, "__name__", dtype))
-    return word.lower().partition("[")[0].rpartition(".")[2]
 
 
 def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
@@ -282,16 +207,16 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
 
 
 def _numbers_of_table(x: Any) -> HostArray | None:
-    """Return a table of nullable numbers, which exports objects, in one dtype; None for other columns."""
-    words = {word for _, word in _columns(x) or ()}
-    if not words or not words.issubset(DTYPES) or "astype" not in _attributes(type(x)):
+    """Return the numbers of a table that exports objects, in one dtype; None if they have none in common."""
+    names = {name for _, name in columns_of(x) or ()}
+    if not names or not names.issubset(DTYPES):
         return None
     try:
         with exporting(x):
-            made: HostArray = np.asarray(x.astype(promote([*words], [])))
-    except (DTypeError, UnsupportedArrayError):  # they have no common dtype, or miss a value that is no float
+            table = adapter_for(x).cast_table(x, promote([*names], []))
+            return None if table is None else np.asarray(table)
+    except (DTypeError, UnsupportedArrayError):  # no common dtype, or a missing value that is no float
         return None
-    return made
 
 
 def _from_buffer(x: object) -> HostArray:
