@@ -448,8 +448,8 @@ def a_dataclass(it: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "it",
-    [stored("_x"), stored("x"), stored("elsewhere"), kept_inside(), Tenfold(), UnderItsName()],
-    ids=["property", "under its name", "anywhere", "in a container", "descriptor", "descriptor of its name"],
+    [stored("_x"), stored("x"), stored("__x"), Tenfold(), UnderItsName()],
+    ids=["property", "under its name", "two underscores", "descriptor", "descriptor of its name"],
 )
 def test_a_field_behind_a_descriptor_is_what_the_object_stores(it: Any) -> None:
     given = a_dataclass(it)(A, A[:1])
@@ -493,6 +493,19 @@ def test_a_field_that_is_stored_outside_of_its_object_is_refused(more: dict[str,
     assert hint
     assert hint[1] == "{'x': x.x, 'y': x.y}"
     assert there(eval(hint[1], {"x": x}))["x"].data.tolist() == (A * 10).tolist()
+
+
+@pytest.mark.parametrize(
+    "it", [stored("elsewhere"), stored("max_x"), kept_inside()], ids=["other", "suffix", "inside"]
+)
+def test_find__property_that_stores_under_another_name_is_refused(it: Any) -> None:
+    """Which attribute holds the value of a property is known by its name alone, and is not guessed."""
+    reason = (
+        "the class keeps field 'x' behind a property, and the object has no attribute that stores its value"
+    )
+    with pytest.raises(xbridge.UnsupportedArrayError, match=reason) as caught:
+        there(given := a_dataclass(it)(A))
+    assert there(eval(caught.value.hint, {"x": given}))["x"].data.tolist() == (A * 10).tolist()
 
 
 def test_a_property_that_nothing_is_stored_for_is_refused_unless_it_is_computed() -> None:

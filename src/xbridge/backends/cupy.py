@@ -29,7 +29,7 @@ from xbridge._core.protocol import (
     Unsupported,
     is_aligned,
 )
-from xbridge._host.device_exporter import Shown
+from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import extremes, native_dtype
 from xbridge.errors import DeviceError, DTypeError, MissingLibraryError, UnsupportedArrayError, type_of
 
@@ -194,7 +194,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
 
 
 def to_dlpack(x: Array, /) -> Exporter:
-    return Shown(x, x.device)
+    return OnDeviceExporter(x, x.device)
 
 
 def from_dlpack(shown: Exporter, /) -> Array:

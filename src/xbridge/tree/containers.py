@@ -301,17 +301,18 @@ class _Unregistered:
             self._dict.__get__(made).update(attributes)
 
     def _stored_for(self, name: str, others: list[_Storage]) -> list[_Storage]:
-        """Return the attributes that may store a field for its descriptor.
+        """Return the attribute that stores a field for its descriptor; none for a property without a setter.
 
-        These are the ones with its name, such as `_x`. A property without such an attribute may use any other
-        attribute, or compute the field. Another descriptor may store it in itself.
+        It has the name of the field, with underscores or the name of a class before it, such as `_x`.
         """
-        word, descriptor = "_" + name.strip("_"), self._described[name]
-        found = [storage for storage in others if ("_" + _label(storage).strip("_")).endswith(word)]
-        if found:
+        word, descriptor = name.strip("_"), self._described[name]
+        owners = (f"_{of.__name__.lstrip('_')}__" for of in self._cls.__mro__)
+        names = {f"{prefix}{word}" for prefix in ("", "_", "__", *owners)}
+        found = [storage for storage in others if _label(storage) in names]
+        if found or (
+            isinstance(descriptor, property) and descriptor.fset is None
+        ):  # such a field is computed
             return found
-        if isinstance(descriptor, property) and (others or descriptor.fset is None):
-            return others
         hidden = f"the class keeps field {name!r} behind {type_of(descriptor)}"
         reason = f"{hidden}, and the object has no attribute that stores its value"
         hint = ", ".join(f"{field!r}: x.{field}" for field in self._names)

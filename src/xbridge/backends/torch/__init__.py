@@ -22,7 +22,7 @@ from xbridge._core import dynamo
 from xbridge._core.devices import CPU, Device, device_named
 from xbridge._core.dtypes import DTYPES, instead
 from xbridge._core.protocol import ArrayInfo, Gap, MemoryLayout, Unsupported
-from xbridge._host.device_exporter import Shown
+from xbridge._host.device_exporter import OnDeviceExporter
 from xbridge._host.memory import native_dtype
 from xbridge.backends.torch._casts import cast_matches_numpy as cast_matches_numpy
 from xbridge.backends.torch._casts import loses
@@ -329,7 +329,7 @@ def resolve_device(device: Device, near: Device, /) -> Device:
 
 
 def to_dlpack(x: torch.Tensor, /) -> Exporter:
-    return Shown(x, current(x.device))
+    return OnDeviceExporter(x, current(x.device))
 
 
 def detach(x: torch.Tensor, /) -> torch.Tensor:
