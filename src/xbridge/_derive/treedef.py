@@ -47,26 +47,26 @@ def unflatten(form: Form, arrays: Iterator[Any], numbers: Iterator[Any]) -> Any:
     return tuple(parts) if kind == "tuple" else parts
 
 
-def masked(form: Form, chosen: Iterator[bool]) -> Form:
+def mask_leaves(form: Form, chosen: Iterator[bool]) -> Form:
     """Return the form with None for all leaves except the chosen arrays."""
     if form == ARRAY:
         return ARRAY if next(chosen) else NONE
     if isinstance(form, str) or form[0] == "=":
         return NONE
     start = CHILDREN[form[0]]
-    return (*form[:start], *[masked(child, chosen) for child in form[start:]])
+    return (*form[:start], *[mask_leaves(child, chosen) for child in form[start:]])
 
 
-def holes(form: Form) -> list[str]:
+def number_slots(form: Form) -> list[str]:
     """Return the kinds of the numbers of a form, in order."""
     if isinstance(form, str):
         return [] if form == ARRAY else [form]
     if form[0] == "=":
         return []
-    return [kind for child in form[CHILDREN[form[0]] :] for kind in holes(child)]
+    return [kind for child in form[CHILDREN[form[0]] :] for kind in number_slots(child)]
 
 
-def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
+def leaves_like(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]:
     """Return what a tree has in the place of each array of a form. None stands for a whole tree."""
     if form == ARRAY:
         if isinstance(tree, (tuple, list, dict, str)):
@@ -79,16 +79,16 @@ def leaves(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[Any]
     return [
         leaf
         for child, part in zip(form[start:], children, strict=False)
-        for leaf in leaves(child, part, wrong)
+        for leaf in leaves_like(child, part, wrong)
     ]
 
 
-def arrange(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], OptionError]) -> list[Any]:
+def reorder_leaves(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], OptionError]) -> list[Any]:
     """Return the arrays of a tree of the form `given`, in the order in which `form` has the keys of dicts."""
     if form == given == ARRAY:
         return [next(xs)]
     start = CHILDREN.get(form[0], 0)
-    if not start or not _is_like(form, given):
+    if not start or not _has_same_children(form, given):
         if form != given:
             raise wrong()
         return []
@@ -96,11 +96,11 @@ def arrange(form: Form, given: Form, xs: Iterator[Any], wrong: Callable[[], Opti
     parts = {}
     for i, child in enumerate(given[start:]):
         at = keys.index((given[1][i], given[2][i])) if keys else i
-        parts[at] = arrange(form[start + at], child, xs, wrong)
+        parts[at] = reorder_leaves(form[start + at], child, xs, wrong)
     return [x for at in sorted(parts) for x in parts[at]]
 
 
-def _is_like(form: Form, given: Form) -> bool:
+def _has_same_children(form: Form, given: Form) -> bool:
     """Return True for containers of the same kind with the same keys. A list is like a tuple."""
     if len(form) != len(given):
         return False
@@ -128,7 +128,7 @@ def _children(form: Form, tree: Any, wrong: Callable[[], OptionError]) -> list[A
     return children
 
 
-def arguments(form: Form) -> list[Form]:
+def argument_treedefs(form: Form) -> list[Form]:
     """Return the forms of the arguments in the form of (args, kwargs)."""
     return [*form[1][1:], *form[2][3:]]
 
@@ -140,17 +140,17 @@ def has_arrays(form: Form) -> bool:
     return any(map(has_arrays, form[CHILDREN[form[0]] :]))
 
 
-def paths(form: Form) -> list[str]:
+def argument_paths(form: Form) -> list[str]:
     """Return the names of the arrays in the form of (args, kwargs)."""
     keys = [*range(len(form[1]) - 1), *form[2][1]]
     return [
         path
-        for key, child in zip(keys, arguments(form), strict=True)
-        for path in _paths(child, f"argument {key!r}")
+        for key, child in zip(keys, argument_treedefs(form), strict=True)
+        for path in _leaf_paths(child, f"argument {key!r}")
     ]
 
 
-def _paths(form: Form, name: str) -> list[str]:
+def _leaf_paths(form: Form, name: str) -> list[str]:
     if isinstance(form, str) or form[0] == "=":
         return [name] if form == ARRAY else []
     children = form[CHILDREN[form[0]] :]
@@ -165,5 +165,7 @@ def _paths(form: Form, name: str) -> list[str]:
     else:
         labels = [f"[{i}]" for i in range(len(children))]
     return [
-        path for label, child in zip(labels, children, strict=True) for path in _paths(child, name + label)
+        path
+        for label, child in zip(labels, children, strict=True)
+        for path in _leaf_paths(child, name + label)
     ]

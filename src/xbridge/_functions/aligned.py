@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xbridge._derive.functions import Given
+from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
@@ -153,17 +153,17 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
     return wrap if fn is None else wrap(fn)
 
 
-def _derivative(how: str, given: Any) -> Given | None:
+def _derivative(how: str, given: Any) -> UserDerivative | None:
     """Return a derivative with its own derivatives, if it is an aligned function."""
     if given is None:
         return None
     if isinstance(given, str) and given in _NUMERIC:
-        return Given(given)
+        return UserDerivative(given)
     if not callable(given):
         raise OptionError.build(
             f"take {how}={shown(given)}", "it is not a function or a known method", f"{how}='central'"
         )
     own = getattr(given, "__xbridge__", None)
     if isinstance(own, Function) and getattr(given, "__wrapped__", None) is own.fn:
-        return Given(own.fn, own.given.vjp, own.given.jvp)
-    return Given(given)
+        return UserDerivative(own.fn, own.given.vjp, own.given.jvp)
+    return UserDerivative(given)

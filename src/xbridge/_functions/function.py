@@ -13,10 +13,10 @@ from xbridge._core.devices import CPU
 from xbridge._core.dtypes import DTYPES, UNNAMED, category, holds_every, is_inexact
 from xbridge._core.dynamo import constant
 from xbridge._core.literals import NUMBERS
-from xbridge._derive.functions import kept, latest
+from xbridge._derive.functions import get_or_make, latest
 from xbridge._derive.numpy_functions import opaque
 from xbridge._derive.programs import Program
-from xbridge._derive.treedef import holes, unflatten
+from xbridge._derive.treedef import number_slots, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import Form, Given, Rule
+    from xbridge._derive.functions import DerivableFunction, Form, UserDerivative
     from xbridge._derive.signature import Signature
     from xbridge._functions.named import Named
     from xbridge._functions.run import Shortcut
@@ -46,8 +46,8 @@ functions: WeakValueDictionary[str, Function] = WeakValueDictionary()
 class Definition(NamedTuple):
     """What the user gives beside a function."""
 
-    vjp: Given | None = None
-    jvp: Given | None = None
+    vjp: UserDerivative | None = None
+    jvp: UserDerivative | None = None
     signature: Signature | None = None
     result: Callable[..., Any] | None = None
 
@@ -70,7 +70,7 @@ class Function:
         self.narrowing = dtype if isinstance(dtype, str) and dtype in UNNAMED else None
         self.is_plain = self.like is None and all(option is None for option in keywords.values())
         self.explain: Callable[..., Any] = fn
-        self.rules: dict[Any, Rule] = {}
+        self.rules: dict[Any, DerivableFunction] = {}
         self.shortcuts: dict[tuple[Any, ...], Shortcut] = {}
         self.programs: list[Program] = []
         """The calls in compiled programs, which live as long as the function."""
@@ -97,7 +97,7 @@ class Function:
 
     def rule(
         self, library: str, caller: str, form: Form, numbers: tuple[Any, ...], device: Device | None
-    ) -> Rule:
+    ) -> DerivableFunction:
         """Return the rule of the function for calls of a form, whose results go to the library `caller`."""
         exact = tuple([(type(n), n.hex() if type(n) is float else n) for n in numbers])
         key = (library, caller, device, form, exact)
@@ -109,7 +109,7 @@ class Function:
                 f"an argument that is not an array has no hash: {error}",
                 "a tuple or a frozenset instead, or an array",
             ) from error
-        return found or kept(
+        return found or get_or_make(
             self.rules, key, lambda: Call(self, (library, caller), form, numbers, device).rule()
         )
 
@@ -130,12 +130,12 @@ class Call:
         self.declared: Form = None
         self.vjp, self.jvp, self.signature, self.result = function.given
         self.form, self.numbers = form, numbers
-        self._rule: Rule | None = None
+        self._rule: DerivableFunction | None = None
         self._keywords = {**function.keywords, "device": device, "dtype": None, "grad": None}
         self._direct = device is None and self._keywords["copy"] is None
         self._writes = self._keywords["copy"] is None and could_write(get(self.library))
 
-    def rule(self) -> Rule:
+    def rule(self) -> DerivableFunction:
         """Return the rule, made once."""
         rule = self._rule
         if rule is None:
@@ -202,7 +202,7 @@ class Call:
         return arrays
 
     def evaluate(
-        self, rule: Rule, xs: Sequence[Array], target: str, device: Device | None = None
+        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: Device | None = None
     ) -> list[Array]:
         """Run a rule on arrays that nothing follows, and return arrays of another library.
 
@@ -286,9 +286,9 @@ def narrowing(
 def program_key(function: str, form: Form, library: str, caller: str) -> str:
     """Return a key for a call in a program that is being compiled."""
     own = functions[function]
-    kinds = holes(form)
+    kinds = number_slots(form)
 
-    def find(ints: Sequence[int], floats: Sequence[float]) -> Rule:
+    def find(ints: Sequence[int], floats: Sequence[float]) -> DerivableFunction:
         values: dict[str, Any] = {"int": map(int, ints), "float": map(float, floats)}
         return own.rule(library, caller, form, tuple([next(values[kind]) for kind in kinds]), None)
 

@@ -15,8 +15,8 @@ from xbridge._core.devices import CPU, SHARDED
 from xbridge._core.dtypes import UNNAMED, holds_every
 from xbridge._core.dynamo import no_result, traced_as
 from xbridge._core.entry_points import entry_point
-from xbridge._derive.functions import MOST, inexact, latest
-from xbridge._derive.treedef import ARRAY, arguments, has_arrays, paths, unflatten
+from xbridge._derive.functions import MOST, latest, mask_inexact
+from xbridge._derive.treedef import ARRAY, argument_paths, argument_treedefs, has_arrays, unflatten
 from xbridge._engine import verbs
 from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import Array, Backend
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction, Form
     from xbridge._functions.function import Function
     from xbridge._plan.steps import Options
 
@@ -98,7 +98,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
         )
     caller, library = read.caller, read.library
     plans = {}
-    for path, source in zip(paths(read.form), read.sources, strict=True):
+    for path, source in zip(argument_paths(read.form), read.sources, strict=True):
         x = _guarded(source, library, function.keywords).array
         isolated = _is_isolated(function, library, (type(x),))
         plans[path] = verbs.explain(
@@ -220,7 +220,7 @@ def _embedded(function: Function, read: Read) -> Any:
                 x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=kept)  # noqa: PLW2901
             xs.append(_prepared(x, caller, library, options))
         except XBridgeError as error:
-            raise error.at(f"{paths(form)[i]} of {function.name}") from error
+            raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
         ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
@@ -253,13 +253,15 @@ def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> 
     return x
 
 
-def _refuse_cut(rule: Rule, xs: Sequence[Array], ys: Sequence[Array], form: Form, caller: Backend) -> None:
+def _refuse_cut(
+    rule: DerivableFunction, xs: Sequence[Array], ys: Sequence[Array], form: Form, caller: Backend
+) -> None:
     """Raise if a graph ends here: the function has no gradient for an array that is followed."""
     assert caller.follows is not None  # noqa: S101 -- an array is followed
-    kinds = inexact(map(caller.array_info, xs))
+    kinds = mask_inexact(map(caller.array_info, xs))
     ins = tuple(kind and caller.follows(x) for x, kind in zip(xs, kinds, strict=True))
     if any(ins):
-        rule.derive("vjp", ins, inexact(map(caller.array_info, ys)), form)
+        rule.derive("vjp", ins, mask_inexact(map(caller.array_info, ys)), form)
 
 
 def _alone(function: Function, read: Read) -> Any:
@@ -298,7 +300,7 @@ def _direct(function: Function, read: Read) -> Any:
         made = None if isolated else repeat_align(xs, function.like, target, **function.keywords)
         made = made or verbs.align_sources(
             inputs,
-            lambda i: f"{paths(form)[i]} of {name}",
+            lambda i: f"{argument_paths(form)[i]} of {name}",
             function.like,
             target,
             begun=begun,
@@ -315,7 +317,9 @@ def _direct(function: Function, read: Read) -> Any:
     values, named = unflatten(form, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
-        key: given[key] for key, child in zip(given, arguments(form), strict=True) if not has_arrays(child)
+        key: given[key]
+        for key, child in zip(given, argument_treedefs(form), strict=True)
+        if not has_arrays(child)
     }
     result = function.fn(
         *[own.get(i, value) for i, value in enumerate(values)],
@@ -410,7 +414,7 @@ class Shortcut:
     ) -> None:
         self._begun = read.begun
         self._function, self._caller, self._library = function, read.caller, read.library
-        self._rule: Rule | None = None
+        self._rule: DerivableFunction | None = None
         self._home = next(i for i, kind in enumerate(kinds) if kind in owners)
         self._mixed = not set(kinds).issubset((*LEAVES, *read.caller.fast_types))
         """True if arrays are of several libraries."""

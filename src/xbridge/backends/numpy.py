@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from xbridge._core.devices import Device
     from xbridge._core.protocol import HostArray, MemoryLayout
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 _MOST_AXES = 64
 
@@ -178,7 +178,7 @@ def plan_kind(x: HostArray, /) -> object:
     return x.dtype
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge._derive.numpy_functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)

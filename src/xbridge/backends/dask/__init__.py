@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xbridge._core.protocol import Array, ArrayInfo, HostArray, Unsupported
-    from xbridge._derive.functions import Rule
+    from xbridge._derive.functions import DerivableFunction
 
 if getattr(da, "ARRAY_EXPR_ENABLED", False):
     raise ImportError("Dask's array.query-planning is on, in which arrays hide their chunks; turn it off")
@@ -129,7 +129,7 @@ def fast_from_numpy(host: HostArray, /) -> Array | None:
     return None if _numpy.unsupported(host, leaving=True) else from_numpy(_host.copy(host))
 
 
-def run(rule: Rule, xs: list[Array], /) -> list[Array]:
+def run(rule: DerivableFunction, xs: list[Array], /) -> list[Array]:
     from xbridge.backends.dask._calls import apply  # noqa: PLC0415 -- only calls with a signature need it
 
     return apply(rule, xs)

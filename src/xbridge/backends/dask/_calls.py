@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xbridge._core.protocol import HostArray
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
     from xbridge._derive.signature import Signature
 
 
-def apply(rule: Rule, xs: Sequence[da.Array]) -> list[da.Array]:
+def apply(rule: DerivableFunction, xs: Sequence[da.Array]) -> list[da.Array]:
     """Return the results of a rule as arrays that are computed later."""
     call, signature = rule.call, rule.call.signature
     assert signature is not None  # noqa: S101 -- the core checks it

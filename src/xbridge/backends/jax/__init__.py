@@ -39,7 +39,7 @@ from xbridge.backends.jax._threads import threaded as threaded
 from xbridge.errors import DeviceError, DTypeError, UnsupportedArrayError
 
 if TYPE_CHECKING:
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 _NATIVE = {word: np.dtype(getattr(jnp, word)) for word in DTYPES if hasattr(jnp, word)}
 _NAMES = {dtype: word for word, dtype in _NATIVE.items()}
@@ -293,7 +293,7 @@ def plan_kind(x: Array, /) -> object:
     return x.dtype, x.sharding
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge.backends.jax._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)
@@ -307,7 +307,7 @@ def follows(x: Array, /) -> bool:
     return isinstance(x, _Tracer)
 
 
-def run(rule: Rule, xs: list[Array], /) -> Sequence[Array]:
+def run(rule: DerivableFunction, xs: list[Array], /) -> Sequence[Array]:
     from xbridge.backends.jax._calls import apply  # noqa: PLC0415 -- as above
 
     return apply(rule, xs)

@@ -18,14 +18,14 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import partial_eval_jaxpr_custom_rules
 from jax.sharding import PartitionSpec
 
-from xbridge._derive.functions import Spec, inexact, latest, select
+from xbridge._derive.functions import Spec, latest, mask_inexact, select
 from xbridge.backends.jax._functions import conj
 from xbridge.backends.jax._inside import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction, Form
 
     Arrays = Sequence[Any]
     Mask = tuple[bool, ...]
@@ -39,7 +39,7 @@ call_p.multiple_results = tangent_p.multiple_results = True
 version_p = Primitive("xbridge_version")
 
 
-def apply(rule: Rule, xs: Arrays) -> Arrays:
+def apply(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule, in whatever JAX is doing now.
 
     JAX keeps what it knows of a primitive, so it may not ask for the shapes, and the form, again.
@@ -89,14 +89,16 @@ def _bind(primitive: Primitive, *xs: Any, **what: Any) -> Any:
     return primitive.bind(*xs, **what)  # type: ignore[no-untyped-call] # theirs
 
 
-def _run(rule: Rule, xs: Arrays) -> Arrays:
+def _run(rule: DerivableFunction, xs: Arrays) -> Arrays:
     """Run a rule now, in this thread."""
     # A Python number has the dtype that JAX gives it, which may have 32 bits.
     given = [x if isinstance(x, jax.Array) else np.asarray(x, jax.typeof(x).dtype) for x in xs]
     return rule.call.evaluate(rule, given, "jax")
 
 
-def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any) -> tuple[Any, ...]:
+def _run_inside(
+    rule: DerivableFunction, declared: tuple[Spec, ...], form: Form, *hosts: Any
+) -> tuple[Any, ...]:
     """Run a rule for compiled code, on arrays of the host: JAX must not be called from here."""
     views = []
     for host in hosts:
@@ -109,7 +111,7 @@ def _run_inside(rule: Rule, declared: tuple[Spec, ...], form: Form, *hosts: Any)
     return tuple(ys)
 
 
-def _abstract(*avals: Any, rule: Rule) -> list[Any]:
+def _abstract(*avals: Any, rule: DerivableFunction) -> list[Any]:
     return _avals(rule.shapes(_aval_specs(avals)), avals)
 
 
@@ -117,7 +119,7 @@ def _aval_specs(avals: Any) -> tuple[Spec, ...]:
     return tuple(Spec(tuple(aval.shape), aval.dtype.name) for aval in avals)
 
 
-def _lowered(ctx: Any, *args: Any, rule: Rule) -> Any:
+def _lowered(ctx: Any, *args: Any, rule: DerivableFunction) -> Any:
     outer = latest.form
     rule.shapes(_aval_specs(ctx.avals_in))
     run, latest.form = partial(_run_inside, rule, _aval_specs(ctx.avals_out), latest.form), outer
@@ -131,11 +133,11 @@ call_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
 mlir.register_lowering(call_p, _lowered)
 
 
-def _version(rule: Rule) -> np.ndarray[Any, Any]:
+def _version(rule: DerivableFunction) -> np.ndarray[Any, Any]:
     return np.asarray(rule.version(), "int32")
 
 
-def _version_lowered(ctx: Any, *, rule: Rule) -> Any:
+def _version_lowered(ctx: Any, *, rule: DerivableFunction) -> Any:
     return mlir.emit_python_callback(
         ctx, lambda: (_version(rule),), None, (), [], ctx.avals_out, has_side_effect=False
     )[0]
@@ -146,7 +148,7 @@ version_p.def_abstract_eval(lambda **_: _ShapedArray((), jnp.dtype("int32")))  #
 mlir.register_lowering(version_p, _version_lowered)
 
 
-def _kept(rule: Rule, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
+def _kept(rule: DerivableFunction, ys: Arrays, xs: Arrays) -> tuple[Any, ...]:
     """Return what derived rules take beside their seeds, of a call that just ran."""
     outputs = ys if rule.wants_outputs else ()
     if not rule.keeps_version:
@@ -175,14 +177,14 @@ def _zero(y: Any) -> Any:
 
 def _moving(xs: Arrays, tangents: Arrays) -> Mask:
     """Return the mask of the inputs with a tangent."""
-    kinds = inexact(_specs(xs))
+    kinds = mask_inexact(_specs(xs))
     return tuple(kind and not isinstance(t, ad.Zero) for t, kind in zip(tangents, kinds, strict=True))
 
 
-def _jvp(xs: Arrays, tangents: Arrays, *, rule: Rule) -> Any:
+def _jvp(xs: Arrays, tangents: Arrays, *, rule: DerivableFunction) -> Any:
     ys = apply(rule, xs)
     form = latest.form
-    ins, outs = _moving(xs, tangents), inexact(_specs(ys))
+    ins, outs = _moving(xs, tangents), mask_inexact(_specs(ys))
     if not any(ins) or not any(outs):
         return ys, [_zero(y) for y in ys]
     kept = _kept(rule, ys, xs)
@@ -197,11 +199,13 @@ ad.primitive_jvps[call_p] = _jvp
 
 # tangent_p(*tangents, *kept) is the rule's jvp. `specs` describes its results, so JAX never runs the rule to
 # learn their shapes.
-def _tangent_lowered(ctx: Any, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Any:
+def _tangent_lowered(
+    ctx: Any, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
+) -> Any:
     return _lowered(ctx, *a, rule=rule.derive("jvp", ins, outs, form))
 
 
-def _tangent_now(*a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Arrays:
+def _tangent_now(*a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs) -> Arrays:
     return _run(rule.derive("jvp", ins, outs, form), a)
 
 
@@ -211,7 +215,7 @@ mlir.register_lowering(tangent_p, _tangent_lowered)
 
 
 def _tangent_jvp(
-    a: Arrays, tangents: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+    a: Arrays, tangents: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
 ) -> Any:
     made = _bind(tangent_p, *a, rule=rule, ins=ins, outs=outs, form=form, specs=specs)
     moving = _moving(a, tangents)
@@ -227,7 +231,7 @@ ad.primitive_jvps[tangent_p] = _tangent_jvp
 
 
 def _transpose(
-    cotangents: Arrays, *a: Any, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+    cotangents: Arrays, *a: Any, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
 ) -> list[Any]:
     kept = a[sum(ins) :]
     seeds = [
@@ -254,7 +258,7 @@ def _first(xs: Arrays, dims: Arrays, *, everything: bool) -> tuple[list[Any], in
     return moved, size
 
 
-def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
+def _batch(xs: Arrays, dims: Arrays, *, rule: DerivableFunction) -> Any:
     if rule.batches:
         moved, _ = _first(xs, dims, everything=False)
         axes = tuple(None if d is None else 0 for d in dims)
@@ -272,7 +276,7 @@ def _batch(xs: Arrays, dims: Arrays, *, rule: Rule) -> Any:
     return made, [0] * len(made)
 
 
-def _one_example(rule: Rule, forms: list[Form], *xs: Any) -> Arrays:
+def _one_example(rule: DerivableFunction, forms: list[Form], *xs: Any) -> Arrays:
     """Run a call for one of several examples, whose results are arranged like the first."""
     ys = _bind(call_p, *xs, rule=rule)
     forms.append(latest.form)
@@ -307,7 +311,7 @@ batching.primitive_batchers[call_p] = _batch
 
 
 def _tangent_batch(
-    a: Arrays, dims: Arrays, *, rule: Rule, ins: Mask, outs: Mask, form: Form, specs: Specs
+    a: Arrays, dims: Arrays, *, rule: DerivableFunction, ins: Mask, outs: Mask, form: Form, specs: Specs
 ) -> Any:
     moved, size = _first(a, dims, everything=True)
     what = {"ins": ins, "outs": outs, "form": form}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from xbridge._derive.functions import Spec, TracedRule, latest, refuse_given, restricted, select
+from xbridge._derive.functions import Spec, TracedFunction, latest, refuse_given, restrict, select
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xbridge._derive.functions import Call, Form, Rule
+    from xbridge._derive.functions import Call, DerivableFunction, Form
 
 
 class _Result:
@@ -28,7 +28,7 @@ class _Result:
 jax.tree_util.register_pytree_node(_Result, lambda x: (x.arrays, x.form), _Result)
 
 
-def rule_of(call: Call) -> Rule:
+def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     refuse_given(call)
 
@@ -45,7 +45,7 @@ def conj(x: jax.Array) -> jax.Array:
     return jnp.conj(x) if jnp.iscomplexobj(x) else x
 
 
-class JaxRule(TracedRule):
+class JaxRule(TracedFunction):
     """A function of JAX arrays to a `_Result`."""
 
     def __init__(self, call: Call, name: str, fn: Callable[..., Any]) -> None:
@@ -69,7 +69,7 @@ class JaxRule(TracedRule):
 
         def vjp(*a: jax.Array) -> _Result:
             cotangents, xs = a[:count], a[count:]
-            part = restricted(self._arrays, ins, outs, xs)
+            part = restrict(self._arrays, ins, outs, xs)
             made = jax.vjp(part, *select(ins, xs))[1](tuple(map(conj, cotangents)))
             return _Result("", tuple(map(conj, made)))
 
@@ -80,7 +80,7 @@ class JaxRule(TracedRule):
 
         def jvp(*a: jax.Array) -> _Result:
             tangents, xs = a[:count], a[count:]
-            part = restricted(self._arrays, ins, outs, xs)
+            part = restrict(self._arrays, ins, outs, xs)
             return _Result("", jax.jvp(part, tuple(select(ins, xs)), tuple(tangents))[1])
 
         return jvp

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xbridge._core.protocol import Array, Exporter, HostArray
-    from xbridge._derive.functions import Call, Rule
+    from xbridge._derive.functions import Call, DerivableFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -459,7 +459,7 @@ def untraced(fn: Callable[..., Array], /) -> Callable[..., Array]:
     return torch.inference_mode(mode=False)(plain) if torch.is_inference_mode_enabled() else plain
 
 
-def rule(call: Call, /) -> Rule:
+def rule(call: Call, /) -> DerivableFunction:
     from xbridge.backends.torch._functions import rule_of  # noqa: PLC0415 -- only calls that are followed need it
 
     return rule_of(call)
@@ -479,7 +479,7 @@ def follows(x: torch.Tensor, /) -> bool:
     )
 
 
-def run(rule: Rule, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
+def run(rule: DerivableFunction, xs: list[torch.Tensor], /) -> Sequence[torch.Tensor]:
     from xbridge.backends.torch._calls import apply  # noqa: PLC0415 -- as above
 
     return apply(rule, xs)

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 
-from xbridge._derive.functions import Rule, Spec, latest, replaced, rules, select
+from xbridge._derive.functions import DerivableFunction, Spec, latest, replace_chosen, rules, select
 from xbridge._derive.programs import Program
 from xbridge.backends.torch._devices import named
 from xbridge.backends.torch._purity import Watch
@@ -35,7 +35,7 @@ _is_gradient_batch = _functorch.is_legacy_batchedtensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def apply(rule: Rule, ts: Tensors) -> Tensors:
+def apply(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a rule, in whatever torch is doing now."""
     if _level() is None and forward_ad._current_level < 0:
         if torch.is_grad_enabled() and any(t.requires_grad for t in ts):
@@ -47,22 +47,22 @@ def apply(rule: Rule, ts: Tensors) -> Tensors:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # a compiler would drop the jvp, without an error
-def _transformed(rule: Rule, *ts: torch.Tensor) -> Any:
+def _transformed(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
     return _Transformed.apply(rule, *ts)  # type: ignore[no-untyped-call] # theirs
 
 
-def _compute(rule: Rule, ts: Tensors) -> Tensors:
+def _compute(rule: DerivableFunction, ts: Tensors) -> Tensors:
     """Run a rule on what the tensors hold, or on each of them in a batch of gradients."""
     return _compute_slices(rule, ts) if any(map(_is_gradient_batch, ts)) else _compute_whole(rule, ts)
 
 
-def _compute_whole(rule: Rule, ts: Tensors) -> Tensors:
+def _compute_whole(rule: DerivableFunction, ts: Tensors) -> Tensors:
     if _is_dispatched() or any(type(t) not in _PLAIN or t.is_meta for t in ts):
         return torch.ops.xbridge.bare.default(list(ts), [], rule.key, [])  # type: ignore[no-any-return]
     return _evaluate(rule, ts)
 
 
-def _compute_slices(rule: Rule, ts: Tensors) -> Tensors:
+def _compute_slices(rule: DerivableFunction, ts: Tensors) -> Tensors:
     made = _operator_of_slices(len(ts), len(rule.shapes(_specs(ts))))(rule.key, *ts)
     return made if isinstance(made, tuple) else (made,)
 
@@ -74,7 +74,7 @@ def _is_dispatched() -> bool:
     return any(type(mode) is not Watch for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
-def _evaluate(rule: Rule, ts: Tensors) -> Tensors:
+def _evaluate(rule: DerivableFunction, ts: Tensors) -> Tensors:
     device = ts[0].device if ts else torch.device("cpu")
     return tuple(rule.call.evaluate(rule, [t.detach() for t in ts], "torch", named(device)))
 
@@ -87,7 +87,7 @@ def _is_inexact(t: torch.Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _keep(ctx: Any, rule: Rule, ts: Tensors, ys: Tensors) -> Tensors:
+def _keep(ctx: Any, rule: DerivableFunction, ts: Tensors, ys: Tensors) -> Tensors:
     """Keep what the derivatives need."""
     ctx.rule, ctx.form = rule, latest.form
     ctx.ins, ctx.outs = tuple(map(_is_inexact, ts)), tuple(map(_is_inexact, ys))
@@ -103,14 +103,14 @@ def _backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
     seeds = select(ctx.outs, cotangents)
     made = apply(ctx.rule.derive("vjp", needs, ctx.outs, ctx.form), [*seeds, *ctx.saved_tensors])
     latest.form = ctx.form
-    return (None, *replaced(needs, made, [None] * len(needs)))
+    return (None, *replace_chosen(needs, made, [None] * len(needs)))
 
 
 class _Plain(torch.autograd.Function):
     """A call in a graph, outside of transforms."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, *ts: torch.Tensor) -> Any:
+    def forward(ctx: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         ys = tuple(_compute_whole(rule, ts))
         _keep(ctx, rule, ts, ys)
         return ys
@@ -126,7 +126,7 @@ class _Transformed(torch.autograd.Function):
     """A call under transforms."""
 
     @staticmethod
-    def forward(rule: Rule, *ts: torch.Tensor) -> Any:
+    def forward(rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         return tuple(_compute(rule, ts))
 
     @staticmethod
@@ -142,15 +142,15 @@ class _Transformed(torch.autograd.Function):
         rule = ctx.rule.derive("jvp", ins, ctx.outs, ctx.form)
         made = apply(rule, [*select(ins, tangents), *ctx.saved_tensors])
         latest.form = ctx.form
-        return tuple(replaced(ctx.outs, made, [None] * len(ctx.outs)))
+        return tuple(replace_chosen(ctx.outs, made, [None] * len(ctx.outs)))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, rule: Rule, *ts: torch.Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, rule: DerivableFunction, *ts: torch.Tensor) -> Any:
         ys = _batched(rule, ts, in_dims[1:], info.batch_size)
         return tuple(ys), (0,) * len(ys)
 
 
-def _batched(rule: Rule, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
+def _batched(rule: DerivableFunction, ts: Tensors, dims: Sequence[int | None], size: int) -> Tensors:
     """Run a rule on each example of a batch. The batch is the first axis of the results."""
     moved = [t if d is None else t.movedim(d, 0) for t, d in zip(ts, dims, strict=True)]
     if rule.batches:
@@ -224,9 +224,11 @@ def _described(ts: Tensors, floats: Tensors, key: str, ints: list[int]) -> Tenso
     return [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device) for spec in specs]
 
 
-def _shapes(found: Rule | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]) -> Sequence[Spec]:
+def _shapes(
+    found: DerivableFunction | Program, ts: Tensors, floats: Tensors, ints: Sequence[int]
+) -> Sequence[Spec]:
     """Describe the outputs. Sizes that are symbols stay symbols, if the function's sizes follow from them."""
-    if isinstance(found, Rule):
+    if isinstance(found, DerivableFunction):
         return found.shapes(_specs(ts))
     if found.gradients is not None:
         return [
@@ -296,7 +298,7 @@ def _compute_checked(
     ts: list[torch.Tensor], floats: list[torch.Tensor], key: str, ints: list[int]
 ) -> list[torch.Tensor]:
     found = _rule_of(key)
-    rule = found if isinstance(found, Rule) else found.rule(ints, [float(t) for t in floats])
+    rule = found if isinstance(found, DerivableFunction) else found.rule(ints, [float(t) for t in floats])
     specs = _specs(ts)
     declared = rule.shapes(specs)
     form = latest.form
@@ -317,7 +319,7 @@ def _operator(name: str) -> Any:
     return operator
 
 
-_exported: set[Rule | Program] = set()
+_exported: set[DerivableFunction | Program] = set()
 """Rules and programs in exported programs, which hold their keys only and may live as long as the process."""
 
 _operator("bare")
@@ -365,7 +367,12 @@ def _backward_of_operator(ctx: Any, cotangents: Tensors) -> Any:
     seeds = select(ctx.outs, cotangents)
     made = torch.ops.xbridge.call.default([*seeds, *kept], ctx.floats, found.key, ctx.ints)
     # A list of numbers is one leaf, and an empty list is none.
-    return replaced(ins, made, [None] * len(ins)), [None] * len(ctx.floats), None, None if ctx.ints else []
+    return (
+        replace_chosen(ins, made, [None] * len(ins)),
+        [None] * len(ctx.floats),
+        None,
+        None if ctx.ints else [],
+    )
 
 
 _graph.register_autograd(_backward_of_operator, setup_context=_setup)

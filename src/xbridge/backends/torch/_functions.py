@@ -19,14 +19,14 @@ from torch.utils._pytree import tree_leaves
 from xbridge._core.locks import lock
 from xbridge._derive.functions import (
     Spec,
-    TracedRule,
+    TracedFunction,
     latest,
-    no_derivative,
+    no_derivative_error,
     refuse_given,
-    restricted,
+    restrict,
     select,
 )
-from xbridge._derive.numpy_functions import declared
+from xbridge._derive.numpy_functions import describe_declared
 from xbridge._derive.treedef import ARRAY
 from xbridge.backends.torch._purity import Purity, Watch, changed, inside, random, shared_flags
 from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
@@ -34,7 +34,7 @@ from xbridge.errors import FOREIGN_ERRORS, OptionError, XBridgeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from xbridge._derive.functions import Call, Form, Rule
+    from xbridge._derive.functions import Call, DerivableFunction, Form
 
     Tensors = Sequence[torch.Tensor]
 
@@ -43,7 +43,7 @@ _level = _functorch.maybe_current_level
 _BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
-def rule_of(call: Call) -> Rule:
+def rule_of(call: Call) -> DerivableFunction:
     """Make the rule of a function."""
     refuse_given(call)
 
@@ -107,7 +107,7 @@ class _Departures(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class TorchRule(TracedRule):
+class TorchRule(TracedFunction):
     """A function of tensors."""
 
     keeps_version = True
@@ -140,7 +140,7 @@ class TorchRule(TracedRule):
     def version(self) -> int:
         return self._purity.version()
 
-    def _linked(self, made: Rule, seeds: int | None) -> TorchRule:
+    def _linked(self, made: DerivableFunction, seeds: int | None) -> TorchRule:
         """Let a derived rule share what is known of the function, and find the versions in its inputs."""
         assert isinstance(made, TorchRule)  # noqa: S101 -- a type checker cannot know
         made._purity = self._purity
@@ -150,15 +150,15 @@ class TorchRule(TracedRule):
         )
         return made
 
-    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def vjp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
         made = self._linked(super().vjp(ins, outs, form), sum(outs))
         made._gradients = (False,) * (sum(outs) + 1) + ins
         return made
 
-    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> Rule:
+    def jvp(self, ins: tuple[bool, ...], outs: tuple[bool, ...], form: Form) -> DerivableFunction:
         return self._linked(super().jvp(ins, outs, form), sum(ins))
 
-    def batched(self, axes: tuple[int | None, ...]) -> Rule:
+    def batched(self, axes: tuple[int | None, ...]) -> DerivableFunction:
         return self._linked(super().batched(axes), None)
 
     def vjp_of(self, ins: tuple[bool, ...], outs: tuple[bool, ...]) -> Callable[..., Any]:
@@ -167,7 +167,7 @@ class TorchRule(TracedRule):
         def vjp(*a: torch.Tensor) -> Tensors:
             cotangents, xs = a[:count], a[count + 1 :]
             if _level() is not None:
-                restriction = restricted(fn, ins, outs, xs)
+                restriction = restrict(fn, ins, outs, xs)
 
                 def part(*chosen: torch.Tensor) -> Tensors:
                     def run() -> Tensors:
@@ -208,7 +208,7 @@ class TorchRule(TracedRule):
 
         def jvp(*a: torch.Tensor) -> Tensors:
             tangents, xs = a[:count], a[count + 1 :]
-            restriction = restricted(fn, ins, outs, xs)
+            restriction = restrict(fn, ins, outs, xs)
 
             def part(*chosen: torch.Tensor) -> Tensors:
                 ys = restriction(*chosen)
@@ -231,7 +231,7 @@ class TorchRule(TracedRule):
             with _Departures(follows) as departures:
                 run()
             if departures.seen:
-                raise no_derivative(
+                raise no_derivative_error(
                     self.call.name,
                     "it detaches what torch follows, or takes its numbers out of torch",
                     "operations of torch instead, or jax.lax.stop_gradient around the result",
@@ -244,7 +244,7 @@ class TorchRule(TracedRule):
         if self._gradients is not None:
             return tuple(select(self._gradients, specs)), ARRAY
         if self.call.result is not None and not self.order:
-            return declared(self.call, specs)
+            return describe_declared(self.call, specs)
         try:
             with shared_flags(), FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(mode=False):
                 xs = [torch.empty(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from xbridge._api import to_backend
-from xbridge._derive.functions import Given, latest
+from xbridge._derive.functions import UserDerivative, latest
 from xbridge._derive.treedef import ARRAY, unflatten
 from xbridge._registry.registry import get
 from xbridge.backends import HOST
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from xbridge._core.protocol import Array
-    from xbridge._derive.functions import Form, Rule
+    from xbridge._derive.functions import DerivableFunction, Form
     from xbridge._derive.signature import Signature
 
 
@@ -35,14 +35,14 @@ class PlainCall:
         self.declared: Form = ARRAY
         self.form: Form = ("tuple", ("tuple", ARRAY), ("dict", (), ()))
         self.numbers: tuple[Any, ...] = ()
-        self.vjp, self.jvp = vjp and Given(vjp), jvp and Given(jvp)
+        self.vjp, self.jvp = vjp and UserDerivative(vjp), jvp and UserDerivative(jvp)
         self.signature, self.result = signature, None
 
-    def rule(self) -> Rule:
+    def rule(self) -> DerivableFunction:
         """Return the rule of the backend."""
         make = get(self.library).rule
         assert make is not None
-        made: Rule = make(self)
+        made: DerivableFunction = make(self)
         return made
 
     def detached(self, declared: Form) -> Self:
@@ -73,7 +73,9 @@ class PlainCall:
         """Return what dtypes depend on, which the tests do not change."""
         return None
 
-    def evaluate(self, rule: Rule, xs: Sequence[Array], target: str, device: object = None) -> list[Array]:
+    def evaluate(
+        self, rule: DerivableFunction, xs: Sequence[Array], target: str, device: object = None
+    ) -> list[Array]:
         """Run a rule, and convert there and back."""
         given = [to_backend(x, self.library) for x in xs]
         return [to_backend(y, target, device=device, copy=True) for y in rule(*given)]
