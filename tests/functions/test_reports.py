@@ -278,7 +278,7 @@ def test_a_followed_call_that_was_seen_before_is_examined_again_while_a_compiler
     (shortcut,) = call.__xbridge__.shortcuts.values()
     unknown = object()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xbridge._functions.run._UNKNOWN", unknown)
+        patch.setattr("xbridge._functions.run._CACHE_MISS", unknown)
         patch.setattr(
             shortcut, "_caller", SimpleNamespace(**{**vars(get("torch")), "is_tracing": lambda: True})
         )

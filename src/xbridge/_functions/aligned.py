@@ -8,7 +8,7 @@ from xbridge._derive.functions import UserDerivative
 from xbridge._derive.signature import parse
 from xbridge._functions.function import Definition, Function
 from xbridge._functions.named import read_names
-from xbridge._functions.run import name_of, wrapper
+from xbridge._functions.run import name_of, wrap_function
 from xbridge.errors import OptionError, shown
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def aligned(  # noqa: PLR0913 -- the options of `align`, and what a function has
 
     def wrap(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = name_of(fn)
-        return wrapper(Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name)))
+        return wrap_function(
+            Function(fn, name, (backend, like), keywords, given, read_names(arrays, fn, name))
+        )
 
     return wrap if fn is None else wrap(fn)
 

@@ -52,9 +52,9 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     if cls is dict:
         keys = tuple(x)
         if any(type(key) is not str and are_arrays(type(key)) for key in keys):
-            raise hidden("the keys of a dict", "list(x.items())")
+            raise hidden_arrays_error("the keys of a dict", "list(x.items())")
         children = [flatten(child, arrays, numbers) for child in x.values()]
-        return ("dict", keys, tuple([_mark(key) for key in keys]), *children)
+        return ("dict", keys, tuple([_identify_key(key) for key in keys]), *children)
     if are_arrays(cls):
         arrays.append(x)
         return ARRAY
@@ -63,7 +63,7 @@ def flatten(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form:
     return _flatten_other(x, arrays, numbers)
 
 
-def _mark(key: Any) -> Any:
+def _identify_key(key: Any) -> Any:
     """Return what tells a key of a dict from others that compare equal."""
     cls = type(key)
     return cls if cls is str else (cls, identify(key))
@@ -78,7 +78,7 @@ def _flatten_other(x: Any, arrays: list[Any], numbers: list[Any] | None) -> Form
         names = _init_fields(type(x))
         if names is not None:
             return ("data", type(x), names, *[flatten(getattr(x, name), arrays, numbers) for name in names])
-    node = _open(x)
+    node = _open_container(x)
     if node is None:
         _refuse_hidden(x)
         return ("=", type(x), identify(x), x)
@@ -102,7 +102,7 @@ def _init_fields(cls: type) -> tuple[str, ...] | None:
 
 
 @constant
-def _open(x: Any) -> Any:
+def _open_container(x: Any) -> Any:
     container = find(x)
     return None if container is None else (container, *container.flatten(x))
 
@@ -113,7 +113,7 @@ def _refuse_hidden(x: Any) -> None:
     cls = type(x)
     what = with_article(cls.__name__)
     if cls.__module__ in _STANDARD and hasattr(cls, "__next__"):
-        raise hidden(what, "list(x)")
+        raise hidden_arrays_error(what, "list(x)")
     inside: list[Any] = []
     hint = "list(x)"
     if issubclass(cls, Mapping):
@@ -125,10 +125,10 @@ def _refuse_hidden(x: Any) -> None:
     elif issubclass(cls, (AbstractSet, ValuesView)):
         flatten(list(x), inside, [])
     if inside:
-        raise hidden(what, hint)
+        raise hidden_arrays_error(what, hint)
 
 
-def hidden(what: str, hint: str) -> UnsupportedArrayError:
+def hidden_arrays_error(what: str, hint: str) -> UnsupportedArrayError:
     """Return the error for arrays in an object that cannot be built again with other arrays."""
     reason = "it cannot be made again with other arrays"
     return UnsupportedArrayError.build(f"convert the arrays in {what}", reason, hint)
@@ -148,7 +148,7 @@ class _Node:
             self.labels = container.paths(x, form)
             names = [name for name in hidden if name not in form.storages]
             rest = (self.labels, [(name, hidden[name]) for name in names])
-        self._mark = (container.cls, _hashable(rest))
+        self._mark = (container.cls, _make_hashable(rest))
 
     def __hash__(self) -> int:
         return hash(self._mark)
@@ -157,11 +157,11 @@ class _Node:
         return isinstance(other, _Node) and self._mark == other._mark
 
 
-def _hashable(x: Any) -> Any:
+def _make_hashable(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
-        return tuple(map(_hashable, x))
+        return tuple(map(_make_hashable, x))
     if isinstance(x, dict):
-        return tuple((_hashable(key), _hashable(child)) for key, child in x.items())
+        return tuple((_make_hashable(key), _make_hashable(child)) for key, child in x.items())
     return type(x), identify(x), x
 
 

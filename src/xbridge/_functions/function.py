@@ -21,8 +21,8 @@ from xbridge._engine import verbs
 from xbridge._engine.source import resolve_source
 from xbridge._engine.stack import promoted
 from xbridge._functions.flatten import flatten
-from xbridge._functions.named import as_made, protected
-from xbridge._functions.results import refuse_late, refuse_unknown
+from xbridge._functions.named import make_array, protect_host
+from xbridge._functions.results import refuse_async_result, refuse_hidden_arrays
 from xbridge._plan.rules import chosen
 from xbridge._registry.registry import backend_for, fast_converters, get
 from xbridge.backends import HOST
@@ -83,7 +83,7 @@ class Function:
         given = self.fn, self.name, target, self.keywords, self.given, self.named
         return Function, given, {"explain": self.explain}
 
-    def in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def order_keywords(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order of the parameters.
 
         That is the order of the gradients of a derivative, and of the arrays in `signature`.
@@ -151,9 +151,9 @@ class Call:
     def flatten(self, tree: Any, xs: Sequence[Array]) -> tuple[Form, list[Array]]:
         """Return the form of a result of the arrays `xs`, and its arrays. Its numbers are arrays too."""
         arrays: list[Array] = []
-        refuse_late(tree, self.name)
+        refuse_async_result(tree, self.name)
         form = flatten(tree, arrays, None)
-        refuse_unknown(form)
+        refuse_hidden_arrays(form)
         return form, [self._number(y, xs) if type(y) in NUMBERS else y for y in arrays]
 
     def _number(self, y: Any, xs: Sequence[Array]) -> Array:
@@ -170,7 +170,7 @@ class Call:
             dtype = promoted([*names], [y], library)
         else:
             dtype = "bool" if kind == "bool" else caller.default_dtype(kind, CPU)
-        return as_made(y, self.library, chosen("nearest", dtype, library, CPU))
+        return make_array(y, self.library, chosen("nearest", dtype, library, CPU))
 
     def result_dtype(self, dtype: str) -> str:
         """Return the dtype in which a result goes back to its caller, or raise if the caller has none."""
@@ -208,12 +208,12 @@ class Call:
 
         The function cannot write to `xs`, and no result shares memory with them.
         """
-        given = [self._given(x) for x in xs]
+        given = [self._convert_input(x) for x in xs]
         direct = fast_converters[target] if device is None or device == CPU else {}
         narrows = self.narrowing is not None and rule.narrows
         made = []
         for y in rule(*given):
-            dtype = self._narrowed(y) if narrows else None
+            dtype = self._find_narrower_dtype(y) if narrows else None
             convert = direct.get(type(y)) if dtype is None else None
             result = None if convert is None else convert(y)
             if result is None:
@@ -221,7 +221,7 @@ class Call:
             made.append(result)
         return made
 
-    def _narrowed(self, y: Array) -> str | None:
+    def _find_narrower_dtype(self, y: Array) -> str | None:
         """Return the dtype of a result after a cast that loses no value, or None without a cast."""
         library = get(self.library)
         own = library.dtype_of(y)
@@ -230,17 +230,17 @@ class Call:
             library.check_cast(y, dtype)
         return None if dtype == own else dtype
 
-    def _given(self, x: Array) -> Array:
+    def _convert_input(self, x: Array) -> Array:
         """Convert an argument to the library of the function."""
         is_readonly = backend_for(type(x)) is get(HOST) and not x.flags.writeable
         if self._writes and not is_readonly and could_write(get(self.library), (type(x),)):
-            return bring(x, self.library, self._keywords, isolated=True)
+            return convert_argument(x, self.library, self._keywords, isolated=True)
         if self._direct:
             convert = fast_converters[self.library].get(type(x))
             y = None if convert is None else convert(x)
             if y is not None:
-                return protected(y, x) if self.library == HOST else y
-        return bring(x, self.library, self._keywords)
+                return protect_host(y, x) if self.library == HOST else y
+        return convert_argument(x, self.library, self._keywords)
 
 
 def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
@@ -258,17 +258,17 @@ def could_write(library: Backend, kinds: Iterable[type] | None = None) -> bool:
     return False
 
 
-def bring(x: Array, library: str, keywords: dict[str, Any], *, isolated: bool = False) -> Array:
+def convert_argument(x: Array, library: str, keywords: dict[str, Any], *, isolated: bool = False) -> Array:
     """Convert an array to the library of a function, which cannot write to its memory then."""
     convert = verbs.to_isolated if isolated else verbs.to_backend
     try:
         y = convert(x, library, **keywords)
     except DTypeError as error:
-        raise narrowing(error, [x], get(library), keywords) from error
-    return protected(y, x) if library == HOST else y
+        raise missing_dtype_error(error, [x], get(library), keywords) from error
+    return protect_host(y, x) if library == HOST else y
 
 
-def narrowing(
+def missing_dtype_error(
     error: DTypeError, xs: Sequence[Array], library: Backend, keywords: dict[str, Any]
 ) -> DTypeError:
     """Return the error for a dtype that a library lacks, with a hint that the default dtype would do."""

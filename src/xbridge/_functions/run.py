@@ -22,9 +22,9 @@ from xbridge._engine.learned import PLAIN, are_constant, converter
 from xbridge._engine.source import Source, leading_index, resolve_like, resolve_source
 from xbridge._functions.explain import CallPlan
 from xbridge._functions.flatten import LEAVES, flatten
-from xbridge._functions.function import could_write, latest_form, narrowing, program_key
-from xbridge._functions.named import as_made, imported, protected
-from xbridge._functions.results import late, refuse_late
+from xbridge._functions.function import could_write, latest_form, missing_dtype_error, program_key
+from xbridge._functions.named import import_exporter, make_array, protect_host
+from xbridge._functions.results import async_result_error, refuse_async_result
 from xbridge._plan.options import read_options
 from xbridge._plan.rules import chosen
 from xbridge._registry.registry import (
@@ -50,30 +50,30 @@ if TYPE_CHECKING:
     from xbridge._plan.steps import Options
 
 
-class _Unknown:
+class _CacheMiss:
     """A class, because it is the same object in another process."""
 
 
-_UNKNOWN: Any = _Unknown
+_CACHE_MISS: Any = _CacheMiss
 """What a shortcut returns if the call is to be examined."""
 
 
-def wrapper(function: Function) -> Callable[..., Any]:
+def wrap_function(function: Function) -> Callable[..., Any]:
     """Return the function that calls an aligned function."""
     fn = function.fn
 
     @wraps(fn)
     @entry_point
     def call(*args: Any, **kwargs: Any) -> Any:
-        result = _repeated(function, args, kwargs)
-        if result is not _UNKNOWN:
+        result = _call_cached(function, args, kwargs)
+        if result is not _CACHE_MISS:
             return result
-        read = _read(function, args, kwargs)
+        read = _read_inputs(function, args, kwargs)
         if not read.arrays:
-            return _alone(function, read)
+            return _run_without_arrays(function, read)
         if read.library is not read.caller and _is_embedded(function, read.caller, read.arrays):
-            return _embedded(function, read)
-        return _direct(function, read)
+            return _run_embedded(function, read)
+        return _run_directly(function, read)
 
     vars(call)["__xbridge__"] = function
     function.explain = partial(explain, function)
@@ -82,16 +82,16 @@ def wrapper(function: Function) -> Callable[..., Any]:
     return call
 
 
-@traced_as(lambda *_: _UNKNOWN)
-def _repeated(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call that is known by its types, or `_UNKNOWN`."""
-    shortcut = function.shortcuts.get(_kinds(args, kwargs))
-    return _UNKNOWN if shortcut is None else shortcut.run(args, kwargs)
+@traced_as(lambda *_: _CACHE_MISS)
+def _call_cached(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call that is known by its types, or `_CACHE_MISS`."""
+    shortcut = function.shortcuts.get(_argument_types(args, kwargs))
+    return _CACHE_MISS if shortcut is None else shortcut.run(args, kwargs)
 
 
 def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     """Return what a call with these arguments would do, without running it."""
-    read = _read(function, args, kwargs)
+    read = _read_inputs(function, args, kwargs)
     if not read.arrays:
         raise OptionError.build(
             f"explain a call of {function.name}", "no argument is an array", "explain(f, x)"
@@ -99,7 +99,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     caller, library = read.caller, read.library
     plans = {}
     for path, source in zip(argument_paths(read.form), read.sources, strict=True):
-        x = _guarded(source, library, function.keywords).array
+        x = _guard_source(source, library, function.keywords).array
         isolated = _is_isolated(function, library, (type(x),))
         plans[path] = verbs.explain(
             x, library.name, isolated=isolated, requires_grad=None, **function.keywords
@@ -109,7 +109,7 @@ def explain(function: Function, /, *args: Any, **kwargs: Any) -> CallPlan:
     return CallPlan(function.name, library.name, caller.name, followed, plans, **report)
 
 
-class Read(NamedTuple):
+class CallInputs(NamedTuple):
     """The arguments of a call, their arrays, and the libraries of the call."""
 
     begun: int
@@ -127,13 +127,13 @@ class Read(NamedTuple):
     library: Backend
 
 
-def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read:
+def _read_inputs(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallInputs:
     """Find the arrays in the arguments of a call, and make those that are arrays by name."""
     named = function.named
     if named is None:
-        return _found(function, args, kwargs, ())
-    args, kwargs = named.map(imported, args, kwargs)
-    found = _found(function, args, kwargs, ())
+        return _find_arrays(function, args, kwargs, ())
+    args, kwargs = named.map(import_exporter, args, kwargs)
+    found = _find_arrays(function, args, kwargs, ())
     # Numbers get the default dtypes of the library that decides, unless the user names a dtype.
     dtype = function.keywords["dtype"]
     news: list[Array] = []
@@ -142,42 +142,46 @@ def _read(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         inside: list[Array] = []
         flatten(x, inside, [])
         if inside or (found.arrays and (dtype is None or function.narrowing)):
-            y = as_made(x, found.caller.name)
+            y = make_array(x, found.caller.name)
         else:
-            y = as_made(x, found.library.name, dtype)
+            y = make_array(x, found.library.name, dtype)
         news.append(y)
         return y
 
     args, kwargs = named.map(make, args, kwargs)
-    return _found(function, args, kwargs, news, alone=not found.arrays) if news else found
+    return _find_arrays(function, args, kwargs, news, alone=not found.arrays) if news else found
 
 
-def _found(
+def _find_arrays(
     function: Function,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     news: Sequence[Array],
     *,
     alone: bool = False,
-) -> Read:
+) -> CallInputs:
     """Find the arrays in the arguments of a call. Those that xbridge made decide last, or not at all."""
     arrays: list[Array] = []
     numbers: list[Any] = []
-    begun, kwargs = generation(), function.in_order(kwargs)
+    begun, kwargs = generation(), function.order_keywords(kwargs)
     try:
         form = flatten((args, kwargs), arrays, numbers)
     except XBridgeError as error:
         raise error.at(f"an argument of {function.name}") from error
     if alone or not arrays:
         caller = get(HOST)
-        return Read(begun, args, kwargs, form, [], numbers, [], 0, caller, _library(function, caller))
+        return CallInputs(
+            begun, args, kwargs, form, [], numbers, [], 0, caller, _library_of(function, caller)
+        )
     sources = [resolve_source(x) for x in arrays]
-    at = _leading(sources, news)
+    at = _leading_index(sources, news)
     caller = sources[at].backend
-    return Read(begun, args, kwargs, form, arrays, numbers, sources, at, caller, _library(function, caller))
+    return CallInputs(
+        begun, args, kwargs, form, arrays, numbers, sources, at, caller, _library_of(function, caller)
+    )
 
 
-def _leading(sources: list[Source], news: Sequence[Array]) -> int:
+def _leading_index(sources: list[Source], news: Sequence[Array]) -> int:
     """Return the index of the array that decides: the first that is followed, else the first."""
     for i, source in enumerate(sources):
         if source.backend.follows is not None and source.backend.follows(source.array):
@@ -187,7 +191,7 @@ def _leading(sources: list[Source], news: Sequence[Array]) -> int:
     return 0 if at is None else given[at]
 
 
-def _library(function: Function, caller: Backend) -> Backend:
+def _library_of(function: Function, caller: Backend) -> Backend:
     """Return the backend of the function."""
     if function.backend is not None:
         return get(function.backend)
@@ -206,7 +210,7 @@ def _is_embedded(function: Function, caller: Backend, arrays: Sequence[Array]) -
     return any(backend_for(type(x)) is caller and caller.follows(x) for x in arrays)
 
 
-def _embedded(function: Function, read: Read) -> Any:
+def _run_embedded(function: Function, read: CallInputs) -> Any:
     """Run the call as a rule within the graphs and transforms of the caller's library."""
     form, arrays, numbers, caller, library = read.form, read.arrays, read.numbers, read.caller, read.library
     assert caller.run is not None  # noqa: S101 -- the caller checks it
@@ -218,14 +222,14 @@ def _embedded(function: Function, read: Read) -> Any:
         try:
             if backend_for(type(x)) is not caller:
                 x = verbs.to_backend(x, caller.name, device=device, dtype=None, copy=None, grad=kept)  # noqa: PLW2901
-            xs.append(_prepared(x, caller, library, options))
+            xs.append(_cast_and_cut(x, caller, library, options))
         except XBridgeError as error:
             raise error.at(f"{argument_paths(form)[i]} of {function.name}") from error
     if caller.trace is not None and caller.is_tracing():
         ys = caller.trace(program_key(function.key, form, library.name, caller.name), xs, numbers)
         return unflatten(latest_form(), iter(ys), iter(()))
     rule = function.rule(library.name, caller.name, form, tuple(numbers), options.device)
-    _take_shortcut(function, read)
+    _cache_call(function, read)
     ys = caller.run(rule, xs)
     form = latest.form
     if options.grad == "keep":
@@ -233,7 +237,7 @@ def _embedded(function: Function, read: Read) -> Any:
     return unflatten(form, iter(ys), iter(()))
 
 
-def _prepared(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
+def _cast_and_cut(x: Array, caller: Backend, library: Backend, options: Options) -> Array:
     """Cast an array in its own library, so that the graph contains the cast. Cut its graph if asked."""
     if options.dtype is not None:
         info = caller.array_info(x)
@@ -264,7 +268,7 @@ def _refuse_cut(
         rule.derive("vjp", ins, mask_inexact(map(caller.array_info, ys)), form)
 
 
-def _alone(function: Function, read: Read) -> Any:
+def _run_without_arrays(function: Function, read: CallInputs) -> Any:
     """Run the function without an array to decide. Results become NumPy's, if they can have values."""
     library = read.library
     if library.check_call is not None:
@@ -273,10 +277,10 @@ def _alone(function: Function, read: Read) -> Any:
     given = (*read.args, *read.kwargs.values())
     if library.is_tracing() or any(result is x for x in given):
         return result
-    refuse_late(result, function.name)
+    refuse_async_result(result, function.name)
     if not all(map(_has_values, _arrays_of(result, function))):
         return result
-    return _restored(result, Restore(((HOST, CPU, ""),), 0), function)
+    return _restore_result(result, Restore(((HOST, CPU, ""),), 0), function)
 
 
 def _has_values(x: Array) -> bool:
@@ -286,13 +290,13 @@ def _has_values(x: Array) -> bool:
     return not (followed and backend.unsupported(x, leaving=True))
 
 
-def _direct(function: Function, read: Read) -> Any:
+def _run_directly(function: Function, read: CallInputs) -> Any:
     """Run the function as it is, and convert the arrays of its result back."""
     begun, args, kwargs, form, arrays, numbers, sources, at, _, library = read
     name = function.name
     if library.check_call is not None:
         library.check_call(name)
-    inputs = [_guarded(source, library, function.keywords) for source in sources]
+    inputs = [_guard_source(source, library, function.keywords) for source in sources]
     target = library.name if function.like is None else function.backend
     xs = tuple([source.array for source in inputs])
     isolated = _is_isolated(function, library, map(type, xs))
@@ -308,12 +312,12 @@ def _direct(function: Function, read: Read) -> Any:
             **function.keywords,
         )
     except DTypeError as error:
-        raise narrowing(error, arrays, library, function.keywords) from error
+        raise missing_dtype_error(error, arrays, library, function.keywords) from error
     restore = Restore(tuple(map(verbs.home, sources)), at)
     restore.home()
     if library.name == HOST:
-        made = tuple(y if y is x else protected(y, x) for x, y in zip(arrays, made, strict=True))
-    _take_shortcut(function, read)
+        made = tuple(y if y is x else protect_host(y, x) for x, y in zip(arrays, made, strict=True))
+    _cache_call(function, read)
     values, named = unflatten(form, iter(made), iter(numbers))
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
     own = {
@@ -327,16 +331,16 @@ def _direct(function: Function, read: Read) -> Any:
     )
     if any(result is x for x in own.values()):
         return result
-    return _restored(result, restore, function)
+    return _restore_result(result, restore, function)
 
 
-def _guarded(source: Source, library: Backend, keywords: dict[str, Any]) -> Source:
+def _guard_source(source: Source, library: Backend, keywords: dict[str, Any]) -> Source:
     """Return an input whose memory the function cannot write to: a read-only one is copied if necessary."""
     if not _copies_readonly(library) or keywords["copy"] is not None:
         return source
     if source.backend.name != HOST or not source.is_array:
         return source
-    return Source(protected(source.array, source.array), source.backend)
+    return Source(protect_host(source.array, source.array), source.backend)
 
 
 def _copies_readonly(library: Backend) -> bool:
@@ -355,9 +359,9 @@ def _is_isolated(function: Function, library: Backend, kinds: Iterable[type]) ->
     return could_write(library, [kind for kind in kinds if not issubclass(kind, host)])
 
 
-def _restored(result: Any, restore: Restore, function: Function) -> Any:
+def _restore_result(result: Any, restore: Restore, function: Function) -> Any:
     """Convert the arrays of a result back."""
-    refuse_late(result, function.name)
+    refuse_async_result(result, function.name)
     try:
         made = restore(result, dtype=function.narrowing)
     except XBridgeError as error:
@@ -377,7 +381,7 @@ def _arrays_of(result: Any, function: Function) -> list[Array]:
     return arrays
 
 
-class _Step(NamedTuple):
+class _InputConverter(NamedTuple):
     """What a shortcut does with an argument that is an array."""
 
     convert: Callable[[Array], Array | None]
@@ -410,7 +414,7 @@ class Shortcut:
     )
 
     def __init__(
-        self, function: Function, read: Read, kinds: Sequence[type], owners: dict[type, Backend]
+        self, function: Function, read: CallInputs, kinds: Sequence[type], owners: dict[type, Backend]
     ) -> None:
         self._begun = read.begun
         self._function, self._caller, self._library = function, read.caller, read.library
@@ -424,7 +428,8 @@ class Shortcut:
         self._form = read.form if embeds else None
         """The form of a call that can be embedded: all arguments are arrays, and none has a name."""
         self._steps = [
-            self._step(kind, owners[kind], i) if kind in owners else None for i, kind in enumerate(kinds)
+            self._make_converter(kind, owners[kind], i) if kind in owners else None
+            for i, kind in enumerate(kinds)
         ]
 
     @property
@@ -432,12 +437,12 @@ class Shortcut:
         """True if all conversions are known."""
         return all(step is None or step.convert is not never for step in self._steps)
 
-    def _step(self, kind: type, backend: Backend, at: int) -> _Step:
+    def _make_converter(self, kind: type, backend: Backend, at: int) -> _InputConverter:
         library, given = self._library, self._function.keywords
         own = backend is library
         place = None if library.host_only and given["device"] is None else "cpu"
         words = PLAIN if self._function.is_plain else (place, given["dtype"], given["copy"], given["grad"])
-        return _Step(
+        return _InputConverter(
             converter(library.name, kind, words),
             None if own and not (self._mixed and at > self._home) else backend.follows,
             backend.device_of if own and not backend.host_only else None,
@@ -445,9 +450,9 @@ class Shortcut:
         )
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result, or `_UNKNOWN` before anything ran."""
+        """Return the result, or `_CACHE_MISS` before anything ran."""
         if self._begun != generation():  # a backend may have been replaced
-            return _UNKNOWN
+            return _CACHE_MISS
         library = self._library
         xs = (*args, *kwargs.values()) if kwargs else args
         on_host, device, given = library.name == HOST, None, []
@@ -457,23 +462,23 @@ class Shortcut:
                 continue
             convert, follows, device_of, guard = step
             if follows is not None and follows(x):
-                return self._embedded(xs)
+                return self._run_embedded(xs)
             if device_of is not None:
                 here = device_of(x)
                 if here == SHARDED or here != (device or (CPU if self._only_host else here)):
-                    return _UNKNOWN
+                    return _CACHE_MISS
                 device = here
-            y = convert(protected(x, x) if guard else x)
+            y = convert(protect_host(x, x) if guard else x)
             if y is None:
-                return _UNKNOWN
-            given.append(protected(y, x) if on_host and y is not x else y)
+                return _CACHE_MISS
+            given.append(protect_host(y, x) if on_host and y is not x else y)
         if library.check_call is not None:
             library.check_call(self._function.name)
         count, fn = len(args), self._function.fn
         result = fn(*given[:count], **dict(zip(kwargs, given[count:], strict=True))) if kwargs else fn(*given)
-        return self._returned(result, xs[self._home], device or CPU)
+        return self._convert_back(result, xs[self._home], device or CPU)
 
-    def _returned(self, result: Any, x: Array, device: Device) -> Any:
+    def _convert_back(self, result: Any, x: Array, device: Device) -> Any:
         """Convert the result back to the library and the device of an argument."""
         caller = self._caller
         made = fast_converters[caller.name].get(type(result), never)(result)
@@ -481,13 +486,13 @@ class Shortcut:
             there = caller.device_of(result) if made is result else CPU
             if there == device:
                 return made
-        return _restored(result, Restore((verbs.home(resolve_source(x)),), 0), self._function)
+        return _restore_result(result, Restore((verbs.home(resolve_source(x)),), 0), self._function)
 
-    def _embedded(self, xs: tuple[Any, ...]) -> Any:
+    def _run_embedded(self, xs: tuple[Any, ...]) -> Any:
         """Run the call as a rule."""
         caller = self._caller
         if self._form is None or caller.is_tracing():
-            return _UNKNOWN
+            return _CACHE_MISS
         assert caller.run is not None  # noqa: S101 -- it comes with `follows`
         rule = self._rule
         if rule is None:
@@ -498,16 +503,16 @@ class Shortcut:
         return ys[0] if form == ARRAY else unflatten(form, iter(ys), iter(()))
 
 
-def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _argument_types(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Return the types of all arguments, and the names of those that have one."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values())) if kwargs else tuple(map(type, args))
 
 
 @traced_as(no_result)
-def _take_shortcut(function: Function, read: Read) -> None:
+def _cache_call(function: Function, read: CallInputs) -> None:
     """Let the next call with arguments of these types skip all that does not change their results."""
     caller, library = read.caller, read.library
-    key, kinds = _kinds(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
+    key, kinds = _argument_types(read.args, read.kwargs), [*map(type, (*read.args, *read.kwargs.values()))]
     arrays = set(kinds).difference(LEAVES)
     owners = {kind: owner for kind in arrays if (owner := backend_for(kind)) and kind in owner.fast_types}
     if (
@@ -540,5 +545,5 @@ def name_of(fn: Callable[..., object]) -> str:
     own = (getattr(fn, word, None) for word in ("__qualname__", "__name__"))
     name = next((str(word) for word in own if word), type(fn).__name__)
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise late(name)
+        raise async_result_error(name)
     return name
