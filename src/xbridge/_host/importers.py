@@ -19,7 +19,7 @@ from xbridge._core.devices import Device
 from xbridge._core.dtypes import DTYPES, holds_every, is_inexact
 from xbridge._core.literals import LITERALS
 from xbridge._core.protocol import HostArray
-from xbridge._host.array_interface import exporting, from_interface, unreadable
+from xbridge._host.array_interface import chain_export_errors, from_interface, unreadable_error
 from xbridge._host.dlpack import ExportError, NotOnHostError, from_dlpack
 from xbridge._host.exporters import adapter_for, columns_of, dtype_of, name_of, names_of
 from xbridge._host.memory import as_readonly, layout_of
@@ -59,41 +59,41 @@ def import_array(x: Any, *, must_share: bool, fetch: bool) -> HostArray:
     if issubclass(type(x), type):
         reason = "it is a class, and its arrays are objects of it"
         raise UnsupportedArrayError.build(f"convert the class {shown(x)}", reason, "one of its objects")
-    host, shares = _read(x, must_share=must_share, fetch=fetch)
+    host, shares = _read_export(x, must_share=must_share, fetch=fetch)
     if must_share and host.size:
         # An object that shares its memory exports the same memory twice.
-        again, _ = _read(x, must_share=must_share, fetch=fetch)
+        again, _ = _read_export(x, must_share=must_share, fetch=fetch)
         if not shares or layout_of(host) != layout_of(again):
             raise not_shared(x, "it hands out a copy")
     return as_readonly(host) if host.flags.writeable and layout_of(host).may_overlap_itself() else host
 
 
-def _read(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
+def _read_export(x: Any, *, must_share: bool, fetch: bool) -> tuple[HostArray, bool]:
     """Return what `x` exports, and False if it cannot be the memory of `x`."""
     host, shares = None, True
-    if _attribute(x, "__dlpack__") is not None and _attribute(x, "__dlpack_device__") is not None:
+    if _get_attribute(x, "__dlpack__") is not None and _get_attribute(x, "__dlpack_device__") is not None:
         try:
             host, shares = from_dlpack(x, fetch=fetch)
         except ExportError:
-            if all(_attribute(x, protocol) is None for protocol in _OTHERS):
+            if all(_get_attribute(x, protocol) is None for protocol in _OTHERS):
                 raise
     if host is None:
         host = _read_otherwise(x, must_share=must_share)
-    with exporting(x):
-        _compare(x, host)
+    with chain_export_errors(x):
+        _check_export_of(x, host)
     return host, shares
 
 
 def _read_otherwise(x: Any, *, must_share: bool) -> HostArray:
     """Return what `x` exports by a protocol other than DLPack."""
-    if (interface := _attribute(x, "__array_interface__")) is not None:
+    if (interface := _get_attribute(x, "__array_interface__")) is not None:
         return from_interface(x, interface)
-    if (interface := _attribute(x, "__cuda_array_interface__")) is not None:
+    if (interface := _get_attribute(x, "__cuda_array_interface__")) is not None:
         action, hint = f"read {type_of(x)}", "moving it to the cpu first"
         refused = NotOnHostError.build(action, "its memory is on a CUDA device", hint)
         refused.device, refused.interface = Device("cuda"), interface
         raise refused
-    if _attribute(x, "__array__") is not None:
+    if _get_attribute(x, "__array__") is not None:
         return _from_array_method(x, must_share=must_share)
     return _from_buffer(x)
 
@@ -112,29 +112,29 @@ def is_exporter(x: Any) -> bool:
     return not issubclass(type(x), (bytes, bytearray, mmap))
 
 
-def _attribute(x: Any, protocol: str) -> Any:
+def _get_attribute(x: Any, protocol: str) -> Any:
     """Return an attribute of `x`, or None. Callers keep it, because a second read may export again."""
-    with exporting(x):
+    with chain_export_errors(x):
         return getattr(x, protocol, None)
 
 
-def _compare(x: Any, host: HostArray) -> None:
+def _check_export_of(x: Any, host: HostArray) -> None:
     """Check an export against the memory of this machine, and against the dtype and shape of the object."""
     if host.dtype.kind not in "biufc" and host.dtype.name not in DTYPES:
         reason = f"it exports {host.dtype}, which is not a numeric dtype"
         strange = [f"its {label} {word}" for label, word in columns_of(x) or () if word not in DTYPES]
         reason = f"{strange[0]}, and {reason}" if strange else reason
-        raise unreadable(x, reason, _hint_for_objects(x), DTypeError)
+        raise unreadable_error(x, reason, _hint_for_objects(x), DTypeError)
     layout = layout_of(host)
     low, high = layout.span()
     if host.size and not 0 < layout.address + low < layout.address + high <= _TOP:
-        raise unreadable(x, "its memory would be outside of this machine's")
+        raise unreadable_error(x, "its memory would be outside of this machine's")
     check_export(x, host.dtype.name, host.shape)
     missing = adapter_for(x).count_missing(x)
     marks = np.count_nonzero(host != host) if missing else 0  # noqa: PLR0124 -- NaN is not itself
     if marks < missing:
         reason = f"{missing} of its values are missing, and it exports numbers for them"
-        raise unreadable(x, reason, _hint_for_cast(x, "float64"), DTypeError)
+        raise unreadable_error(x, reason, _hint_for_cast(x, "float64"), DTypeError)
 
 
 def _hint_for_objects(x: Any) -> str:
@@ -150,16 +150,16 @@ def check_export(x: Any, dtype: str, exported: tuple[int, ...]) -> None:
     """Raise if an object exports another dtype or shape than it has."""
     shape = _shape(x)
     if shape is None and getattr(x, "shape", ()) is None:  # no data, of which an older NumPy makes a zero
-        raise unreadable(x, f"its shape is None, and it exports {exported}")
+        raise unreadable_error(x, f"its shape is None, and it exports {exported}")
     if shape is not None and exported[: len(shape) or None] != shape:
-        raise unreadable(x, f"its shape is {shape}, and it exports {exported}")
-    for label, announced, fits in _announced(x, dtype):
+        raise unreadable_error(x, f"its shape is {shape}, and it exports {exported}")
+    for label, announced, fits in _check_announced_dtypes(x, dtype):
         if not fits:
             reason = f"its {label} {announced}, and it exports {dtype}"
-            raise unreadable(x, reason, _hint_for_cast(x, dtype), DTypeError)
+            raise unreadable_error(x, reason, _hint_for_cast(x, dtype), DTypeError)
 
 
-def _announced(x: Any, exported: str) -> list[tuple[str, str, bool]]:
+def _check_announced_dtypes(x: Any, exported: str) -> list[tuple[str, str, bool]]:
     """Return each dtype that `x` announces, with a label, and True if the exported dtype agrees with it.
 
     An array that has one dtype exports that dtype. Columns of a table, fields of a struct and values in a
@@ -197,10 +197,10 @@ def _from_array_method(x: Any, *, must_share: bool) -> HostArray:
         with Chained(lambda error: not_shared(x, f"__array__(copy=False) failed with {error!r}")):
             host = x.__array__(copy=False)
     else:
-        with exporting(x):
+        with chain_export_errors(x):
             host = x.__array__()
     if type(host) not in (np.ndarray, np.memmap, np.matrix):
-        raise unreadable(x, f"its __array__ returned {type_of(host)}")
+        raise unreadable_error(x, f"its __array__ returned {type_of(host)}")
     if host.dtype.hasobject and (numbers := _numbers_of_table(x)) is not None:
         host = numbers
     return host if host.dtype.hasobject else as_readonly(host.view(np.ndarray))
@@ -212,7 +212,7 @@ def _numbers_of_table(x: Any) -> HostArray | None:
     if not names or not names.issubset(DTYPES):
         return None
     try:
-        with exporting(x):
+        with chain_export_errors(x):
             table = adapter_for(x).cast_table(x, promote([*names], []))
             return None if table is None else np.asarray(table)
     except (DTypeError, UnsupportedArrayError):  # no common dtype, or a missing value that is no float
@@ -223,35 +223,35 @@ def _from_buffer(x: object) -> HostArray:
     if issubclass(type(x), LITERALS) and not hasattr(type(x), "_fields"):
         reason, hint = "numbers and lists are not arrays", f"asarray(x), or {_IN_A_TREE}"
         raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint)
-    with exporting(x):
+    with chain_export_errors(x):
         try:
             view = memoryview(x)  # type: ignore[arg-type] # it raises if `x` is not a buffer
         except ValueError as error:
             reason, hint = f"its export failed with {error!r}", "a buffer that is still there"
-            raise unreadable(x, reason, hint) from error
+            raise unreadable_error(x, reason, hint) from error
         except TypeError as error:
-            reason, hint = "no backend owns the type and it exports no memory", way_out(type(x))
+            reason, hint = "no backend owns the type and it exports no memory", hint_for_object(type(x))
             if x is None:
                 reason, hint = "None is not an array", "an array in its place"
             raise UnsupportedArrayError.build(f"convert {type_of(x)}", reason, hint) from error
     if issubclass(type(x), (bytes, bytearray, mmap)):
         action, reason = f"convert {type(x).__name__}", "plain bytes have no dtype"
         raise UnsupportedArrayError.build(action, reason, "numpy.frombuffer(x, dtype)")
-    with exporting(x):
+    with chain_export_errors(x):
         host: HostArray = np.asarray(view)
     return host
 
 
-def _attributes(cls: type) -> set[str]:
+def _attribute_names(cls: type) -> set[str]:
     """Return the names that a class and its bases have, without those of its metaclass."""
     return {word for base in cls.__mro__ for word in vars(base)}
 
 
-def way_out(cls: type) -> str:
+def hint_for_object(cls: type) -> str:
     """Return a hint for an object."""
     if issubclass(cls, dict):
         return _IN_A_TREE
-    words = _attributes(cls)
+    words = _attribute_names(cls)
     return next((hint for word, hint in _WAYS_OUT.items() if word in words), "an array")
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xbridge._core.literals import NUMBERS
-from xbridge._host.importers import is_exporter, way_out
+from xbridge._host.importers import hint_for_object, is_exporter
 from xbridge.errors import UnsupportedArrayError, XBridgeError, type_of
 from xbridge.tree.flatten import TreeSpec
 from xbridge.tree.leaf import PLAIN_TYPES, Fixture, is_converted, is_plain, is_text
@@ -60,7 +60,7 @@ class TreeArrays:
         elif is_exporter(x):
             hint = "exporters=True, or xbridge.to_backend(x, backend)"
         else:
-            hint = way_out(type(x))
+            hint = hint_for_object(type(x))
         raise UnsupportedArrayError.build(
             f"walk {type_of(x)} as a tree", "it is neither a container nor an array", hint
         )

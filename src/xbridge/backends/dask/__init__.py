@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 
 from xbridge import _host
 from xbridge._core.protocol import Gap, MemoryLayout
-from xbridge._host.memory import castable, layout_of, native_dtype
+from xbridge._host.memory import check_castable, layout_of, native_dtype
 from xbridge.backends import numpy as _numpy
 from xbridge.backends.dask._chunks import Gathered, gathered, one_chunk, over, unsupported_chunk
 from xbridge.backends.dask._chunks import array_info as array_info
@@ -95,7 +95,7 @@ def astype(x: Array, dtype: str, /) -> Array:
     native = native_dtype(dtype)
     if x.dtype.kind in "biufc":
         return x.astype(native)
-    castable(np.empty(0, x.dtype), native)
+    check_castable(np.empty(0, x.dtype), native)
     return x.map_blocks(_host.astype, dtype, dtype=native)  # Dask would drop imaginary parts, as NumPy does
 
 

@@ -31,7 +31,7 @@ from xbridge._core.protocol import (
     Unsupported,
     c_strides,
 )
-from xbridge._host.memory import ALIGNMENT, extremes
+from xbridge._host.memory import ALIGNMENT, finite_extremes
 from xbridge.backends.jax._devices import default, host_device, in_rows, named, place_of, places
 from xbridge.backends.jax._inside import refuse_inside
 from xbridge.backends.jax._threads import thread_context as thread_context
@@ -200,7 +200,7 @@ def check_cast(x: Array, dtype: str, /) -> Array:
     if x.size:
         with _eager(x):
             near = array_info(x).device == CPU
-            few = x if near else jax.device_put(extremes(jnp, x), host_device())
+            few = x if near else jax.device_put(finite_extremes(jnp, x), host_device())
             _host.check_cast(to_numpy(few), dtype)
     return x
 
